@@ -1,0 +1,87 @@
+"""The rules a run is judged by: the law as a table, and how findings add up to a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmb.records.finding import Audit, Finding, Level, Status, Verdict
+
+#: Raised by every change that breaks comparability with earlier runs.
+RULES_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: what it protects, and what breaking it does."""
+
+    id: str
+    level: Level
+    title: str
+
+
+RULES = (
+    Rule("W1", Level.BLOCK, "weights after post-processing are the pristine ones, bit for bit"),
+    Rule("E1", Level.BLOCK, "loss, gradients and logits are those of the reference"),
+    Rule("E2", Level.BLOCK, "each branch of the model computes what the reference computes"),
+    Rule("E3", Level.BLOCK, "the model computes from its live weights and its present input"),
+    Rule("P1", Level.BLOCK, "effective precision is not below the declared one"),
+    Rule("P2", Level.FLAG, "the types seen computing fit the declared precision"),
+    Rule("P3", Level.NOTE, "precision settings and accumulator width"),
+    Rule("O1", Level.BLOCK, "the optimizer is torch.optim.AdamW as the harness built it"),
+    Rule("O2", Level.BLOCK, "replayed optimizer steps give the same weights"),
+    Rule("G1", Level.BLOCK, "a timed step does what an audited step does"),
+    Rule("T1", Level.BLOCK, "the clocks of supervisor and worker agree"),
+    Rule("T2", Level.BLOCK, "every fence synchronised the device and read results back"),
+    Rule("T3", Level.NOTE, "the run was stationary on a quiet host"),
+    Rule("K1", Level.BLOCK, "the run is not faster than the device can be"),
+    Rule("K2", Level.FLAG, "the loss is finite and starts near ln(vocabulary)"),
+    Rule("N1", Level.BLOCK, "no callable of torch or llmb was replaced undeclared"),
+    Rule("N2", Level.FLAG, "no foreign threads, children, libraries or import hooks"),
+    Rule("S1", Level.BLOCK, "the code that ran is the code that is shown"),
+)
+
+LIMITS = (
+    "Native code in the worker's address space can answer probes honestly and cheat elsewhere.",
+    "Drivers and hardware can lie.",
+    "A faked kernel clock deceives a supervisor on the same machine.",
+    "TF32 and FP16 inputs look alike.",
+)
+
+
+def complete(observed: Iterable[Finding]) -> Audit:
+    """Return the audit of ``observed`` findings; every rule without one is ``not_observed``."""
+    findings = list(observed)
+    seen = {finding.id for finding in findings}
+    findings += [
+        Finding(
+            id=rule.id,
+            level=rule.level,
+            status=Status.NOT_OBSERVED,
+            observer="none",
+            message=f"not observed in this version of llmb: {rule.title}",
+        )
+        for rule in RULES
+        if rule.id not in seen
+    ]
+    order = {rule.id: i for i, rule in enumerate(RULES)}
+    findings.sort(key=lambda finding: order[finding.id])
+    return Audit(
+        rules_version=RULES_VERSION,
+        verdict=verdict(findings),
+        findings=tuple(findings),
+        limits=LIMITS,
+    )
+
+
+def verdict(findings: Iterable[Finding]) -> Verdict:
+    """Return what ``findings`` add up to: the worst of them, and never a silent pass."""
+    blocking = {f.status for f in findings if f.level is Level.BLOCK}
+    every = {f.status for f in findings}
+    if Status.FAIL in blocking:
+        return Verdict.INVALID
+    if Status.NOT_OBSERVED in blocking:
+        return Verdict.UNVERIFIED
+    if Status.FLAG in every or Status.FAIL in every:
+        return Verdict.FLAGGED
+    return Verdict.CONSISTENT

@@ -1,0 +1,36 @@
+"""Rule S1: the plugin's files in the record are those that were loaded; the reference is pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import FileDigest
+
+
+def judge(
+    loaded: Sequence[FileDigest],
+    shown: Sequence[FileDigest],
+    reference: Mapping[str, str],
+    pinned: Mapping[str, str],
+) -> Finding:
+    """Return S1 from files ``loaded`` by the worker, ``shown`` in the bundle, and the reference.
+
+    ``reference`` and ``pinned`` map a file of the reference to its sha256, on disk and in PINS.
+    """
+    changed = {f.path for f in loaded} ^ {f.path for f in shown}
+    by_path = {f.path: f.sha256 for f in shown}
+    changed |= {f.path for f in loaded if by_path.get(f.path) != f.sha256}
+    faults = [f"plugin file {path} is not the one that was loaded" for path in sorted(changed)]
+    unpinned = {name for name in {*reference, *pinned} if reference.get(name) != pinned.get(name)}
+    faults += [f"reference/{name} is not the pinned file" for name in sorted(unpinned)]
+    return Finding(
+        id="S1",
+        level=Level.BLOCK,
+        status=Status.FAIL if faults else Status.PASS,
+        observer="supervisor",
+        measured=f"{len(loaded)} plugin files, {len(reference)} reference files",
+        honest="every digest equal",
+        basis="fixed",
+        message="; ".join(faults[:3]) if faults else "plugin sources and reference are as shown",
+    )

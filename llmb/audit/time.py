@@ -1,0 +1,73 @@
+"""Rules T1 and T2: two clocks agree, and every fence of the schedule came back with results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import RepeatTiming
+
+_RELATIVE = 0.005
+_ABSOLUTE_NS = 5_000_000
+FENCE_EVERY = 10
+
+
+def judge_clocks(repeats: Sequence[RepeatTiming]) -> Finding:
+    """Return T1: window lengths by supervisor and worker differ by at most 0.5 % + 5 ms."""
+    worst_excess, worst = None, ""
+    for timing in repeats:
+        by_step = dict(zip(timing.fence_steps, timing.fence_worker_ns, strict=True))
+        begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
+        supervisor = timing.stop_ns - timing.start_ns
+        worker = by_step[end] - by_step[begin]
+        excess = abs(supervisor - worker) - (_RELATIVE * supervisor + _ABSOLUTE_NS)
+        if worst_excess is None or excess > worst_excess:
+            worst_excess = excess
+            worst = f"{(worker - supervisor) / 1e6:+.3f} ms in {supervisor / 1e9:.3f} s"
+    agree = worst_excess is not None and worst_excess <= 0
+    return Finding(
+        id="T1",
+        level=Level.BLOCK,
+        status=Status.PASS if agree else Status.FAIL,
+        observer="supervisor",
+        measured=worst,
+        honest="0 ms",
+        limit="0.5 % + 5 ms",
+        basis="fixed",
+        message="supervisor's and worker's clocks agree" if agree else "the two clocks disagree",
+    )
+
+
+def judge_fences(repeats: Sequence[RepeatTiming]) -> tuple[Finding, Finding]:
+    """Return T2 for the fences themselves (blocking), and for what is not observed yet (flag)."""
+    faults = [fault for timing in repeats for fault in _fence_faults(timing)]
+    count = sum(len(timing.fence_steps) for timing in repeats)
+    fences = Finding(
+        id="T2",
+        level=Level.BLOCK,
+        status=Status.FAIL if faults else Status.PASS,
+        observer="supervisor",
+        measured=f"{count} fences",
+        honest=f"a fence every {FENCE_EVERY} steps, in order",
+        basis="fixed",
+        message=faults[0] if faults else "every fence came back with loss and parameter bits",
+    )
+    parity = Finding(
+        id="T2",
+        level=Level.FLAG,
+        status=Status.NOT_OBSERVED,
+        observer="none",
+        message="speed of audited against unaudited stretches: there are no audited steps yet",
+    )
+    return fences, parity
+
+
+def _fence_faults(timing: RepeatTiming) -> list[str]:
+    begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
+    expected = [*range(begin, end, FENCE_EVERY), end]
+    faults = []
+    if [step for step in timing.fence_steps if begin <= step <= end] != expected:
+        faults.append(f"the window from step {begin} to {end} lacks fences or has more")
+    if any(b <= a for a, b in zip(timing.fence_ns, timing.fence_ns[1:], strict=False)):
+        faults.append("fences are out of order")
+    return faults

@@ -1,0 +1,82 @@
+"""The command line: the only room that prints or exits.
+
+Commands are imported when they are asked for, so that ``llmb --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from importlib import import_module
+from types import FrameType
+
+import click
+
+from llmb import __version__
+from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError
+
+#: Command -> (module, help line). A test holds the help lines to the commands' own.
+COMMANDS = {
+    "run": ("run", "Run the benchmark and leave a run directory."),
+    "show": ("show", "Show a run record."),
+    "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
+    "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
+    "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
+    "plugin": ("plugin", "List the installed plugins."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order a user meets them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"llmb.cli.{COMMANDS[cmd_name][0]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="llmb")
+def llmb() -> None:
+    """Measure how fast this machine trains a language model, and prove it.
+
+    \b
+    llmb run                    the official benchmark on the best device (minutes)
+    llmb run --preset debug     a tiny run, to see that everything works (seconds)
+    """
+
+
+def main() -> None:
+    """Run the command line; every error on purpose becomes one line and its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        sys.exit(llmb.main(standalone_mode=False))
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except LlmbError as error:
+        click.echo(f"llmb: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("llmb: interrupted", err=True)
+        sys.exit(INTERRUPTED_EXIT_CODE)
+    except BrokenPipeError:
+        sys.exit(1)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,108 @@
+"""A run record as a person reads it, on a terminal or in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import RunRecord
+
+NOT_MEASURED = "not measured"
+
+
+def print_summary(record: RunRecord) -> None:
+    """Print headline, context and findings of ``record`` to stdout."""
+    console = Console(highlight=False)
+    result = record.result
+    label = "OFFICIAL" if record.class_ == "official" else "DEBUG, not comparable"
+    head = Text(f"{result.tokens_per_second:,.2f} tokens/s", style="bold")
+    if result.ci95 is not None:
+        head.append(f"   95 % interval {result.ci95[0]:,.2f} to {result.ci95[1]:,.2f}", "dim")
+    head.append(f"   [{label}]", "green" if record.class_ == "official" else "yellow")
+    console.print(head, soft_wrap=True)
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _rows(record):
+        table.add_row(name, Text(value))
+    console.print(table)
+    for text in (*record.waivers, *record.warnings):
+        console.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)
+    console.print(_verdict(record), soft_wrap=True)
+
+
+def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
+    result, config, workload = record.result, record.config, record.workload
+    effective = record.precision.effective or "not observed"
+    device = next(iter(record.system.devices), None)
+    yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
+    yield "precision", f"{record.precision.declared} declared, effective {effective}"
+    yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
+    what = record.system.cpu.model if config.device == "cpu" else device and device.description
+    yield "device", f"{config.device}, {what or 'unknown'}, plugin {record.plugin.name}"
+    yield "window", _window(record)
+    yield "step time", _step_time(record)
+    yield "share of ceiling", _ceiling(record)
+    yield "MFU", _mfu(record)
+    yield "peak memory", _bytes(result.peak_memory_bytes)
+    energy = result.energy
+    yield "energy", f"{energy.tokens_per_joule:.3f} tokens/J" if energy else NOT_MEASURED
+    yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
+
+
+def _window(record: RunRecord) -> str:
+    timing = record.timing
+    seconds = (timing.stop_ns - timing.start_ns) / 1e9
+    repeats = len(timing.repeats)
+    of = f", median of {repeats} repeats" if repeats > 1 else ""
+    return f"{timing.timed_steps} steps in {seconds:,.2f} s after {timing.warmup_steps} untimed{of}"
+
+
+def _step_time(record: RunRecord) -> str:
+    step = record.result.step_time_s
+    if step is None:
+        return NOT_MEASURED
+    spread = f"p5 {step.p5:.4g}, p95 {step.p95:.4g}, cv {step.cv:.1%}"
+    return f"{step.median:.4g} s median ({spread})"
+
+
+def _ceiling(record: RunRecord) -> str:
+    fraction, ceilings = record.result.fraction_of_ceiling, record.ceilings
+    if fraction is None or ceilings is None:
+        return NOT_MEASURED
+    attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+    return f"{fraction:.1%} of the {attainable / 1e12:.3g} TFLOP/s its matrix products attain here"
+
+
+def _mfu(record: RunRecord) -> str:
+    mfu = record.result.mfu
+    if mfu is None:
+        return f"{NOT_MEASURED} (no datasheet peak is known for this device)"
+    return f"{mfu.value:.1%} of {mfu.peak_flops / 1e12:,.0f} TFLOP/s ({mfu.peak_source})"
+
+
+def _bytes(value: int | None) -> str:
+    return NOT_MEASURED if value is None else f"{value / 1e9:.2f} GB"
+
+
+def _verdict(record: RunRecord) -> Text:
+    findings = record.audit.findings
+    blocking = [f for f in findings if f.level is Level.BLOCK]
+    text = Text("audit: ", style="dim").append(record.audit.verdict.value, "bold")
+    for status, words in ((Status.FAIL, "failed"), (Status.PASS, "passed")):
+        text.append(_listed(blocking, status, words))
+    text.append(_listed(blocking, Status.NOT_OBSERVED, "not observed"))
+    for finding in findings:
+        if finding.status in (Status.FAIL, Status.FLAG):
+            text.append(f"\n  {finding.id}: {finding.message}", "red")
+    return text
+
+
+def _listed(findings: list[Finding], status: Status, words: str) -> str:
+    ids = dict.fromkeys(f.id for f in findings if f.status is status)
+    return f"; {words} {', '.join(ids)}" if ids else ""

@@ -1,0 +1,92 @@
+"""``llmb verify``: can this bundle be believed, as far as that can be told offline?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from llmb.cli.text import printable
+
+
+@click.command("verify")
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, type=Path)
+@click.option(
+    "--all",
+    "folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Verify every bundle below this folder.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
+def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> None:
+    """Check bundles (folders or zips) without running or unpacking anything of them.
+
+    Files and digests, every derived number, the findings that evidence supports, the verdict.
+    Ends with exit code 6 if any check of any bundle fails.
+
+    \b
+    Examples:
+      llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-cuda-1f0c2a9b
+      llmb verify --all submissions
+    """
+    from llmb.errors import BundleRefusedError
+
+    paths = [*bundles, *(_below(folder) if folder else ())]
+    if not paths and folder is None:
+        raise click.UsageError("name a bundle, or a folder of bundles with --all")
+    results = [_one(path, as_json) for path in paths]
+    if as_json:
+        click.echo(json.dumps(results, indent=1))
+    refused = [result for result in results if not result["ok"]]
+    if len(results) == 1 and refused:
+        raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
+    if refused:
+        names = ", ".join(result["bundle"] for result in refused)
+        raise BundleRefusedError(f"{len(refused)} of {len(results)} bundles refused: {names}")
+    if not as_json and folder is not None:
+        click.echo(f"{len(results)} bundles verified")
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    from llmb.records.bundle import MANIFEST
+
+    yield from sorted(path.parent for path in folder.rglob(MANIFEST))
+    yield from sorted(folder.rglob("*.zip"))
+
+
+def _one(path: Path, quiet: bool) -> dict[str, Any]:
+    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data."""
+    from llmb.errors import BundleRefusedError
+    from llmb.submission.verify import verify
+
+    name = printable(str(path))
+    try:
+        verification = verify(path)
+    except BundleRefusedError as error:
+        if not quiet:
+            click.echo(f"{name}\n  refused  {printable(str(error))}")
+        return {"bundle": name, "ok": False, "reason": printable(str(error)), "checks": []}
+    checks = [
+        {"name": check.name, "ok": check.ok, "message": printable(check.message)}
+        for check in verification.checks
+    ]
+    failed = [f"{check['name']}: {check['message']}" for check in checks if not check["ok"]]
+    if not quiet:
+        click.echo(name)
+        for check in checks:
+            click.echo(
+                f"  {'ok      ' if check['ok'] else 'refused '} {check['name']}: {check['message']}"
+            )
+        if not failed:
+            click.echo(f"OK  {verification.bundle_id}\n    {printable(verification.headline)}")
+    return {
+        "bundle": name,
+        "ok": not failed,
+        "reason": "; ".join(failed) or None,
+        "bundle_id": verification.bundle_id,
+        "headline": printable(verification.headline),
+        "checks": checks,
+    }

@@ -1,0 +1,157 @@
+"""What a run is asked to do: frozen values, and the few facts llmb reads from its environment.
+
+``RunRequest`` is what the user typed (None means "choose for me"); ``RunConfig`` is what is run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+#: A run with fewer timed steps is a debug run (rules.md).
+OFFICIAL_TIMED_STEPS = 50
+OFFICIAL_WORKLOAD = "llama-1.4b"
+
+OptionValue = bool | int | float | str
+ShapeName = Literal[
+    "sequence_length",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+]
+
+
+class Mode(str, Enum):
+    """What one step does: so far, training."""
+
+    TRAIN = "train"
+
+
+class Frozen(BaseModel):
+    """A value: immutable, and nothing beyond its declared fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Precision(Frozen):
+    """A numeric format a run can be done in."""
+
+    name: str
+    #: Bits of one stored operand: a run counts as done in the lowest number used anywhere.
+    bits: int = Field(gt=0)
+    #: torch's name of the dtype the model is cast to, such as "bfloat16".
+    dtype: str
+    #: True: weights, gradients and moments are kept in float32, and the plugin's post-processing
+    #: computes in the narrower format (autocast, FP8 modules).
+    master_weights: bool = False
+    #: True where the hardware computes in the format, False where torch emulates it slowly.
+    native: bool = True
+
+    @property
+    def stored_dtype(self) -> str:
+        """Torch's name of the dtype of the weights."""
+        return "float32" if self.master_weights else self.dtype
+
+    @property
+    def bytes_per_value(self) -> int:
+        """Bytes of one stored weight, gradient or optimizer moment."""
+        return {"float32": 4, "float64": 8}.get(self.stored_dtype, 2)
+
+
+FP32 = Precision(name="FP32", bits=32, dtype="float32")
+TF32 = Precision(name="TF32", bits=19, dtype="float32")
+FP16 = Precision(name="FP16", bits=16, dtype="float16")
+BF16 = Precision(name="BF16", bits=16, dtype="bfloat16")
+
+
+class Parallelism(Frozen):
+    """The mesh of ranks, in torch.distributed's words."""
+
+    dp_replicate: int = Field(default=1, ge=1)
+    dp_shard: int = Field(default=1, ge=1)
+    tp: int = Field(default=1, ge=1)
+    pp: int = Field(default=1, ge=1)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the mesh."""
+        return self.dp_replicate * self.dp_shard * self.tp * self.pp
+
+
+class RunRequest(Frozen):
+    """What the user asked for; None where llmb chooses."""
+
+    workload: str = OFFICIAL_WORKLOAD
+    mode: Mode = Mode.TRAIN
+    plugin: str | None = None
+    plugin_options: Mapping[str, str] = {}
+    device: str | None = None
+    precision: str | None = None
+    #: None: 1 on a CPU, a search on an accelerator. "auto": a search.
+    batch_size: int | Literal["auto"] | None = None
+    #: None: drawn afresh, so that nobody can prepare for the tokens.
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    warmup_steps: int | None = Field(default=None, ge=1)
+    timed_steps: int = Field(default=OFFICIAL_TIMED_STEPS, ge=1)
+    repeats: int = Field(default=1, ge=1)
+    shape_overrides: Mapping[ShapeName, int] = {}
+
+    @model_validator(mode="after")
+    def _batch_size_is_positive(self) -> RunRequest:
+        if isinstance(self.batch_size, int) and self.batch_size < 1:
+            raise ValueError("batch_size must be at least 1")
+        return self
+
+
+class RunConfig(Frozen):
+    """The fully resolved run: the same llmb, plugin and machine do the same work again."""
+
+    workload: str
+    mode: Mode
+    plugin: str
+    #: Every option of the plugin, resolved.
+    plugin_options: Mapping[str, OptionValue]
+    device: str
+    precision: Precision
+    batch_size: int = Field(ge=1)
+    #: Model and tokens follow from it. Children are shown the model's part of it only.
+    seed: int = Field(ge=0, lt=2**63)
+    #: At least this many untimed steps; the record's timing says how many there were.
+    warmup_steps: int = Field(ge=1)
+    timed_steps: int = Field(ge=1)
+    repeats: int = Field(ge=1)
+    shape_overrides: Mapping[ShapeName, int] = {}
+    parallelism: Parallelism = Parallelism()
+
+
+class WorkerAddress(Frozen):
+    """Where a child process finds its supervisor."""
+
+    socket_path: str
+    nonce: str
+
+
+_SOCKET, _NONCE = "LLMB_SOCKET", "LLMB_NONCE"
+
+
+def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a child process: this one's, the plugin's variables, the address.
+
+    The address travels in the environment because torchrun passes no file descriptors on.
+    """
+    return {**os.environ, **extra, _SOCKET: address.socket_path, _NONCE: address.nonce}
+
+
+def worker_address() -> WorkerAddress:
+    """Return the address this child process was given, and take it out of the environment."""
+    return WorkerAddress(socket_path=os.environ.pop(_SOCKET), nonce=os.environ.pop(_NONCE))
+
+
+def environment() -> dict[str, str]:
+    """Return a copy of the process environment (the one door to it for the rooms below the CLI)."""
+    return dict(os.environ)

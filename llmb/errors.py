@@ -1,0 +1,64 @@
+"""The one tree of errors that llmb raises on purpose, with the exit code each ends in.
+
+LlmbError                    1  a defect of llmb itself
+├── UsageError               2  a flag, a value or a combination that cannot work
+├── UnavailableError         3  plugin, device or format not there on this machine
+├── RunFailedError           4  the run started and did not finish
+│   └── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
+├── AuditInvalidError        5  a blocking rule of the audit failed
+├── BundleRefusedError       6  a record or bundle is damaged, forged or not submittable
+└── RequirementError         7  a condition of ``llmb compare --require`` does not hold
+
+A message says what, which value, and what to do next, in one line.
+"""
+
+from __future__ import annotations
+
+#: Exit code of Ctrl-C and SIGTERM: 128 + SIGINT, the convention of shells.
+INTERRUPTED_EXIT_CODE = 130
+
+
+class LlmbError(Exception):
+    """Something llmb reports as one line instead of a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(LlmbError):
+    """The request cannot be carried out as written."""
+
+    exit_code = 2
+
+
+class UnavailableError(LlmbError):
+    """The plugin, device or precision is not available on this machine."""
+
+    exit_code = 3
+
+
+class RunFailedError(LlmbError):
+    """A run was started and did not come to its end."""
+
+    exit_code = 4
+
+
+class NotEnoughMemoryError(RunFailedError):
+    """The workload does not fit, or did not fit, into memory."""
+
+
+class AuditInvalidError(LlmbError):
+    """The audit found a blocking rule broken."""
+
+    exit_code = 5
+
+
+class BundleRefusedError(LlmbError):
+    """A record or bundle must not be trusted, or must not be submitted."""
+
+    exit_code = 6
+
+
+class RequirementError(LlmbError):
+    """A required condition of a comparison is not met."""
+
+    exit_code = 7

@@ -1,0 +1,1 @@
+"""What is measured and how numbers are made of it: clock, host, memory, ceiling, statistics."""

@@ -1,0 +1,25 @@
+"""The one clock of a run: raw monotonic nanoseconds, which no time daemon slews."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+
+#: CLOCK_MONOTONIC_RAW is Linux and macOS; it is system-wide, so two processes can be compared.
+_RAW = getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
+NAME = "CLOCK_MONOTONIC_RAW" if hasattr(time, "CLOCK_MONOTONIC_RAW") else "CLOCK_MONOTONIC"
+
+
+def now_ns() -> int:
+    """Return raw monotonic time in nanoseconds."""
+    return time.clock_gettime_ns(_RAW)
+
+
+def utc_now() -> datetime:
+    """Return the current date and time in UTC, to the second."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds this process has used, all its threads together."""
+    return time.process_time()

@@ -1,0 +1,121 @@
+"""The headline of a run: timing of its repeats -> result, and the warnings a reader should see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from llmb.measure import clock, statistics
+from llmb.plugin.backend import Peak
+from llmb.records.run_record import (
+    Ceilings,
+    Energy,
+    Mfu,
+    RepeatTiming,
+    Result,
+    Timing,
+    WorkloadFacts,
+)
+from llmb.records.system import HostLoad
+
+_WIDE_INTERVAL = 0.05  # of the headline
+_WIDE_SPREAD_CV = 0.10
+_SHORT_WINDOW_S = 30.0
+_STEAL_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class EnergyMeter:
+    """How the joules of a run were come by."""
+
+    source: Literal["counter", "sampled", "estimated"]
+    scope: Literal["device", "package", "node"]
+
+
+def timing_of(repeats: Sequence[RepeatTiming], tokens_per_step: int) -> Timing:
+    """Return the timing of the median repeat, with all repeats in it."""
+    rates = [statistics.tokens_per_second(repeat, tokens_per_step) for repeat in repeats]
+    headline = statistics.median_index(rates)
+    return Timing(
+        clock=clock.NAME,
+        headline_repeat=headline,
+        repeats=tuple(repeats),
+        **repeats[headline].model_dump(),
+    )
+
+
+def result_of(
+    timing: Timing,
+    workload: WorkloadFacts,
+    world_size: int,
+    ceilings: Ceilings | None,
+    peak: Peak | None,
+    meter: EnergyMeter | None,
+) -> Result:
+    """Return every headline number; what could not be measured is None."""
+    rate = statistics.tokens_per_second(timing, workload.tokens_per_step)
+    flops_per_second = rate * workload.flops_per_token / world_size
+    mfu = None
+    if peak is not None:
+        mfu = Mfu(
+            value=flops_per_second / peak.flops_per_second,
+            peak_flops=peak.flops_per_second,
+            peak_source=peak.source,
+        )
+    fraction = None
+    if ceilings is not None:
+        attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+        fraction = flops_per_second / attainable
+    return Result(
+        tokens_per_second=rate,
+        ci95=statistics.confidence_interval(timing.repeats, workload.tokens_per_step),
+        tokens_per_second_per_device=rate / world_size,
+        step_time_s=statistics.step_time(timing),
+        mfu=mfu,
+        fraction_of_ceiling=fraction,
+        peak_memory_bytes=timing.peak_memory_bytes,
+        energy=_energy(timing, workload.tokens_per_step * timing.timed_steps, meter),
+        loss_first=timing.loss_first,
+        loss_last=timing.loss_last,
+    )
+
+
+def _energy(timing: Timing, tokens: int, meter: EnergyMeter | None) -> Energy | None:
+    start, stop = timing.energy_start_j, timing.energy_stop_j
+    if meter is None or start is None or stop is None or stop <= start:  # none, or it wrapped
+        return None
+    joules = stop - start
+    return Energy(
+        joules=joules, tokens_per_joule=tokens / joules, source=meter.source, scope=meter.scope
+    )
+
+
+def warnings_of(
+    timing: Timing, result: Result, before: HostLoad, after: HostLoad, cores: int
+) -> tuple[str, ...]:
+    """Return plain sentences on noise and spread; none when the run was quiet."""
+    seconds = (timing.stop_ns - timing.start_ns) / 1e9
+    found = []
+    if result.ci95 is not None:
+        width = (result.ci95[1] - result.ci95[0]) / result.tokens_per_second
+        if width > _WIDE_INTERVAL:
+            found.append(
+                f"wide spread: the 95 % interval spans {width:.0%} of the figure; "
+                "end other programs and run again, or use --repeats 3"
+            )
+    if result.step_time_s is not None and result.step_time_s.cv > _WIDE_SPREAD_CV:
+        found.append(f"uneven steps: their time varies by {result.step_time_s.cv:.0%} (cv)")
+    if timing.step_clock == "enqueue" and seconds < _SHORT_WINDOW_S:
+        found.append(f"short window: {seconds:.1f} s; use more --timed-steps for a steadier figure")
+    if before.load_1min is not None and before.load_1min > cores / 2:
+        found.append(f"the host was busy before the run: load {before.load_1min} on {cores} cores")
+    if before.steal_s is not None and after.steal_s is not None:
+        share = (after.steal_s - before.steal_s) / (seconds * cores)
+        if share > _STEAL_SHARE:
+            found.append(f"the hypervisor gave {share:.0%} of the CPU time to others")
+    if before.throttled_periods != after.throttled_periods:
+        found.append("the container's CPU quota stopped the run at times")
+    if timing.starved_steps:
+        found.append(f"{timing.starved_steps} steps waited for their seed: the figure is too low")
+    return tuple(found)

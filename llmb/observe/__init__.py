@@ -1,0 +1,1 @@
+"""What the worker writes down for the judges: it reads, and judges nothing."""

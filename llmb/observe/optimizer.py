@@ -1,0 +1,81 @@
+"""Who stepped, over what, with which constants and how often (rule O1)."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from types import CodeType
+
+import torch
+import torch.optim.optimizer as optim_module
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from llmb.records.evidence import OptimizerEvidence, ParameterGroup
+
+
+class OptimizerBaseline:
+    """What torch's AdamW looks like before any plugin code is imported."""
+
+    def __init__(self) -> None:
+        """Take the baseline from a throw-away instance.
+
+        The first instance makes torch itself wrap ``AdamW.step``; taken before that, the baseline
+        would accuse every run.
+        """
+        throw_away = AdamW([nn.Parameter(torch.zeros(1))])
+        self.optimizer_class = AdamW
+        self._step = AdamW.step
+        self._code = _code(AdamW.step)
+        self._callables = {name for name, v in vars(throw_away).items() if callable(v)}
+
+    def observe(
+        self, optimizer: Optimizer, model: nn.Module, steps_expected: int
+    ) -> OptimizerEvidence:
+        """Return what can be said of ``optimizer`` over ``model`` after so many steps."""
+        kind = type(optimizer)
+        named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+        held = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+        counters = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
+        return OptimizerEvidence(
+            class_name=f"{kind.__module__}.{kind.__qualname__}",
+            class_is_torchs=kind is self.optimizer_class,
+            step_is_torchs=kind.step is self._step and _code(kind.step) is self._code,
+            instance_overrides=tuple(
+                sorted(
+                    name
+                    for name, value in vars(optimizer).items()
+                    if callable(value) and name not in self._callables
+                )
+            ),
+            step_hooks=_hooks(optimizer),
+            trainable=len(named),
+            missing=tuple(sorted(name for key, name in named.items() if key not in held)),
+            repeated=tuple(sorted(named.get(key, "?") for key, n in held.items() if n > 1)),
+            groups=tuple(_group(group) for group in optimizer.param_groups),
+            steps_expected=steps_expected,
+            steps_min=min(counters) if len(counters) == len(held) else None,
+            steps_max=max(counters, default=None),
+        )
+
+
+def _code(step: object) -> CodeType:
+    return inspect.unwrap(step).__code__  # type: ignore[arg-type,no-any-return]
+
+
+def _hooks(optimizer: Optimizer) -> int:
+    return sum(
+        len(hooks)
+        for hooks in (
+            optimizer._optimizer_step_pre_hooks,
+            optimizer._optimizer_step_post_hooks,
+            optim_module._global_optimizer_pre_hooks,
+            optim_module._global_optimizer_post_hooks,
+        )
+    )
+
+
+def _group(group: dict[str, object]) -> ParameterGroup:
+    fields = {name: group[name] for name in ParameterGroup.model_fields if name in group}
+    fields["parameters"] = len(group["params"])  # type: ignore[arg-type]
+    return ParameterGroup.model_validate(fields)

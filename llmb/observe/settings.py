@@ -1,0 +1,65 @@
+"""A snapshot of torch's settings and of the environment, to be compared with a later one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from llmb.config import environment
+from llmb.records.evidence import SettingsEvidence
+from llmb.records.redact import redact_environment
+
+_GETTER = re.compile(r"_get_\w*(allow|precision|determin|benchmark|enabled|sdp|reduction|accum)")
+_SIMPLE = (bool, int, float, str)
+
+
+def snapshot() -> dict[str, str]:
+    """Return setting -> value: ``torch.backends``, torch's own getters, and the environment.
+
+    The names come from torch, not from a list of vendors: a build with another backend in it shows
+    that backend's switches.
+    """
+    settings = dict(_backend_switches())
+    settings |= dict(_getters())
+    settings |= {
+        "torch.default_dtype": str(torch.get_default_dtype()),
+        "torch.num_threads": str(torch.get_num_threads()),
+        "torch.num_interop_threads": str(torch.get_num_interop_threads()),
+        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    env = redact_environment(environment())
+    return settings | {f"environment.{name}": value for name, value in env.items()}
+
+
+def compare(before: dict[str, str], after: dict[str, str]) -> SettingsEvidence:
+    """Return the two snapshots as evidence."""
+    return SettingsEvidence(before=before, after=after)
+
+
+def _backend_switches() -> Iterator[tuple[str, str]]:
+    modules = [name for name in sys.modules if name.startswith("torch.backends")]
+    for name in sorted(modules):
+        module = sys.modules[name]
+        for attribute in dir(module):
+            if attribute.startswith("_"):
+                continue
+            value = _read(lambda m=module, a=attribute: getattr(m, a))  # type: ignore[misc]
+            if isinstance(value, _SIMPLE):
+                yield f"{name}.{attribute}", str(value)
+
+
+def _getters() -> Iterator[tuple[str, str]]:
+    for name in sorted(filter(_GETTER.match, dir(torch._C))):
+        value = _read(getattr(torch._C, name))
+        if isinstance(value, _SIMPLE):
+            yield f"torch._C.{name}", str(value)
+
+
+def _read(getter: Callable[[], object]) -> object:
+    try:
+        return getter()
+    except Exception:  # a getter that wants arguments or a device that is not there
+        return None

@@ -1,0 +1,28 @@
+"""What can change: the door through which a hardware vendor comes in.
+
+A plugin module imports everything it needs from here::
+
+    from llmb.plugin import hookimpl
+
+    @hookimpl
+    def llmb_post_process_model(model, config): ...
+"""
+
+from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
+from llmb.plugin.hookspecs import ParameterView, hookimpl
+from llmb.plugin.options import PluginOption
+from llmb.records.run_record import ClosedComponent, DeclaredPatch
+from llmb.records.system import Device
+
+__all__ = [
+    "Backend",
+    "ClosedComponent",
+    "DeclaredPatch",
+    "Device",
+    "DeviceMemory",
+    "EnergyReading",
+    "ParameterView",
+    "Peak",
+    "PluginOption",
+    "hookimpl",
+]

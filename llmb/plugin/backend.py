@@ -1,0 +1,86 @@
+"""The runtime of a device as the harness uses it: a Protocol, so a plugin inherits nothing."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+from llmb.config import Frozen
+from llmb.records.run_record import StepClock
+from llmb.records.system import Device
+
+
+class DeviceMemory(Frozen):
+    """Device memory in bytes; None where the runtime does not tell."""
+
+    total_bytes: int | None
+    available_bytes: int | None
+    #: Highest use since ``reset_peak_memory``.
+    peak_bytes: int | None
+
+
+class EnergyReading(Frozen):
+    """Joules since some fixed moment, and how they were come by."""
+
+    joules: float
+    source: Literal["counter", "sampled", "estimated"]
+    scope: Literal["device", "package", "node"]
+
+
+class Peak(Frozen):
+    """A datasheet's dense peak, and where it is written."""
+
+    flops_per_second: float
+    source: str
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What the harness needs of a device. Missing knowledge is None, never 0 or a guess."""
+
+    #: The part of the device string before the colon.
+    device_type: str
+    #: "host" if work is done when a call returns, "enqueue" if Python runs ahead of the device,
+    #: "device" if ``step_end`` waits for the device's own end of the step.
+    step_clock: StepClock
+    #: torch.distributed's name of the collective library, None if ranks are not supported.
+    distributed_backend: str | None
+
+    def is_available(self) -> bool:
+        """Tell whether a device can be used in this process."""
+        ...
+
+    def devices(self) -> tuple[Device, ...]:
+        """List the devices, in the order of their index."""
+        ...
+
+    def synchronize(self) -> None:
+        """Return when all work enqueued on the device has been done."""
+        ...
+
+    def step_begin(self) -> None:
+        """Mark the beginning of a step (CUDA graphs)."""
+        ...
+
+    def step_end(self) -> None:
+        """Mark the end of a step (lazy devices cut their graph here)."""
+        ...
+
+    def memory(self) -> DeviceMemory:
+        """Read the device's memory."""
+        ...
+
+    def reset_peak_memory(self) -> None:
+        """Start a new peak at the present use."""
+        ...
+
+    def energy(self) -> EnergyReading | None:
+        """Read the energy counter, None without one."""
+        ...
+
+    def peak_flops(self, precision: str) -> Peak | None:
+        """Return the datasheet's dense peak in ``precision``, None where none is published."""
+        ...
+
+    def versions(self) -> dict[str, str]:
+        """Return the versions of driver, firmware and libraries."""
+        ...

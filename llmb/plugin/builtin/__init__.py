@@ -1,0 +1,1 @@
+"""The plugins that come with llmb: cpu, and generic for any accelerator torch knows."""

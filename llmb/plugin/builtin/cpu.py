@@ -1,0 +1,115 @@
+"""The CPU plugin: the default where there is no accelerator, and the example to copy."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from llmb.config import BF16, FP16, FP32, Precision, RunConfig, environment
+from llmb.plugin import Device, DeviceMemory, EnergyReading, Peak, PluginOption, hookimpl
+from llmb.plugin.builtin import host
+from llmb.records.run_record import StepClock
+
+
+class CpuBackend:
+    """The host processor. Work is done when a call returns."""
+
+    device_type = "cpu"
+    step_clock: StepClock = "host"
+    distributed_backend = "gloo"
+
+    def is_available(self) -> bool:
+        """A CPU is always there."""
+        return True
+
+    def devices(self) -> tuple[Device, ...]:
+        """List the one device, ``cpu``."""
+        description = platform.processor() or platform.machine()
+        memory = host.memory_limit_bytes()
+        return (Device(name="cpu", description=description, memory_bytes=memory),)
+
+    def synchronize(self) -> None:
+        """Nothing is ever outstanding."""
+
+    def step_begin(self) -> None:
+        """Nothing to mark."""
+
+    def step_end(self) -> None:
+        """Nothing to mark."""
+
+    def memory(self) -> DeviceMemory:
+        """Main memory within container limits; the peak is this process's resident size."""
+        return DeviceMemory(
+            total_bytes=host.memory_limit_bytes(),
+            available_bytes=host.available_memory_bytes(),
+            peak_bytes=host.peak_resident_bytes(),
+        )
+
+    def reset_peak_memory(self) -> None:
+        """Start a new peak at the present resident size."""
+        host.reset_peak_resident()
+
+    def energy(self) -> EnergyReading | None:
+        """RAPL's package counters, where the kernel shows them."""
+        joules = host.package_energy_joules()
+        if joules is None:
+            return None
+        return EnergyReading(joules=joules, source="counter", scope="package")
+
+    def peak_flops(self, precision: str) -> Peak | None:
+        """No datasheet states a dense peak for a CPU at the clock it really runs at."""
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """The instruction set torch dispatches to."""
+        return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
+
+
+@hookimpl
+def llmb_backend(config: RunConfig) -> CpuBackend:
+    """Drive the host processor."""
+    return CpuBackend()
+
+
+@hookimpl
+def llmb_options() -> list[PluginOption]:
+    """Offer the number of threads."""
+    return [
+        PluginOption(
+            name="threads",
+            type="int",
+            default=0,
+            help="OpenMP threads; 0 is OMP_NUM_THREADS or else one per physical core",
+        )
+    ]
+
+
+@hookimpl
+def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
+    """Set the thread count before OpenMP starts."""
+    given = environment().get("OMP_NUM_THREADS")
+    threads = config.plugin_options.get("threads") or given or host.compute_threads()
+    return {"OMP_NUM_THREADS": str(threads)}
+
+
+@hookimpl
+def llmb_precisions() -> list[Precision]:
+    """Offer BF16 first where the processor has it; FP16 is emulated (100 times slower) on most."""
+    capabilities = torch.cpu.get_capabilities()
+    bf16, fp16 = (
+        any(has for name, has in capabilities.items() if form in name and isinstance(has, bool))
+        for form in ("bf16", "fp16")
+    )
+    formats = [
+        BF16.model_copy(update={"native": bf16}),
+        FP32,
+        FP16.model_copy(update={"native": fp16}),
+    ]
+    return sorted(formats, key=lambda precision: not precision.native)
+
+
+@hookimpl
+def llmb_optimizer_options() -> dict[str, bool]:
+    """Use torch's fused AdamW kernel: one pass over the state instead of a dozen."""
+    return {"fused": True}

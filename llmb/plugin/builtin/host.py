@@ -1,0 +1,103 @@
+"""The host as Linux and psutil tell of it: memory and cores within limits, RAPL energy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+_POWERCAP = Path("/sys/class/powercap")
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_RESET_PEAK = "5"  # Documentation/filesystems/proc.rst: resets VmHWM
+
+
+def read_text(path: Path) -> str | None:
+    """Return the stripped content of a kernel file, None where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def memory_limit_bytes() -> int:
+    """Return main memory in bytes, or the container's limit where that is lower."""
+    total = psutil.virtual_memory().total
+    limit = read_text(_CGROUP / "memory.max") or "max"
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def available_memory_bytes() -> int:
+    """Return the bytes a new process could take without swapping, within container limits."""
+    available = psutil.virtual_memory().available
+    used = read_text(_CGROUP / "memory.current") or ""
+    if used.isdigit():
+        # The limit counts page cache, which the kernel gives back under pressure.
+        stat = dict(
+            line.split() for line in (read_text(_CGROUP / "memory.stat") or "").splitlines()
+        )
+        reclaimable = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+        available = min(available, memory_limit_bytes() - int(used) + reclaimable)
+    return available
+
+
+def usable_cores() -> int:
+    """Return the logical cores this process may use: affinity and the container's CPU quota."""
+    cores = len(psutil.Process().cpu_affinity()) if hasattr(os, "sched_getaffinity") else None
+    cores = cores or psutil.cpu_count() or 1
+    quota, _, period = (read_text(_CGROUP / "cpu.max") or "max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        cores = min(cores, max(1, int(quota) // int(period)))
+    return cores
+
+
+def compute_threads() -> int:
+    """Return one thread per physical core this process may use."""
+    logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
+    return max(1, min(physical, usable_cores() * physical // logical))
+
+
+def peak_resident_bytes() -> int | None:
+    """Return the highest resident size of this process since the last reset."""
+    for line in (read_text(Path("/proc/self/status")) or "").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def reset_peak_resident() -> None:
+    """Start a new peak at the present resident size, where the kernel allows it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text(_RESET_PEAK, encoding="ascii")
+
+
+def oom_kills() -> int | None:
+    """Return how many processes the kernel has killed for want of memory since boot."""
+    for line in (read_text(Path("/proc/vmstat")) or "").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return None
+
+
+def die_with_parent() -> None:
+    """Make this process end with its parent, and the first to go when memory runs out (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def package_energy_joules() -> float | None:
+    """Return the summed RAPL package counters in joules, None where none can be read.
+
+    A counter wraps after hours; a window in which it did shows negative and is dropped by whoever
+    takes the difference.
+    """
+    counters = [read_text(zone / "energy_uj") for zone in _POWERCAP.glob("intel-rapl:[0-9]")]
+    values = [int(counter) for counter in counters if counter and counter.isdigit()]
+    return sum(values) / 1e6 if values and len(values) == len(counters) else None

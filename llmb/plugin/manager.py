@@ -1,0 +1,144 @@
+"""Loads exactly one plugin and calls its hooks, each through a typed and checked method.
+
+Imported only by the processes that may hold vendor code: probe, calibrator, worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pluggy
+
+from llmb.config import Precision, RunConfig
+from llmb.errors import UnavailableError
+from llmb.plugin import hookspecs
+from llmb.plugin.backend import Backend
+from llmb.plugin.discovery import BUILT_IN, find
+from llmb.plugin.options import PluginOption
+from llmb.records.run_record import DeclaredPatch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+T = TypeVar("T")
+_OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
+
+
+class Plugin:
+    """One loaded plugin. Every hook is a method; a hook that misbehaves names itself."""
+
+    def __init__(self, name: str) -> None:
+        """Load plugin ``name``.
+
+        Raises:
+            UnavailableError: there is no such plugin, or it cannot be loaded.
+        """
+        self.name = name
+        found = find(name)
+        self._manager = pluggy.PluginManager(hookspecs.PROJECT)
+        self._manager.add_hookspecs(hookspecs)
+        try:
+            if name in BUILT_IN:
+                self._manager.register(import_module(BUILT_IN[name]), name)
+            else:
+                self._manager.load_setuptools_entrypoints(hookspecs.PROJECT, name=name)
+            self._manager.check_pending()  # catches a misspelled hook
+        except Exception as error:  # a vendor's import can fail in any way
+            raise UnavailableError(
+                f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        self.module_name = found.module
+        self.distribution = found.distribution
+        self.version = found.version
+
+    def _call(self, hook: str, expected: type, **arguments: Any) -> Any:
+        caller = getattr(self._manager.hook, hook)
+        try:
+            value = caller(**arguments)
+        except Exception as error:
+            raise UnavailableError(
+                f"plugin {self.name!r}: {hook} raised {type(error).__name__}: {error}"
+            ) from error
+        if value is not None and not isinstance(value, expected):
+            raise UnavailableError(
+                f"plugin {self.name!r}: {hook} returned a {type(value).__name__}, "
+                f"expected {expected.__name__}"
+            )
+        return value
+
+    def environment_variables(self, config: RunConfig) -> dict[str, str]:
+        """Return the variables to set before torch is imported."""
+        mapping = self._call("llmb_environment_variables", Mapping, config=config) or {}
+        return {str(key): str(value) for key, value in mapping.items()}
+
+    def backend(self, config: RunConfig) -> Backend:
+        """Return the backend for ``config.device``; torch's own where the plugin brings none."""
+        backend: Backend | None = self._call("llmb_backend", Backend, config=config)
+        if backend is None:
+            builtin = "cpu" if config.device.startswith("cpu") else "generic"
+            backend = import_module(BUILT_IN[builtin]).llmb_backend(config)
+        assert backend is not None
+        return backend
+
+    def options(self) -> tuple[PluginOption, ...]:
+        """Return the options the plugin offers."""
+        return self._each("llmb_options", PluginOption)
+
+    def precisions(self, config: RunConfig) -> tuple[Precision, ...]:
+        """Return the formats the plugin offers on ``config.device``, preferred first."""
+        return self._each("llmb_precisions", Precision, config=config)
+
+    def warmup_steps(self, config: RunConfig) -> int:
+        """Return the untimed steps the plugin needs, at least 1."""
+        return max(1, self._call("llmb_warmup_steps", int, config=config) or 1)
+
+    def set_environment(self, config: RunConfig) -> None:
+        """Let the plugin set up its backend: permitted point 1."""
+        self._call("llmb_set_environment", object, config=config)
+
+    def post_process_model(self, model: nn.Module, config: RunConfig) -> nn.Module:
+        """Return the model that is trained: permitted point 2."""
+        from torch import nn
+
+        processed: nn.Module | None = self._call(
+            "llmb_post_process_model", nn.Module, model=model, config=config
+        )
+        return model if processed is None else processed
+
+    def optimizer_options(self, config: RunConfig) -> dict[str, bool]:
+        """Return the plugin's choice of AdamW kernel."""
+        options = self._call("llmb_optimizer_options", Mapping, config=config) or {}
+        unknown = set(options) - _OPTIMIZER_SWITCHES
+        if unknown:
+            raise UnavailableError(
+                f"plugin {self.name!r}: llmb_optimizer_options returned {sorted(unknown)}, "
+                f"only {sorted(_OPTIMIZER_SWITCHES)} may be chosen"
+            )
+        return dict(options)
+
+    def parameter_map(self, model: nn.Module) -> Mapping[str, hookspecs.ParameterView] | None:
+        """Return the plugin's map of canonical parameters, None where names still hold."""
+        views: Mapping[str, hookspecs.ParameterView] | None
+        views = self._call("llmb_parameter_map", Mapping, model=model)
+        return views
+
+    def patches(self) -> tuple[DeclaredPatch, ...]:
+        """Return the patches the plugin declares."""
+        return self._each("llmb_patches", DeclaredPatch)
+
+    def describe_system(self, config: RunConfig) -> dict[str, str]:
+        """Return the plugin's facts about driver, firmware and topology."""
+        facts = self._call("llmb_describe_system", Mapping, config=config) or {}
+        return {str(key): str(value) for key, value in facts.items()}
+
+    def _each(self, hook: str, kind: type[T], **arguments: Any) -> tuple[T, ...]:
+        values = self._call(hook, Sequence, **arguments) or ()
+        for value in values:
+            if not isinstance(value, kind):
+                raise UnavailableError(
+                    f"plugin {self.name!r}: {hook} returned a {type(value).__name__}, "
+                    f"expected {kind.__name__}s"
+                )
+        return tuple(values)

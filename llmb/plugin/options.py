@@ -1,0 +1,65 @@
+"""Typed plugin options: what a plugin offers, and what ``-O key=value`` means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from llmb.config import Frozen, OptionValue
+from llmb.errors import UsageError
+
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+
+
+class PluginOption(Frozen):
+    """One ``-O name=value`` of a plugin."""
+
+    name: str
+    type: Literal["bool", "int", "float", "str"] = "str"
+    default: OptionValue
+    choices: tuple[OptionValue, ...] = ()
+    help: str
+
+    def parse(self, text: str) -> OptionValue:
+        """Return ``text`` as this option's type.
+
+        Raises:
+            UsageError: not of the type, or not one of the choices.
+        """
+        try:
+            value = self._convert(text)
+        except ValueError:
+            raise UsageError(f"-O {self.name}={text}: not a value of type {self.type}") from None
+        if self.choices and value not in self.choices:
+            choices = ", ".join(map(str, self.choices))
+            raise UsageError(f"-O {self.name}={text}: choose one of {choices}")
+        return value
+
+    def _convert(self, text: str) -> OptionValue:
+        if self.type == "bool":
+            if text.lower() not in _TRUE | _FALSE:
+                raise ValueError(text)
+            return text.lower() in _TRUE
+        if self.type == "int":
+            return int(text)
+        return float(text) if self.type == "float" else text
+
+
+def resolve(
+    plugin: str, offered: Sequence[PluginOption], given: Mapping[str, str]
+) -> dict[str, OptionValue]:
+    """Return every option of ``plugin`` with the given or else the default value.
+
+    Raises:
+        UsageError: an option the plugin does not have, or a bad value.
+    """
+    names = [option.name for option in offered]
+    for name in given:
+        if name not in names:
+            known = f"it has {', '.join(names)}" if names else "it has none"
+            raise UsageError(f"-O {name}: plugin {plugin!r} has no such option; {known}")
+    return {
+        option.name: option.parse(given[option.name]) if option.name in given else option.default
+        for option in offered
+    }

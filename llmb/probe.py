@@ -1,0 +1,106 @@
+"""The short-lived process that asks one plugin what it offers here; it runs no model."""
+
+from __future__ import annotations
+
+import torch
+
+from llmb.config import FP32, RunConfig, RunRequest
+from llmb.errors import UnavailableError
+from llmb.plugin.backend import Backend
+from llmb.plugin.manager import Plugin
+from llmb.plugin.options import PluginOption, resolve
+from llmb.wire.channel import Channel, serve
+from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
+
+#: Device of a request that names none: the plugin's backend chooses.
+AUTO_DEVICE = "auto"
+
+
+def probe(channel: Channel) -> None:
+    """Answer one probe order, and what the run needs if the plugin is then chosen."""
+    order = channel.expect(ProbeOrder)
+    plugin = Plugin(order.plugin)
+    options = plugin.options()
+    config = _provisional(order, options)
+    try:
+        backend = _usable_backend(plugin, config)
+    except UnavailableError as error:
+        channel.send(_offer(plugin, options, config, reason=str(error)))
+        return
+    channel.send(_offer(plugin, options, config, backend=backend))
+
+    config = channel.expect(Resolved).config
+    channel.send(
+        Terms(
+            environment=plugin.environment_variables(config),
+            warmup_steps=plugin.warmup_steps(config),
+            facts={**backend.versions(), **plugin.describe_system(config)},
+            peak=backend.peak_flops(config.precision.name),
+        )
+    )
+
+
+def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunConfig:
+    request: RunRequest = order.request
+    return RunConfig(
+        workload=request.workload,
+        mode=request.mode,
+        plugin=order.plugin,
+        plugin_options=resolve(order.plugin, options, request.plugin_options),
+        device=request.device or AUTO_DEVICE,
+        precision=FP32,
+        batch_size=request.batch_size if isinstance(request.batch_size, int) else 1,
+        seed=0,
+        warmup_steps=request.warmup_steps or 1,
+        timed_steps=request.timed_steps,
+        repeats=request.repeats,
+        shape_overrides=request.shape_overrides,
+    )
+
+
+def _usable_backend(plugin: Plugin, config: RunConfig) -> Backend:
+    backend = plugin.backend(config)
+    wanted, _, index = config.device.partition(":")
+    if wanted not in (AUTO_DEVICE, backend.device_type):
+        raise UnavailableError(f"it drives {backend.device_type!r}, not {config.device!r}")
+    if not backend.is_available():
+        raise UnavailableError(f"no {backend.device_type} device was found")
+    count = len(backend.devices())
+    if index and not (index.isdigit() and int(index) < count):
+        raise UnavailableError(
+            f"device {config.device!r}: there are {count} {wanted} devices, numbered from 0"
+        )
+    return backend
+
+
+def _offer(
+    plugin: Plugin,
+    options: tuple[PluginOption, ...],
+    config: RunConfig,
+    *,
+    backend: Backend | None = None,
+    reason: str | None = None,
+) -> Offer:
+    device = config.device
+    if backend is not None and device == AUTO_DEVICE:
+        device = backend.device_type
+    config = config.model_copy(update={"device": device})
+    return Offer(
+        plugin=plugin.name,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        available=backend is not None,
+        reason=reason,
+        device=device,
+        step_clock=backend.step_clock if backend else "host",
+        devices=backend.devices() if backend else (),
+        available_memory_bytes=backend.memory().available_bytes if backend else None,
+        options=dict(config.plugin_options),
+        option_help={option.name: option.help for option in options},
+        precisions=plugin.precisions(config) if backend else (),
+        torch_version=str(torch.__version__),
+    )
+
+
+if __name__ == "__main__":
+    serve(probe)

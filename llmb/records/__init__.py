@@ -1,0 +1,1 @@
+"""What a run leaves behind: typed, versioned, canonical, and read back without trusting it."""

@@ -1,0 +1,187 @@
+"""The safe reader of bundles and records: what a stranger sent, checked before it is believed.
+
+Nothing here runs, imports or extracts anything of a bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from llmb.config import Frozen
+from llmb.errors import BundleRefusedError, UsageError
+from llmb.records import members, strict_json
+from llmb.records.canonical import as_json, canonical_bytes
+from llmb.records.run_record import SCHEMA, RunRecord
+
+BUNDLE_SCHEMA = "llmb.bundle/1"
+MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
+
+_Model = TypeVar("_Model", bound=Frozen)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The files of a bundle, name -> bytes, whose digests are those of its manifest."""
+
+    files: Mapping[str, bytes]
+    #: sha256 of MANIFEST.json, in hex.
+    bundle_id: str
+
+    def record(self) -> RunRecord:
+        """Return the run record of the bundle.
+
+        Raises:
+            BundleRefusedError: there is none, or it is not a record this llmb can read.
+        """
+        return parse_record(self._content(RECORD), RECORD)
+
+    def json(self, name: str) -> Any:
+        """Return the JSON value of member ``name``.
+
+        Raises:
+            BundleRefusedError: no such member, or not strict JSON.
+        """
+        return strict_json.loads(self._content(name), name)
+
+    def _content(self, name: str) -> bytes:
+        if name not in self.files:
+            raise BundleRefusedError(f"the bundle holds no {name}")
+        return self.files[name]
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Return the bundle in the folder or zip ``path``, its file set and digests checked.
+
+    Raises:
+        UsageError: there is nothing to read at ``path``.
+        BundleRefusedError: anything about it is not as the manifest says; one line says what.
+    """
+    path = Path(path)
+    return from_files(members.read_folder(path) if path.is_dir() else members.read_zip(path))
+
+
+def from_files(files: Mapping[str, bytes]) -> Bundle:
+    """Return the bundle that ``files`` (manifest included) make, or refuse them.
+
+    Raises:
+        BundleRefusedError: no manifest or a wrong one, a missing or extra file, a wrong digest.
+    """
+    if MANIFEST not in files:
+        raise BundleRefusedError(f"there is no {MANIFEST}: this is not a bundle")
+    listed = _listed(files[MANIFEST])
+    present = {name for name in files if name != MANIFEST and not name.startswith(SIGNATURES)}
+    for name in sorted(listed.keys() - present):
+        raise BundleRefusedError(f"{name!r} is in the manifest and missing from the bundle")
+    for name in sorted(present - listed.keys()):
+        raise BundleRefusedError(f"{name!r} is in the bundle and not in the manifest")
+    for name, entry in listed.items():
+        digest = hashlib.sha256(files[name]).hexdigest()
+        if not strict_json.same(entry, {"sha256": digest, "bytes": len(files[name])}):
+            raise BundleRefusedError(
+                f"{name!r} is not the file the manifest lists (digest or size)"
+            )
+    bundle_id = hashlib.sha256(files[MANIFEST]).hexdigest()
+    return Bundle(files=MappingProxyType(dict(files)), bundle_id=bundle_id)
+
+
+def read_record(path: Path) -> RunRecord:
+    """Return the record of a run directory, a bundle (folder or zip) or a record file.
+
+    Raises:
+        UsageError: there is nothing to read at ``path``, or the run did not finish.
+        BundleRefusedError: what is there is damaged, forged or newer than this llmb.
+    """
+    path = Path(path)
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            return read_bundle(path).record()
+        if not (path / RECORD).exists():
+            raise UsageError(f"{str(path)!r} holds no {RECORD}: no run, or one that did not finish")
+        path = path / RECORD
+    raw = members.read_file(path, members.MAX_TOTAL_BYTES)
+    return read_bundle(path).record() if raw.startswith(b"PK") else parse_record(raw, str(path))
+
+
+def parse_record(raw: bytes, name: str) -> RunRecord:
+    """Return the record in ``raw``, which must be exactly what llmb would write for it.
+
+    Raises:
+        BundleRefusedError: not strict JSON, another schema, a wrong field, or fields under names
+            or forms that llmb does not write.
+    """
+    data = strict_json.loads(raw, name)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise BundleRefusedError(_other_schema(name, schema))
+    return parse_model(RunRecord, data, name)
+
+
+def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
+    """Return JSON ``data`` as a ``model`` that serialises to the same data again.
+
+    Raises:
+        BundleRefusedError: it is not one; the line names the first field that is wrong.
+    """
+    try:
+        value = model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise BundleRefusedError(
+            f"{name!r}: {_field(first['loc'])}: {first['msg']}{more}"
+        ) from None
+    path = _difference(data, as_json(value), ())
+    if path is not None:
+        raise BundleRefusedError(f"{name!r}: {_field(path)} is not in the form llmb writes")
+    return value
+
+
+def _listed(raw: bytes) -> dict[str, Any]:
+    manifest = strict_json.loads(raw, MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise BundleRefusedError(f"{MANIFEST} has no table of files")
+    if manifest.get("schema") != BUNDLE_SCHEMA or manifest.keys() != {"schema", "files"}:
+        raise BundleRefusedError(f"{MANIFEST} is not of schema {BUNDLE_SCHEMA}: update llmb?")
+    try:
+        canonical = canonical_bytes(manifest)
+    except ValueError as error:
+        raise BundleRefusedError(f"{MANIFEST} has no canonical form: {error}") from None
+    if canonical != raw:
+        raise BundleRefusedError(f"{MANIFEST} is not canonical JSON (RFC 8785)")
+    files: dict[str, Any] = manifest["files"]
+    return files
+
+
+def _other_schema(name: str, schema: object) -> str:
+    if isinstance(schema, str) and re.fullmatch(r"llmb\.run/[1-9][0-9]{0,8}", schema):
+        return f"{name!r} is of schema {schema}, made by a newer llmb: update llmb to read it"
+    return f"{name!r} is not a run record: its schema is not {SCHEMA}"
+
+
+def _field(path: tuple[int | str, ...]) -> str:
+    # A key of a stranger's may hold anything: only plain ones are printed as they are.
+    parts = [part if re.fullmatch(r"\w+", str(part), re.ASCII) else repr(part) for part in path]
+    return ".".join(map(str, parts)) or "the whole"
+
+
+def _difference(a: Any, b: Any, path: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
+    """Return the path to the first difference of two JSON values, None when they are the same."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys: list[str] = sorted(a.keys() | b.keys())
+        missing = [key for key in keys if key not in a or key not in b]
+        if missing:
+            return (*path, missing[0])
+        found = (_difference(a[key], b[key], (*path, key)) for key in keys)
+        return next((p for p in found if p is not None), None)
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        found = (_difference(x, y, (*path, i)) for i, (x, y) in enumerate(zip(a, b, strict=True)))
+        return next((p for p in found if p is not None), None)
+    return None if strict_json.same(a, b) else path

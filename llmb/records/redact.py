@@ -1,0 +1,33 @@
+"""What must not leave the machine: secrets, and where things lie on it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+#: Variables that steer torch, its compilers, its libraries or the allocator.
+_STEERING = re.compile(
+    r"(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
+    r"|LLMB|NCCL|GLOO|UCX|PJRT|NUMBA|OPENBLAS|VECLIB|CUBLAS|CUDNN|NVIDIA|HSA|ROCR|SYCL|ZE|NEURON)"
+)
+
+
+def redact_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that steer torch, paths shortened, secret-looking values hidden."""
+    kept = {name: value for name, value in variables.items() if _STEERING.match(name)}
+    return {
+        name: "(redacted)" if _SECRET.search(name) else redact_paths(value)
+        for name, value in sorted(kept.items())
+    }
+
+
+def redact_paths(text: str) -> str:
+    """Return ``text`` with the interpreter's prefix, the present and the home folder shortened."""
+    places = ((Path(sys.prefix), "<python>"), (Path.cwd(), "<cwd>"), (Path.home(), "~"))
+    for place, name in places:
+        if len(place.parts) > 1:
+            text = text.replace(str(place), name)
+    return text

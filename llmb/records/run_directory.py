@@ -1,0 +1,128 @@
+"""The folder a run writes as it goes; ``record.json`` appears last, by rename, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+from llmb.errors import RunFailedError, UsageError
+from llmb.records.redact import redact_paths
+
+RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
+MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
+PLUGIN_FOLDER, EVIDENCE_FOLDER = "plugin", "evidence"
+#: Given back when the disk is full, so that the reason can still be written down.
+_RESERVE, _RESERVE_BYTES = ".reserve", 64 * 1024
+
+
+class RunDirectory:
+    """One run's folder. Every write that fails says which file and why."""
+
+    def __init__(self, output: Path, created: datetime, label: str) -> None:
+        """Create ``output``/<utc>-``label``.
+
+        Raises:
+            UsageError: the folder cannot be created or written.
+        """
+        stamp = created.strftime("%Y%m%dT%H%M%SZ")
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            self.path = _first_free(output, f"{stamp}-{label}")
+            (self.path / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
+            (self.path / PLUGIN_FOLDER).mkdir()
+            (self.path / EVIDENCE_FOLDER).mkdir()
+            self._log = (self.path / LOG).open("ab", buffering=0)
+        except OSError as error:
+            raise UsageError(
+                f"--output-dir {output}: cannot write there ({error.strerror}); choose another"
+            ) from error
+
+    def evidence_folder(self, repeat: int) -> Path:
+        """Create and return the evidence folder of one repeat."""
+        folder = self.path / EVIDENCE_FOLDER / f"repeat-{repeat}"
+        with self._guard(folder):
+            folder.mkdir()
+        return folder
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write the file ``name``, relative to the folder."""
+        target = self.path / name
+        with self._guard(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+
+    def log(self, text: str) -> None:
+        """Append a line to ``log.txt``, without the places of this machine."""
+        with self._guard(self.path / LOG):
+            self._log.write((redact_paths(text.rstrip("\n")) + "\n").encode())
+
+    @contextmanager
+    def child_log(self) -> Iterator[IO[bytes]]:
+        """Give a file for a child's output; what came is appended to the log afterwards."""
+        with tempfile.TemporaryFile() as output:
+            try:
+                yield output
+            finally:
+                output.seek(0)
+                text = output.read().decode(errors="replace")
+                if text.strip():
+                    self.log(text)
+
+    def finish(self, record: bytes) -> None:
+        """Make the run complete: write the record and move it into place in one step."""
+        self.write(RECORD + ".part", record)
+        with self._guard(self.path / RECORD):
+            (self.path / _RESERVE).unlink(missing_ok=True)
+            os.replace(self.path / (RECORD + ".part"), self.path / RECORD)
+        self._log.close()
+
+    def abandon(self, reason: str) -> None:
+        """Write down why the run did not finish, even on a full disk."""
+        with suppress(OSError):
+            (self.path / _RESERVE).unlink(missing_ok=True)
+        with suppress(OSError, RunFailedError):
+            self.log(f"the run did not finish: {reason}")
+        self._log.close()
+
+    @contextmanager
+    def _guard(self, target: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            name = target.relative_to(self.path)
+            raise RunFailedError(
+                f"cannot write {name} of the run directory: {error.strerror}; "
+                "make room or choose another --output-dir"
+            ) from error
+
+
+def check_writable(output: Path) -> None:
+    """Make sure that a run directory can be made in ``output``, before any work is done.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        probe = tempfile.mkdtemp(dir=output)
+        shutil.rmtree(probe)
+    except OSError as error:
+        raise UsageError(
+            f"--output-dir {output}: cannot write there ({error.strerror}); choose another"
+        ) from error
+
+
+def _first_free(output: Path, name: str) -> Path:
+    """Create and return ``output/name``, with a number where two runs start in one second."""
+    for number in range(1000):
+        path = output / (f"{name}-{number}" if number else name)
+        with suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise FileExistsError(17, "a thousand runs of that name exist", str(output))

@@ -1,0 +1,303 @@
+"""The run record, ``record.json``: raw values first, headline numbers beside them.
+
+Everything derived can be recomputed from the raw values here, and ``llmb verify`` does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
+from llmb.records.finding import Audit
+from llmb.records.system import SystemDescription
+
+# Version history of the record, one line per change; old versions load for ever.
+# llmb.run/1  2026-11  first version.
+SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
+
+RunClass = Literal["official", "debug"]
+StepClock = Literal["host", "device", "enqueue"]
+
+
+class WorkloadFacts(Frozen):
+    """What was trained."""
+
+    name: str
+    mode: str
+    parameters: int
+    flops_per_token: int
+    tokens_per_step: int
+    shapes: dict[str, int | float | None]
+
+
+class FileDigest(Frozen):
+    """A file by its path relative to the plugin's folder, with forward slashes."""
+
+    path: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+
+
+class ClosedComponent(Frozen):
+    """A native library a plugin loads without its source."""
+
+    name: str
+    version: str | None
+    sha256: str
+    bytes: int
+    where_to_get: str
+    licence: str
+
+
+class DeclaredPatch(Frozen):
+    """A callable (dotted name or glob) that a plugin says it replaces, and why."""
+
+    target: str
+    reason: str
+
+
+class PluginFacts(Frozen):
+    """Which plugin ran, down to the digest of every Python file of it that was loaded."""
+
+    name: str
+    distribution: str
+    version: str
+    options: dict[str, OptionValue]
+    files: tuple[FileDigest, ...]
+    closed_components: tuple[ClosedComponent, ...] = ()
+    strict: bool
+    declared_patches: tuple[DeclaredPatch, ...] = ()
+
+
+class Rank(Frozen):
+    """One rank of the run, as its own supervisor saw it."""
+
+    rank: int
+    #: First 12 hex digits of the sha256 of the host name: tells hosts apart, names none.
+    host: str
+    device: str
+    peak_memory_bytes: int | None
+    fence_ns: tuple[int, ...]
+
+
+class Topology(Frozen):
+    """How many of what, and how they were laid out."""
+
+    nodes: int
+    devices_per_node: int
+    world_size: int
+    parallelism: Parallelism
+    ranks: tuple[Rank, ...]
+
+
+class PrecisionBits(Frozen):
+    """Effective bits, measured; None where they were not."""
+
+    forward_min: float | None = None
+    gradient_min: float | None = None
+    honest_forward_min: float | None = None
+    honest_gradient_min: float | None = None
+
+
+class PrecisionFacts(Frozen):
+    """The format that was claimed and the format that was seen to compute."""
+
+    declared: str
+    effective: str | None
+    bits: PrecisionBits = PrecisionBits()
+    how: Literal["measured", "not observed"]
+
+
+class RepeatTiming(Frozen):
+    """The raw stamps of one worker process, all in nanoseconds of ``clock``.
+
+    ``fence_ns[i]`` is the supervisor's stamp of the fence after ``fence_steps[i]`` steps,
+    ``fence_worker_ns[i]`` the worker's own. ``step_ns[i]`` is the worker's stamp after step i.
+    The window lies between the fences after ``warmup_steps`` and ``warmup_steps + timed_steps``.
+    """
+
+    warmup_steps: int = Field(ge=1)
+    timed_steps: int = Field(ge=1)
+    start_ns: int
+    stop_ns: int
+    fence_ns: tuple[int, ...]
+    fence_worker_ns: tuple[int, ...]
+    fence_steps: tuple[int, ...]
+    step_ns: tuple[int, ...]
+    step_clock: StepClock
+    #: Steps at which the worker had to wait for a seed: each makes the figure too low.
+    starved_steps: int
+    loss_first: float
+    loss_last: float
+    peak_memory_bytes: int | None
+    #: Cumulative joules at START and STOP, None without an energy counter.
+    energy_start_j: float | None
+    energy_stop_j: float | None
+    #: CPU seconds of the worker within the window, by the kernel's account.
+    cpu_s: float | None
+
+
+class Timing(RepeatTiming):
+    """The timing of the median repeat, and every repeat's own."""
+
+    clock: str
+    #: Which of ``repeats`` the fields above are: the one with the median throughput.
+    headline_repeat: int
+    repeats: tuple[RepeatTiming, ...]
+
+
+class StepTime(Frozen):
+    """Statistics of the time one step takes, in seconds; ``cv`` is deviation over mean."""
+
+    median: float
+    p5: float
+    p95: float
+    cv: float
+
+
+class Mfu(Frozen):
+    """Model FLOP/s over a datasheet peak, and where that peak is written."""
+
+    value: float
+    peak_flops: float
+    peak_source: str
+
+
+class Energy(Frozen):
+    """Energy of the timed window, and how it was come by."""
+
+    joules: float
+    tokens_per_joule: float
+    source: Literal["counter", "sampled", "estimated"]
+    scope: Literal["device", "package", "node"]
+
+
+class Metric(Frozen):
+    """A number a workload adds, with the formula it is by."""
+
+    name: str
+    value: float
+    unit: str
+    formula: str
+
+
+class Result(Frozen):
+    """The headline numbers; None is "not measured"."""
+
+    tokens_per_second: float
+    ci95: tuple[float, float] | None
+    tokens_per_second_per_device: float
+    step_time_s: StepTime | None
+    mfu: Mfu | None
+    fraction_of_ceiling: float | None
+    peak_memory_bytes: int | None
+    energy: Energy | None
+    loss_first: float
+    loss_last: float
+    metrics: tuple[Metric, ...] = ()
+
+
+class GemmCeiling(Frozen):
+    """Best observed rate of one matrix product of the model, in one direction."""
+
+    name: str
+    direction: Literal["forward", "grad_input", "grad_weight"]
+    m: int
+    k: int
+    n: int
+    count: int
+    best_s: float
+
+
+class Ceiling(Frozen):
+    """What the device attains on the model's own products, with nothing else going on."""
+
+    precision: str
+    tokens: int
+    gemms: tuple[GemmCeiling, ...]
+    #: FLOPs of all products of a step over the sum of their best times.
+    flops_per_second: float
+    memory_bytes_per_second: float
+
+
+class Ceilings(Frozen):
+    """The ceiling before and after the run, on the same device."""
+
+    before: Ceiling
+    after: Ceiling
+
+
+class BatchTrial(Frozen):
+    """One worker of the batch-size search."""
+
+    batch_size: int
+    status: Literal["measured", "out_of_memory", "predicted_out_of_memory", "failed"]
+    tokens_per_second: float | None
+    peak_memory_bytes: int | None
+    message: str | None = None
+
+
+class SearchLog(Frozen):
+    """The batch-size search that led to the configuration, in the order of its trials."""
+
+    timed_steps: int
+    trials: tuple[BatchTrial, ...]
+    best: int
+
+
+class ModelDiff(Frozen):
+    """What post-processing did to the module tree."""
+
+    modules_replaced: tuple[str, ...]
+    modules_added: tuple[str, ...]
+    modules_removed: tuple[str, ...]
+    parameters_repacked: tuple[str, ...]
+
+
+class SettingChange(Frozen):
+    """A torch setting or environment variable before and after the plugin."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+class Diff(Frozen):
+    """What the plugin changed; the readable forms are ``*.diff`` beside the record."""
+
+    model: ModelDiff
+    settings: tuple[SettingChange, ...]
+    #: Files of llmb that differ from the release, None where no release could be compared.
+    sources: tuple[str, ...] | None
+    sources_base: str
+
+
+class RunRecord(Frozen):
+    """One run of llmb."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.run/1"] = Field(alias="schema", default=SCHEMA)
+    run_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    created_utc: str
+    llmb_version: str
+    rules_version: str
+    reference_digest: str
+    class_: RunClass = Field(alias="class")
+    waivers: tuple[str, ...]
+    config: RunConfig
+    workload: WorkloadFacts
+    plugin: PluginFacts
+    topology: Topology
+    system: SystemDescription
+    precision: PrecisionFacts
+    timing: Timing
+    ceilings: Ceilings | None
+    batch_size_search: SearchLog | None
+    result: Result
+    #: Plain sentences on noise and spread, for a reader.
+    warnings: tuple[str, ...]
+    audit: Audit
+    diff: Diff

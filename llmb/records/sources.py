@@ -1,0 +1,72 @@
+"""llmb's own sources against the release: what of the harness is not as published."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import llmb
+
+_PACKAGE = Path(llmb.__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class SourcesDiff:
+    """Files of llmb that differ from ``base``; None where there was nothing to compare with."""
+
+    base: str
+    changed: tuple[str, ...] | None
+    text: str
+
+
+def compare() -> SourcesDiff:
+    """Compare with the release's tag, else with HEAD, else with the installed wheel's digests."""
+    in_git = _git("ls-files", "--error-unmatch", "__init__.py") is not None
+    return _against_git() if in_git else _against_wheel()
+
+
+def _against_git() -> SourcesDiff:
+    tag = f"v{llmb.__version__}"
+    base = tag if _git("rev-parse", "--verify", "--quiet", f"{tag}^{{commit}}") else "HEAD"
+    commit = (_git("rev-parse", base) or "").strip()
+    text = _git("diff", "--relative", commit, "--", ".") or ""
+    names = (_git("diff", "--relative", "--name-only", commit, "--", ".") or "").split("\n")
+    new = (_git("ls-files", "--others", "--exclude-standard", "--", ".") or "").split("\n")
+    changed = sorted(filter(None, {*names, *new}))
+    added = "".join(f"new file: {name}\n" for name in new if name)
+    return SourcesDiff(f"git {base} {commit}", tuple(changed), text + added)
+
+
+def _against_wheel() -> SourcesDiff:
+    try:
+        listed = {Path(str(f)): f for f in files("llmb") or () if f.parts[0] == "llmb" and f.hash}
+    except PackageNotFoundError:
+        listed = {}
+    if not listed:
+        return SourcesDiff("no git work tree and no installed wheel", None, "")
+    changed = []
+    for path, entry in listed.items():
+        on_disk = _PACKAGE.parent / path
+        digest = hashlib.sha256(on_disk.read_bytes()).digest() if on_disk.is_file() else b""
+        actual = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        if entry.hash is not None and actual != entry.hash.value:
+            changed.append(path.as_posix())
+    known = {_PACKAGE.parent / path for path in listed}
+    changed += [
+        f.relative_to(_PACKAGE.parent).as_posix() for f in _PACKAGE.rglob("*.py") if f not in known
+    ]
+    text = "".join(f"differs from the wheel: {name}\n" for name in sorted(changed))
+    return SourcesDiff(f"installed wheel llmb {llmb.__version__}", tuple(sorted(changed)), text)
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(_PACKAGE), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):  # no git here
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Bundles: what is handed in, and how a stranger checks it. No torch, no plugin, no first path."""

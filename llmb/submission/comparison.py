@@ -1,0 +1,60 @@
+"""A stored value beside the one computed from raw values, and the list of those that differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+_RELATIVE = 1e-9
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A field of the record that is not what its raw values give."""
+
+    field: str
+    stored: object
+    recomputed: object
+
+    def __str__(self) -> str:
+        """Return one line for people; both values quoted, for they may be a stranger's."""
+        return f"{self.field} is {_short(self.stored)}, recomputed {_short(self.recomputed)}"
+
+
+class Comparison:
+    """Collects mismatches: numbers may differ by 1e-9 of their size, everything else by nothing."""
+
+    def __init__(self) -> None:
+        self.mismatches: list[Mismatch] = []
+
+    def expect(self, field: str, stored: object, recomputed: object) -> None:
+        """Note ``field`` unless its two values are equal."""
+        if not equal(stored, recomputed):
+            self.mismatches.append(Mismatch(field, stored, recomputed))
+
+    def require(self, field: str, stored: object, condition: bool, must: str) -> bool:
+        """Note ``field`` unless ``condition`` holds; ``must`` says what it has to be."""
+        if not condition:
+            self.mismatches.append(Mismatch(field, stored, must))
+        return condition
+
+
+def equal(a: object, b: object) -> bool:
+    """Return whether two values are the same, floats to 1e-9 of the larger, bools only as bools."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=0.0)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, Sequence) and isinstance(b, Sequence) and not isinstance(a, str):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,73 @@
+"""Which files a run directory and a bundle consist of, and where a bundle is put."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from llmb.errors import BundleRefusedError
+from llmb.records import evidence, member_names
+from llmb.records.bundle import MANIFEST, SIGNATURES
+from llmb.records.run_directory import (
+    AUDIT,
+    LOG,
+    MODEL_DIFF,
+    RECORD,
+    SETTINGS_DIFF,
+    SOURCES_DIFF,
+    SYSTEM,
+)
+from llmb.records.run_record import PrecisionFacts, RunRecord
+from llmb.submission.rejudge import PLUGIN_PREFIX, evidence_path
+
+_ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
+_OF_EACH_REPEAT = (
+    evidence.OPTIMIZER,
+    evidence.WEIGHTS,
+    evidence.MODEL,
+    evidence.SETTINGS,
+    evidence.PLUGIN,
+)
+_EVIDENCE = re.compile(r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|safetensors)")
+
+
+def is_known(name: str) -> bool:
+    """Return whether ``name`` is a file that a run directory has and a bundle takes over."""
+    plugin = name.startswith(PLUGIN_PREFIX)
+    return name in _ALWAYS or plugin or _EVIDENCE.fullmatch(name) is not None
+
+
+def faults(names: Iterable[str], record: RunRecord) -> list[str]:
+    """Return what a bundle with files ``names`` has too little or too much for ``record``."""
+    present = set(names)
+    repeats = range(len(record.timing.repeats))
+    required = [*_ALWAYS, *(evidence_path(n, file) for n in repeats for file in _OF_EACH_REPEAT)]
+    missing = [f"{name} is missing" for name in required if name not in present]
+    beside = {n for n in present if n != MANIFEST and not n.startswith(SIGNATURES)}
+    strange = sorted(n for n in beside if not is_known(n) or _repeat_of(n) not in {None, *repeats})
+    return missing + [f"{name!r} is not a file of a run" for name in strange]
+
+
+def _repeat_of(name: str) -> int | None:
+    match = _EVIDENCE.fullmatch(name)
+    return int(match.group(1)) if match else None
+
+
+def precision_folder(precision: PrecisionFacts) -> str:
+    """Return the precision a bundle is filed under: the measured one, or the declared, said so."""
+    return precision.effective or f"{precision.declared}-declared"
+
+
+def bundle_path(record: RunRecord) -> str:
+    """Return the path of the bundle of ``record`` below the folder of its system.
+
+    Raises:
+        BundleRefusedError: a name in the record cannot be part of a path on every system.
+    """
+    work = f"{record.workload.name}_{record.workload.mode}_{precision_folder(record.precision)}"
+    run = f"{record.topology.world_size}x-{record.plugin.name}-{record.run_id[:8]}"
+    for part in (work, run):
+        fault = member_names.part_fault(part)
+        if fault is not None:
+            raise BundleRefusedError(f"the record makes a folder {part!r}, which {fault}")
+    return f"{work}/{run}"

@@ -1,0 +1,46 @@
+"""The manifest that names every file of a bundle by digest, and the zip that carries them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+
+from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES
+from llmb.records.canonical import canonical_bytes
+
+#: The first moment a zip can express.
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_REGULAR_FILE = 0o100644
+_UNIX = 3
+
+
+def manifest_bytes(files: Mapping[str, bytes]) -> bytes:
+    """Return MANIFEST.json of ``files``: canonical JSON (RFC 8785) of each digest and size."""
+    listed = {
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        for name, content in files.items()
+        if name != MANIFEST and not name.startswith(SIGNATURES)
+    }
+    return canonical_bytes({"schema": BUNDLE_SCHEMA, "files": listed})
+
+
+def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return ``files`` and their manifest: the files of a bundle."""
+    return {**files, MANIFEST: manifest_bytes(files)}
+
+
+def zip_bytes(files: Mapping[str, bytes]) -> bytes:
+    """Return ``files`` as a zip that is the same, byte for byte, wherever it is made.
+
+    Members are stored, not compressed: what zlib writes differs from build to build.
+    """
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name in sorted(files):
+            member = zipfile.ZipInfo(name, date_time=_EPOCH)
+            member.create_system = _UNIX
+            member.external_attr = _REGULAR_FILE << 16
+            archive.writestr(member, files[name])
+    return buffer.getvalue()

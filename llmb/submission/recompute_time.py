@@ -1,0 +1,174 @@
+"""The second path over stamps: window, headline repeat, throughput, interval, step times, energy.
+
+Written for bare stamps and plain Python, on purpose unlike ``llmb.measure.statistics``.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from llmb.records.run_record import RepeatTiming, RunRecord
+from llmb.submission.comparison import Comparison
+
+_RESAMPLES = 5000
+#: 5000 x this many draws are what a verifier spends at most on a stranger's record (half a minute).
+_MOST_BLOCKS = 10_000
+_SHARED = tuple(RepeatTiming.model_fields)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The stretch between two neighbouring fences of the window."""
+
+    steps: int
+    ns: int
+
+
+def compare_timing(record: RunRecord, comparison: Comparison) -> bool:
+    """Compare everything that stamps alone decide; False where they are too broken to go on."""
+    timing, result = record.timing, record.result
+    sound = [_is_sound(n, repeat, comparison) for n, repeat in enumerate(timing.repeats)]
+    tokens = record.workload.tokens_per_step
+    if not sound or not all(sound) or tokens < 1:
+        comparison.require("timing.repeats", len(sound), bool(sound), "at least one")
+        comparison.require("workload.tokens_per_step", tokens, tokens >= 1, "at least 1")
+        return False
+    rates = [tokens * r.timed_steps / ((r.stop_ns - r.start_ns) / 1e9) for r in timing.repeats]
+    chosen = sorted((rate, n) for n, rate in enumerate(rates))[(len(rates) - 1) // 2][1]
+    headline = timing.repeats[chosen]
+    comparison.expect("timing.headline_repeat", timing.headline_repeat, chosen)
+    for name in _SHARED:
+        comparison.expect(f"timing.{name}", getattr(timing, name), getattr(headline, name))
+    comparison.expect("result.tokens_per_second", result.tokens_per_second, rates[chosen])
+    per_device = rates[chosen] / max(record.topology.world_size, 1)
+    stored = result.tokens_per_second_per_device
+    comparison.expect("result.tokens_per_second_per_device", stored, per_device)
+    for name in ("peak_memory_bytes", "loss_first", "loss_last"):
+        comparison.expect(f"result.{name}", getattr(result, name), getattr(headline, name))
+    _compare_interval(record, comparison)
+    _compare_step_time(record, headline, comparison)
+    _compare_energy(record, headline, comparison)
+    return True
+
+
+def _is_sound(n: int, repeat: RepeatTiming, comparison: Comparison) -> bool:
+    """Check that the stamps of repeat ``n`` are a timeline with the stored window in it."""
+    field = f"timing.repeats.{n}"
+    steps, stamps = repeat.fence_steps, repeat.fence_ns
+    lengths = (len(steps), len(stamps), len(repeat.fence_worker_ns))
+    if not comparison.require(f"{field}.fence_ns", lengths, len(set(lengths)) == 1, "one length"):
+        return False
+    rising = all(a < b for s in (steps, stamps) for a, b in zip(s, s[1:], strict=False))
+    if not comparison.require(f"{field}.fence_ns", "fences", rising, "in rising order"):
+        return False
+    begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
+    at = dict(zip(steps, stamps, strict=True))
+    comparison.expect(f"{field}.start_ns", repeat.start_ns, at.get(begin, "a fence there"))
+    comparison.expect(f"{field}.stop_ns", repeat.stop_ns, at.get(end, "a fence there"))
+    enough = len(repeat.step_ns) >= end
+    must = f"a stamp for each of {end} steps"
+    comparison.require(f"{field}.step_ns", len(repeat.step_ns), enough, must)
+    return enough and begin in at and end in at and repeat.start_ns < repeat.stop_ns
+
+
+def _blocks(repeat: RepeatTiming) -> list[Block]:
+    begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
+    inside = [i for i, step in enumerate(repeat.fence_steps) if begin <= step <= end]
+    steps, stamps = repeat.fence_steps, repeat.fence_ns
+    return [Block(steps[j] - steps[i], stamps[j] - stamps[i]) for i, j in _pairs(inside)]
+
+
+def _pairs(items: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip(items, items[1:], strict=False))
+
+
+def _compare_interval(record: RunRecord, comparison: Comparison) -> None:
+    per_repeat = [_blocks(repeat) for repeat in record.timing.repeats]
+    count = sum(map(len, per_repeat))
+    must = f"at most {_MOST_BLOCKS} blocks"
+    if comparison.require("timing.fence_ns", count, count <= _MOST_BLOCKS, must):
+        interval = confidence_interval(per_repeat, record.workload.tokens_per_step)
+        comparison.expect("result.ci95", record.result.ci95, interval)
+
+
+def confidence_interval(
+    per_repeat: Sequence[Sequence[Block]], tokens_per_step: int
+) -> tuple[float, float] | None:
+    """Return the 95 % interval of tokens per second, None for fewer than two blocks.
+
+    Two-stage bootstrap (repeats, then fence blocks within each) of the lower median, with the
+    expanded percentile interval of Hesterberg, "What Teachers Should Know About the Bootstrap",
+    2015, section 5.3: percentiles widened as Student's t is wider than the normal distribution.
+    """
+    n = sum(map(len, per_repeat))
+    if n < 2 or not all(per_repeat):
+        return None
+    draw = random.Random(0).randrange
+    medians = []
+    for _ in range(_RESAMPLES):
+        rates = []
+        for p in [draw(len(per_repeat)) for _ in per_repeat]:
+            blocks = per_repeat[p]
+            sample = [blocks[draw(len(blocks))] for _ in blocks]
+            ns = sum(block.ns for block in sample)
+            rates.append(tokens_per_step * sum(block.steps for block in sample) / ns * 1e9)
+        medians.append(statistics.median_low(rates))
+    medians.sort()
+    tail = NormalDist().cdf(-((n / (n - 1)) ** 0.5) * _student_t(n - 1))
+    return _quantile(medians, tail), _quantile(medians, 1 - tail)
+
+
+def _student_t(nu: int) -> float:
+    """Return Student's 97.5 % quantile for ``nu`` degrees of freedom, by its series in 1/nu."""
+    z = 1.959963984540054
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + (first + (second + third / nu) / nu) / nu
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the ``share`` quantile of sorted values, linear between neighbours."""
+    place = share * (len(ordered) - 1)
+    below = min(max(int(place), 0), len(ordered) - 2)
+    weight = place - below
+    return ordered[below] * (1 - weight) + ordered[below + 1] * weight
+
+
+def _compare_step_time(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:
+    if headline.step_clock == "enqueue":
+        samples = [block.ns / block.steps / 1e9 for block in _blocks(headline)]
+    else:
+        window = range(headline.warmup_steps, headline.warmup_steps + headline.timed_steps)
+        samples = [(headline.step_ns[i] - headline.step_ns[i - 1]) / 1e9 for i in window]
+    stored = record.result.step_time_s
+    if len(samples) < 2 or stored is None:
+        shown = None if stored is None else stored.model_dump()
+        wanted = None if len(samples) < 2 else "statistics of the steps"
+        comparison.expect("result.step_time_s", shown, wanted)
+        return
+    twentieths = statistics.quantiles(samples, n=20, method="inclusive")
+    mean = statistics.fmean(samples)
+    comparison.expect("result.step_time_s.median", stored.median, statistics.median(samples))
+    comparison.expect("result.step_time_s.p5", stored.p5, twentieths[0])
+    comparison.expect("result.step_time_s.p95", stored.p95, twentieths[-1])
+    cv = statistics.stdev(samples) / mean if mean else "a mean that is not 0"
+    comparison.expect("result.step_time_s.cv", stored.cv, cv)
+
+
+def _compare_energy(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:
+    stored, start, stop = record.result.energy, headline.energy_start_j, headline.energy_stop_j
+    if stored is None or start is None or stop is None or stop <= start:
+        known = start is not None and stop is not None and stop > start
+        must = "energy from the counters" if known else "None"
+        shown = None if stored is None else stored.joules
+        comparison.require("result.energy", shown, (stored is not None) == known, must)
+        return
+    tokens = record.workload.tokens_per_step * headline.timed_steps
+    comparison.expect("result.energy.joules", stored.joules, stop - start)
+    per_joule = stored.tokens_per_joule
+    comparison.expect("result.energy.tokens_per_joule", per_joule, tokens / (stop - start))

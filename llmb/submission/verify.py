@@ -1,0 +1,186 @@
+"""What a stranger can check of a bundle, offline: is this run what it says it is?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb.audit import rules
+from llmb.errors import BundleRefusedError
+from llmb.records import diff, evidence, run_directory
+from llmb.records.bundle import SIGNATURES, Bundle, parse_model, read_bundle
+from llmb.records.canonical import as_json
+from llmb.records.finding import Status
+from llmb.records.run_record import PrecisionBits, RunRecord
+from llmb.records.strict_json import same
+from llmb.reference import pins
+from llmb.submission import layout, rejudge
+from llmb.submission.recompute import mismatches
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at, and how it was found."""
+
+    name: str
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A bundle that could be read, and every check of it."""
+
+    bundle_id: str
+    record: RunRecord
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when no check failed."""
+        return all(check.ok for check in self.checks)
+
+    @property
+    def headline(self) -> str:
+        """The result in one line, with everything that qualifies it."""
+        record = self.record
+        precision = record.precision.effective or f"{record.precision.declared} declared"
+        return (
+            f"{record.workload.name} {record.workload.mode} {precision}: "
+            f"{record.result.tokens_per_second:,.1f} tokens/s, "
+            f"{record.class_}, {record.audit.verdict.value}"
+        )
+
+
+def verify(path: Path) -> Verification:
+    """Return every check of the bundle (folder or zip) at ``path``.
+
+    Raises:
+        UsageError: there is nothing to read at ``path``.
+        BundleRefusedError: it is not sound enough to be checked: files, digests or record.
+    """
+    return verify_bundle(read_bundle(path))
+
+
+def verify_bundle(bundle: Bundle) -> Verification:
+    """Return every check of ``bundle``, whose files and digests have been compared on reading.
+
+    Raises:
+        BundleRefusedError: its record cannot be read.
+    """
+    record = bundle.record()
+    checks = [
+        Check("integrity", True, f"{len(bundle.files)} files are those of the manifest"),
+        Check("schema", True, f"{record.schema_}, written by llmb {record.llmb_version}"),
+    ]
+    checks += [_run(name, faults, bundle, record) for name, faults in _CHECKS.items()]
+    signatures = sum(name.startswith(SIGNATURES) for name in bundle.files)
+    if signatures:
+        message = f"{signatures} files under {SIGNATURES}: this version of llmb checks none"
+        checks.append(Check("signatures", True, message))
+    return Verification(bundle_id=bundle.bundle_id, record=record, checks=tuple(checks))
+
+
+def _run(name: str, faults: _Faults, bundle: Bundle, record: RunRecord) -> Check:
+    try:
+        found = list(faults(bundle, record))
+    except BundleRefusedError as error:
+        found = [str(error)]
+    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return Check(
+        name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
+    )
+
+
+def _recomputation(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    yield from map(str, mismatches(record))
+
+
+def _files(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    yield from layout.faults(bundle.files, record)
+
+
+def _copies(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    for name, part in ((run_directory.AUDIT, record.audit), (run_directory.SYSTEM, record.system)):
+        if not same(bundle.json(name), as_json(part)):
+            yield f"{name} is not the one in the record"
+
+
+def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    shown = {file.path: file for file in rejudge.plugin_digests(bundle)}
+    listed = {file.path: file for file in record.plugin.files}
+    if len(listed) != len(record.plugin.files):
+        yield "the record lists a plugin file twice"
+    for path in sorted(shown.keys() | listed.keys()):
+        if shown.get(path) != listed.get(path):
+            yield f"plugin file {path!r} is not the one in the record"
+
+
+def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    if record.rules_version != record.audit.rules_version:
+        yield "record and audit are of different rules"
+    yield from rejudge.differences(record.audit, rejudge.judge(bundle, record))
+    if record.audit.reproductions:
+        yield "it claims reproductions, which this version of llmb cannot check"
+
+
+def _verdict(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    derived = rules.verdict(record.audit.findings)
+    if record.audit.verdict is not derived:
+        yield f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
+
+
+def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    facts = record.precision
+    observed = any(
+        f.id == "P1" and f.status is not Status.NOT_OBSERVED for f in record.audit.findings
+    )
+    empty = facts.effective is None and facts.bits == PrecisionBits()
+    if (facts.how == "measured") == empty:
+        yield "an effective precision and how it was come by contradict each other"
+    if not empty and not observed:
+        yield f"an effective precision ({facts.effective!r}) is claimed, and rule P1 not observed"
+
+
+def _diff(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    model_path = rejudge.evidence_path(0, evidence.MODEL)
+    weights_path = rejudge.evidence_path(0, evidence.WEIGHTS)
+    model = parse_model(evidence.ModelEvidence, bundle.json(model_path), model_path)
+    weights = parse_model(evidence.WeightsEvidence, bundle.json(weights_path), weights_path)
+    if record.diff.model != diff.model_diff(model, weights):
+        yield "the changes to the model are not those in the evidence"
+
+
+def _reference(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    ours = pins.reference_digest(pins.pinned_digests())
+    if record.reference_digest != ours:
+        theirs = record.reference_digest[:12]
+        yield f"made with another reference ({theirs!r}, this llmb has {ours[:12]!r})"
+
+
+_Faults = Callable[[Bundle, RunRecord], Iterator[str]]
+_CHECKS: dict[str, _Faults] = {
+    "recomputation": _recomputation,
+    "files": _files,
+    "copies": _copies,
+    "plugin": _plugin,
+    "audit": _audit,
+    "verdict": _verdict,
+    "precision": _precision,
+    "diff": _diff,
+    "reference": _reference,
+}
+_AS_IT_SHOULD = {
+    "recomputation": "every derived number follows from the raw values",
+    "files": "every file of a run is there, and no other",
+    "copies": "audit.json and system.json are those in the record",
+    "plugin": "the plugin files are those in the record",
+    "audit": "the evidence supports each finding",
+    "verdict": "the verdict follows from the findings",
+    "precision": "the effective precision claims nothing that was not observed",
+    "diff": "the changes to the model are those in the evidence",
+    "reference": "made with the reference of this llmb",
+}

@@ -1,0 +1,277 @@
+"""Puts a finished run together: evidence is checked and judged, diffs and record are written."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from llmb import __version__
+from llmb.audit import optimizer as rule_o1
+from llmb.audit import sources as rule_s1
+from llmb.audit import time as rules_t
+from llmb.audit.rules import RULES_VERSION, complete
+from llmb.config import OFFICIAL_TIMED_STEPS, Frozen, RunConfig
+from llmb.errors import RunFailedError
+from llmb.measure import host, summary
+from llmb.plugin import discovery
+from llmb.plugin.builtin.host import usable_cores
+from llmb.records import diff, evidence, run_directory, sources
+from llmb.records.canonical import pretty_bytes
+from llmb.records.finding import Audit, Finding, Status
+from llmb.records.run_directory import RunDirectory
+from llmb.records.run_record import (
+    Ceilings,
+    Diff,
+    FileDigest,
+    PluginFacts,
+    PrecisionFacts,
+    Rank,
+    RunRecord,
+    SearchLog,
+    Timing,
+    Topology,
+    WorkloadFacts,
+)
+from llmb.records.system import HostLoad
+from llmb.reference import pins
+from llmb.supervision.negotiation import Negotiated
+from llmb.supervision.stream import Streamed
+from llmb.workloads import Workload, find
+from llmb.workloads.arithmetic import flops_per_token, parameter_count
+
+E = TypeVar("E", bound=Frozen)
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Everything a run has brought in, before anything is made of it."""
+
+    run_id: str
+    created: datetime
+    config: RunConfig
+    workload: Workload
+    negotiated: Negotiated
+    search: SearchLog | None
+    ceilings: Ceilings | None
+    repeats: tuple[Streamed, ...]
+    load_before: HostLoad
+    load_after: HostLoad
+
+
+def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
+    """Judge the evidence, write every file of the run directory, and return its record.
+
+    Raises:
+        RunFailedError: evidence is missing or is not what the worker announced.
+    """
+    _check_evidence(raw, directory)
+    timing = summary.timing_of([r.timing for r in raw.repeats], _facts(raw).tokens_per_step)
+    plugin, shown = _plugin_facts(raw, directory)
+    audit = _audit(raw, directory, shown)
+    record = _record(raw, directory, timing, plugin, audit)
+    directory.write(run_directory.AUDIT, pretty_bytes(record.audit))
+    directory.write(run_directory.SYSTEM, pretty_bytes(record.system))
+    return record
+
+
+def waivers(config: RunConfig) -> tuple[str, ...]:
+    """Return why a run is a debug run; nothing for an official one."""
+    official = asdict(find(config.workload, {}).shape)
+    found = [
+        f"--{name.replace('_', '-')} {value} (official: {official[name]})"
+        for name, value in config.shape_overrides.items()
+        if value != official[name]
+    ]
+    if config.timed_steps < OFFICIAL_TIMED_STEPS:
+        found.append(f"--timed-steps {config.timed_steps} (official: {OFFICIAL_TIMED_STEPS})")
+    return tuple(found)
+
+
+def _record(
+    raw: Raw, directory: RunDirectory, timing: Timing, plugin: PluginFacts, audit: Audit
+) -> RunRecord:
+    config, offer, terms = raw.config, raw.negotiated.offer, raw.negotiated.terms
+    workload = _facts(raw)
+    world_size = config.parallelism.world_size
+    meter = raw.repeats[timing.headline_repeat].meter
+    result = summary.result_of(timing, workload, world_size, raw.ceilings, terms.peak, meter)
+    warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
+    return RunRecord(
+        run_id=raw.run_id,
+        created_utc=raw.created.isoformat().replace("+00:00", "Z"),
+        llmb_version=__version__,
+        rules_version=RULES_VERSION,
+        reference_digest=pins.reference_digest(pins.actual_digests()),
+        class_="debug" if waivers(config) else "official",
+        waivers=waivers(config),
+        config=config,
+        workload=workload,
+        plugin=plugin,
+        topology=_topology(config, timing),
+        system=host.describe(
+            devices=offer.devices,
+            torch_version=offer.torch_version,
+            drivers=terms.facts,
+            plugin_environment=terms.environment,
+            before=raw.load_before,
+            after=raw.load_after,
+        ),
+        precision=PrecisionFacts(
+            declared=config.precision.name, effective=None, how="not observed"
+        ),
+        timing=timing,
+        ceilings=raw.ceilings,
+        batch_size_search=raw.search,
+        result=result,
+        warnings=warnings,
+        audit=audit,
+        diff=_diff(raw, directory),
+    )
+
+
+def _facts(raw: Raw) -> WorkloadFacts:
+    shape = raw.workload.shape
+    return WorkloadFacts(
+        name=raw.workload.name,
+        mode=raw.config.mode.value,
+        parameters=parameter_count(shape),
+        flops_per_token=flops_per_token(shape),
+        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size),
+        shapes=asdict(shape),
+    )
+
+
+def _topology(config: RunConfig, timing: Timing) -> Topology:
+    rank = Rank(
+        rank=0,
+        host=hashlib.sha256(platform.node().encode()).hexdigest()[:12],
+        device=config.device,
+        peak_memory_bytes=timing.peak_memory_bytes,
+        fence_ns=timing.fence_ns,
+    )
+    return Topology(
+        nodes=1,
+        devices_per_node=1,
+        world_size=config.parallelism.world_size,
+        parallelism=config.parallelism,
+        ranks=(rank,),
+    )
+
+
+def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
+    for n, repeat in enumerate(raw.repeats):
+        for name, announced in repeat.evidence.items():
+            path = _evidence_path(n, name)
+            data = _read(directory.path / path)
+            if hashlib.sha256(data).hexdigest() != announced:
+                raise RunFailedError(f"{path} is not what the worker wrote: it was altered")
+
+
+def _evidence_path(repeat: int, name: str) -> str:
+    return f"{run_directory.EVIDENCE_FOLDER}/repeat-{repeat}/{name}"
+
+
+def _load(directory: RunDirectory, repeat: int, name: str, kind: type[E]) -> E:
+    path = _evidence_path(repeat, name)
+    try:
+        return kind.model_validate_json(_read(directory.path / path))
+    except ValidationError as error:
+        raise RunFailedError(f"{path} is not readable as evidence: {error}") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunFailedError(f"evidence {path.name} is missing: {error.strerror}") from error
+
+
+def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple[FileDigest, ...]]:
+    """Copy the plugin's sources into the run directory and describe them."""
+    config, offer = raw.config, raw.negotiated.offer
+    found = _load(directory, 0, evidence.PLUGIN, evidence.PluginEvidence)
+    root = discovery.source_root(discovery.find(config.plugin).module).folder
+    shown = []
+    for file in found.files:
+        source = (root / file.path).resolve()
+        if not source.is_relative_to(root):
+            raise RunFailedError(f"plugin file {file.path!r} lies outside its package")
+        data = _read(source)
+        directory.write(f"{run_directory.PLUGIN_FOLDER}/{file.path}", data)
+        digest = hashlib.sha256(data).hexdigest()
+        shown.append(FileDigest(path=file.path, sha256=digest, bytes=len(data)))
+    facts = PluginFacts(
+        name=offer.plugin,
+        distribution=offer.distribution,
+        version=offer.version,
+        options=dict(config.plugin_options),
+        files=tuple(shown),
+        closed_components=found.closed_components,
+        strict=not found.closed_components and not waivers(config),
+        declared_patches=found.declared_patches,
+    )
+    return facts, tuple(shown)
+
+
+def _audit(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Audit:
+    timings = [repeat.timing for repeat in raw.repeats]
+    count = range(len(raw.repeats))
+    optimizers = [
+        rule_o1.judge(
+            _load(directory, n, evidence.OPTIMIZER, evidence.OptimizerEvidence),
+            _evidence_path(n, evidence.OPTIMIZER),
+        )
+        for n in count
+    ]
+    loaded = [_load(directory, n, evidence.PLUGIN, evidence.PluginEvidence).files for n in count]
+    shown_and_pinned = [
+        rule_s1.judge(files, shown, pins.actual_digests(), pins.pinned_digests())
+        for files in loaded
+    ]
+    return complete(
+        [
+            worst(optimizers),
+            rules_t.judge_clocks(timings),
+            *rules_t.judge_fences(timings),
+            worst(shown_and_pinned),
+        ]
+    )
+
+
+def worst(findings: Iterable[Finding]) -> Finding:
+    """Return the first failing finding of one rule over all repeats, or else the first."""
+    every = list(findings)
+    return next((finding for finding in every if finding.status is Status.FAIL), every[0])
+
+
+def _diff(raw: Raw, directory: RunDirectory) -> Diff:
+    """Write the three readable diffs and return them as data."""
+    model = _load(directory, 0, evidence.MODEL, evidence.ModelEvidence)
+    weights = _load(directory, 0, evidence.WEIGHTS, evidence.WeightsEvidence)
+    settings = _load(directory, 0, evidence.SETTINGS, evidence.SettingsEvidence)
+    set_early = {
+        f"environment.{name}": value for name, value in raw.negotiated.terms.environment.items()
+    }
+    before = {k: v for k, v in settings.before.items() if k not in set_early}
+    after = {**settings.after, **set_early}
+    base = sources.compare()
+    texts = {
+        run_directory.MODEL_DIFF: diff.unified(model.before, model.after, "model"),
+        run_directory.SETTINGS_DIFF: diff.unified(before, after, "settings"),
+        run_directory.SOURCES_DIFF: f"# llmb against {base.base}\n{base.text}",
+    }
+    for name, text in texts.items():
+        directory.write(name, text.encode())
+    return Diff(
+        model=diff.model_diff(model, weights),
+        settings=diff.setting_changes(before, after),
+        sources=base.changed,
+        sources_base=base.base,
+    )

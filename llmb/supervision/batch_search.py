@@ -1,0 +1,51 @@
+"""The search for the batch size with the best throughput; each trial is a worker of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmb.errors import NotEnoughMemoryError
+from llmb.records.run_record import BatchTrial, SearchLog
+
+#: A doubling that gains less than this ends the climb: throughput has levelled off.
+_LEVEL_GAIN = 0.02
+_MOST_REFINEMENTS = 3
+
+
+def search(measure: Callable[[int], BatchTrial], timed_steps: int) -> SearchLog:
+    """Climb by doubling until memory ends or throughput levels off, then refine around the best.
+
+    ``measure`` runs one batch size and reports running out of memory instead of raising.
+
+    Raises:
+        NotEnoughMemoryError: not even batch size 1 fits.
+    """
+    trials: dict[int, BatchTrial] = {}
+
+    def rate(batch_size: int) -> float:
+        if batch_size not in trials:
+            trials[batch_size] = measure(batch_size)
+        return trials[batch_size].tokens_per_second or 0.0
+
+    size = 1
+    while rate(size) and (size == 1 or rate(size) > rate(size // 2) * (1 + _LEVEL_GAIN)):
+        size *= 2
+    for _ in range(_MOST_REFINEMENTS):
+        best = max(trials, key=rate)
+        untried = [n for n in _neighbours(best, trials) if n not in trials]
+        if not rate(best) or not untried:
+            break
+        rate(untried[0])
+    best = max(trials, key=rate)
+    if not rate(best):
+        raise NotEnoughMemoryError(
+            f"no batch size works: {trials[best].message or 'batch size 1 does not fit'}"
+        )
+    return SearchLog(timed_steps=timed_steps, trials=tuple(trials.values()), best=best)
+
+
+def _neighbours(best: int, tried: dict[int, BatchTrial]) -> list[int]:
+    """Return the middles of the gaps above and below ``best``, the larger batch first."""
+    above = min((n for n in tried if n > best), default=best)
+    below = max((n for n in tried if n < best), default=best)
+    return [(best + above) // 2, (best + below) // 2]

@@ -1,0 +1,126 @@
+"""Asks installed plugins what they offer, and settles what will be run with one of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from llmb.config import RunConfig, RunRequest
+from llmb.errors import LlmbError, RunFailedError, UnavailableError
+from llmb.plugin import discovery
+from llmb.plugin.discovery import InstalledPlugin
+from llmb.supervision import selection
+from llmb.supervision.stream import derive
+from llmb.wire.channel import Child
+from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
+from llmb.workloads import Workload
+
+#: A plugin whose import or probe takes longer than this is taken to hang.
+PROBE_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Negotiated:
+    """What will be run, what the plugin needs for it, and what was said meanwhile."""
+
+    offer: Offer
+    config: RunConfig
+    terms: Terms
+    log: str
+
+
+def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offer]:
+    """Return one offer per plugin; a broken plugin's says why nothing is offered."""
+    with Probes(plugins, request) as probes:
+        return probes.offers
+
+
+def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
+    """Settle plugin, device, precision and warm-up for ``request``.
+
+    Raises:
+        LlmbError: nothing on this machine can do it; see ``selection``.
+    """
+    wanted = request.plugin
+    plugins = discovery.installed() if wanted is None else (discovery.find(wanted),)
+    with Probes(plugins, request) as probes:
+        if wanted is not None and wanted in probes.failures:
+            raise probes.failures[wanted]
+        offer = selection.best_offer(probes.offers, request)
+        config = selection.resolve(offer, request, workload)
+        terms = probes.settle(offer.plugin, for_children(config))
+        steps = max(config.warmup_steps, terms.warmup_steps)
+        config = config.model_copy(update={"warmup_steps": steps})
+        return Negotiated(offer, config, terms, probes.log())
+
+
+def for_children(config: RunConfig) -> RunConfig:
+    """Return ``config`` as children see it: with the model's seed, from which no token follows."""
+    return config.model_copy(update={"seed": derive(config.seed, "model")})
+
+
+class Probes:
+    """One probe process per plugin, all started at once; leaving the context ends them."""
+
+    def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
+        """Prepare probes of ``plugins`` for ``request``."""
+        self._plugins, self._request = plugins, request
+        self._stack = ExitStack()
+        self._children: dict[str, Child] = {}
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the stack)
+        self.offers: list[Offer] = []
+        self.failures: dict[str, LlmbError] = {}
+
+    def __enter__(self) -> Probes:
+        """Start every probe, then collect every offer."""
+        with ExitStack() as stack:
+            stack.enter_context(self._output)
+            started = [Child("llmb.probe", {}, self._output) for _ in self._plugins]
+            for child in started:
+                stack.callback(child.end)
+            for plugin, child in zip(self._plugins, started, strict=True):
+                self.offers.append(self._ask(plugin, child))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End every probe."""
+        self._stack.close()
+
+    def settle(self, plugin: str, config: RunConfig) -> Terms:
+        """Return what ``plugin`` needs for the resolved run."""
+        child = self._children[plugin]
+        child.send(Resolved(config=config))
+        return child.expect(Terms, PROBE_LIMIT_S)
+
+    def log(self) -> str:
+        """Return what the probes wrote to their stdout and stderr."""
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")
+
+    def _ask(self, plugin: InstalledPlugin, child: Child) -> Offer:
+        try:
+            child.begin()
+            child.send(ProbeOrder(plugin=plugin.name, request=self._request))
+            self._children[plugin.name] = child
+            return child.expect(Offer, PROBE_LIMIT_S)
+        except LlmbError as error:
+            self.failures[plugin.name] = _named(plugin.name, error)
+            return Offer(
+                plugin=plugin.name,
+                distribution=plugin.distribution,
+                version=plugin.version,
+                available=False,
+                reason=str(error),
+                device=self._request.device or "",
+                torch_version="",
+            )
+
+
+def _named(plugin: str, error: LlmbError) -> LlmbError:
+    """Return ``error``, naming the plugin where a probe died or hung without saying so."""
+    if isinstance(error, RunFailedError):
+        return UnavailableError(f"plugin {plugin!r} cannot be probed: {error}")
+    return error

@@ -1,0 +1,138 @@
+"""Which plugin, device, precision and batch size a run gets, and whether it fits into memory."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Literal
+
+from llmb.config import BF16, FP16, FP32, TF32, Precision, RunConfig, RunRequest
+from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
+from llmb.wire.messages import Offer
+from llmb.workloads import Workload
+from llmb.workloads.arithmetic import training_bytes
+
+#: What a process needs besides the model: interpreter, torch, allocator slack.
+_PROCESS_BYTES = 500 * 2**20
+_SLACK = 1.05  # estimate to measured peak of llama-1.4b in BF16 on a CPU: 1.00 to 1.05
+_COMMON_FORMATS = {p.name for p in (FP32, TF32, FP16, BF16)} | {"FP8"}
+
+
+def is_cpu(device: str) -> bool:
+    """Tell whether ``device`` is the host processor."""
+    return device.partition(":")[0] == "cpu"
+
+
+def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
+    """Return the offer to run: an accelerator before the CPU, a vendor's plugin before our own.
+
+    Raises:
+        UnavailableError: no plugin serves the request; the message says why for each.
+    """
+    available = [offer for offer in offers if offer.available]
+    if not available:
+        if len(offers) == 1:
+            raise UnavailableError(f"plugin {offers[0].plugin!r}: {offers[0].reason}")
+        reasons = "; ".join(f"{offer.plugin}: {offer.reason}" for offer in offers)
+        raise UnavailableError(
+            f"no installed plugin serves device {request.device!r} ({reasons}); "
+            "install the vendor's package llmb-<name>, or leave --device out"
+        )
+
+    def rank(offer: Offer) -> tuple[bool, bool, str]:
+        built_in = offer.distribution == "llmb"
+        # On the host's processor our own plugin is the plain choice; elsewhere the vendor's is.
+        return is_cpu(offer.device), built_in != is_cpu(offer.device), offer.plugin
+
+    return min(available, key=rank)
+
+
+def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
+    """Return the run in full; a batch size still to be searched stands at 1.
+
+    Raises:
+        UsageError: a format nobody knows.
+        UnavailableError: a format this device does not compute in.
+        NotEnoughMemoryError: it does not fit.
+    """
+    precision = _precision(offer, request, workload)
+    batch_size = request.batch_size if isinstance(request.batch_size, int) else 1
+    check_memory(offer, workload, precision, batch_size)
+    return RunConfig(
+        workload=request.workload,
+        mode=request.mode,
+        plugin=offer.plugin,
+        plugin_options=offer.options,
+        device=offer.device,
+        precision=precision,
+        batch_size=batch_size,
+        seed=secrets.randbits(63) if request.seed is None else request.seed,
+        warmup_steps=request.warmup_steps or 1,
+        timed_steps=request.timed_steps,
+        repeats=request.repeats,
+        shape_overrides=request.shape_overrides,
+    )
+
+
+def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
+    """Tell whether the batch size is to be searched: by default on accelerators only."""
+    return requested == "auto" or (requested is None and not is_cpu(offer.device))
+
+
+def needed_bytes(workload: Workload, precision: Precision, batch_size: int) -> int:
+    """Return what a worker needs in bytes, with slack."""
+    estimate = training_bytes(workload.shape, precision, batch_size)
+    return int(estimate * _SLACK) + _PROCESS_BYTES
+
+
+def check_memory(offer: Offer, workload: Workload, precision: Precision, batch_size: int) -> None:
+    """Refuse a run that cannot fit, before anything is allocated.
+
+    Raises:
+        NotEnoughMemoryError: says need, have, and what would fit.
+    """
+    have = offer.available_memory_bytes
+    need = needed_bytes(workload, precision, batch_size)
+    if have is None or need <= have:
+        return
+    raise NotEnoughMemoryError(
+        f"{workload.name} in {precision.name} at batch size {batch_size} needs about "
+        f"{need / 1e9:.1f} GB, {offer.device} has {have / 1e9:.1f} GB free: "
+        f"{_what_fits(offer, workload, precision, have)}"
+    )
+
+
+def _what_fits(offer: Offer, workload: Workload, precision: Precision, have: int) -> str:
+    if needed_bytes(workload, precision, 1) <= have:
+        size = 1
+        while needed_bytes(workload, precision, size + 1) <= have:
+            size += 1
+        return f"use --batch-size {size}"
+    for other in offer.precisions:
+        if needed_bytes(workload, other, 1) <= have:
+            need = needed_bytes(workload, other, 1)
+            return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
+    return "no precision fits; try --preset debug, or free memory"
+
+
+def _precision(offer: Offer, request: RunRequest, workload: Workload) -> Precision:
+    offered = ", ".join(p.name for p in offer.precisions) or "none"
+    if request.precision is not None:
+        wanted = request.precision.upper()
+        for precision in offer.precisions:
+            if precision.name.upper() == wanted:
+                return precision
+        if wanted in _COMMON_FORMATS:
+            raise UnavailableError(
+                f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
+                f"{offer.device} (it offers {offered})"
+            )
+        raise UsageError(f"--precision {request.precision}: unknown (choose one of {offered})")
+    native = [precision for precision in offer.precisions if precision.native]
+    if not native:
+        raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
+    have = offer.available_memory_bytes
+    for precision in native:
+        if have is None or needed_bytes(workload, precision, 1) <= have:
+            return precision
+    return native[0]  # does not fit either: the memory check says so with figures

@@ -1,0 +1,157 @@
+"""The supervisor's side of the stream of steps: what is sent, when, and what is stamped.
+
+Fences come every ``FENCE_EVERY`` steps from the first to the end. START is the first or the second
+of them, by a draw the worker does not see; STOP is ``timed_steps`` later; some more steps follow.
+So nothing the worker is ever sent tells START or STOP from another fence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from llmb.audit.time import FENCE_EVERY
+from llmb.config import RunConfig
+from llmb.errors import RunFailedError
+from llmb.measure.summary import EnergyMeter
+from llmb.records.run_record import RepeatTiming, StepClock
+from llmb.wire.channel import Child
+from llmb.wire.messages import EvidenceFile, Fence, Phase, StepOrder, Stop, Tick, Worked
+
+#: How far the orders run ahead of the last step reported done. As fences come at regular steps,
+#: looking ahead tells the worker nothing; only the end of the stream must not be seen early.
+LOOKAHEAD = 16
+_MOST_TAIL_STEPS = 4
+_IDLE_S = 0.25  # how often the display may redraw while a step is running
+
+
+def derive(seed: int, *labels: object) -> int:
+    """Return a 63-bit number that follows from ``seed`` and ``labels`` and betrays neither."""
+    text = ":".join(map(str, (seed, *labels)))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """Where the timed window lies in the stream, in steps done."""
+
+    first_fence: int
+    start: int
+    stop: int
+    end: int
+
+    def is_fence(self, steps: int) -> bool:
+        """Tell whether the stream has a fence after ``steps`` steps."""
+        regular = steps >= self.first_fence and (steps - self.first_fence) % FENCE_EVERY == 0
+        return regular or steps == self.stop  # the last block of a debug run may be short
+
+
+def plan_window(config: RunConfig, repeat: int) -> Window:
+    """Draw the window of one repeat from the seed, which children are not told."""
+    draw = random.Random(derive(config.seed, "window", repeat))
+    start = config.warmup_steps + FENCE_EVERY * draw.randrange(2)
+    stop = start + config.timed_steps
+    return Window(config.warmup_steps, start, stop, stop + draw.randint(1, _MOST_TAIL_STEPS))
+
+
+def plan_trial(config: RunConfig) -> Window:
+    """Return the shortest stream that measures something: for the batch-size search only."""
+    start = config.warmup_steps
+    return Window(start, start, start + config.timed_steps, start + config.timed_steps)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What one worker's stream came to."""
+
+    timing: RepeatTiming
+    meter: EnergyMeter | None
+    evidence: dict[str, str]
+
+
+@dataclass
+class _Log:
+    fences: list[Fence] = field(default_factory=list)
+    stamps: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    evidence: dict[str, str] = field(default_factory=dict)
+
+
+def drive(
+    child: Child,
+    config: RunConfig,
+    window: Window,
+    repeat: int,
+    step_clock: StepClock,
+    display: Callable[[Phase | Tick | Fence | None], None],
+) -> Streamed:
+    """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
+
+    Raises:
+        LlmbError: the worker failed, died, or did not follow the stream.
+    """
+    log = _Log()
+    sent = _send_ahead(child, config, window, repeat, sent=0, done=0)
+    while True:
+        message = child.receive(_IDLE_S)
+        if isinstance(message, Fence):
+            log.stamps.append(child.received_ns)
+            log.fences.append(message)
+            if message.steps == window.stop:
+                child.send(Stop(steps=window.end))
+        elif isinstance(message, Tick):
+            log.steps.append(message.ns)
+            sent = _send_ahead(child, config, window, repeat, sent=sent, done=message.index + 1)
+        elif isinstance(message, EvidenceFile):
+            log.evidence[message.name] = message.sha256
+        elif isinstance(message, Worked):
+            return _streamed(log, window, step_clock)
+        elif not (message is None or isinstance(message, Phase)):
+            raise RunFailedError(f"the worker said {message.kind!r} in the middle of the stream")
+        if not isinstance(message, EvidenceFile):
+            display(message)
+
+
+def _send_ahead(
+    child: Child, config: RunConfig, window: Window, repeat: int, *, sent: int, done: int
+) -> int:
+    while sent < done + LOOKAHEAD:
+        seed = derive(config.seed, "step", repeat, sent)
+        child.send(StepOrder(index=sent, seed=seed, fence=window.is_fence(sent + 1)))
+        sent += 1
+    return sent
+
+
+def _streamed(log: _Log, window: Window, step_clock: StepClock) -> Streamed:
+    by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
+    if window.start not in by_step or window.stop not in by_step:
+        raise RunFailedError("the worker ended its stream before the timed window was complete")
+    kept = by_step[window.stop] + 1  # what came after STOP is not part of the run
+    fences, stamps = log.fences[:kept], log.stamps[:kept]
+    start, stop = fences[by_step[window.start]], fences[-1]
+    if start.loss is None or stop.loss is None:
+        raise RunFailedError("the worker read no loss back at a fence")
+    timing = RepeatTiming(
+        warmup_steps=window.start,
+        timed_steps=window.stop - window.start,
+        start_ns=stamps[by_step[window.start]],
+        stop_ns=stamps[-1],
+        fence_ns=tuple(stamps),
+        fence_worker_ns=tuple(fence.worker_ns for fence in fences),
+        fence_steps=tuple(fence.steps for fence in fences),
+        step_ns=tuple(log.steps[: window.stop]),
+        step_clock=step_clock,
+        starved_steps=stop.starved_steps - start.starved_steps,
+        loss_first=start.loss,
+        loss_last=stop.loss,
+        peak_memory_bytes=stop.peak_memory_bytes,
+        energy_start_j=start.energy_j,
+        energy_stop_j=stop.energy_j,
+        cpu_s=stop.cpu_s - start.cpu_s,
+    )
+    meter = None
+    if stop.energy_source is not None and stop.energy_scope is not None:
+        meter = EnergyMeter(stop.energy_source, stop.energy_scope)
+    return Streamed(timing, meter, log.evidence)

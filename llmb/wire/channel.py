@@ -1,0 +1,287 @@
+"""JSON lines over a Unix socket: how supervisor and children talk, and how children are started.
+
+The socket's path and a nonce travel in the environment; a child that does not know the nonce is
+not listened to.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TypeVar
+
+import llmb.errors
+from llmb.config import WorkerAddress, child_environment, worker_address
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
+from llmb.measure import clock
+from llmb.plugin.builtin import host
+from llmb.wire import messages
+from llmb.wire.messages import Failure, Hello, Message
+
+_MAX_LINE = 16 * 2**20
+_CONNECT_S = 60.0
+_EXIT_S = 5.0
+_FAREWELL_S = 0.2
+M = TypeVar("M")
+
+
+class ChannelClosedError(Exception):
+    """The other end is gone."""
+
+
+class Channel:
+    """One end of the stream of messages."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """Talk over ``connection``, which the channel owns from here on."""
+        self._socket = connection
+        self._buffer = bytearray()
+        #: When the bytes of the latest message came in, on the raw clock.
+        self.received_ns = 0
+
+    def send(self, message: Message) -> None:
+        """Write ``message``.
+
+        Raises:
+            ChannelClosedError: nobody is reading any more.
+        """
+        try:
+            self._socket.sendall(messages.encode(message))
+        except OSError as error:
+            raise ChannelClosedError(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message, or None when none came within ``timeout_s``.
+
+        Raises:
+            ChannelClosedError: the other end is gone.
+            RunFailedError: what came is not a message.
+        """
+        while b"\n" not in self._buffer:
+            if timeout_s is not None and not select.select([self._socket], [], [], timeout_s)[0]:
+                return None
+            try:
+                chunk = self._socket.recv(65536)
+            except OSError as error:
+                raise ChannelClosedError(str(error)) from error
+            self.received_ns = clock.now_ns()
+            if not chunk:
+                raise ChannelClosedError("closed by the other process")
+            self._buffer += chunk
+            if len(self._buffer) > _MAX_LINE:
+                raise RunFailedError("a message between processes is too long: a defect of llmb")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            return messages.decode(bytes(line))
+        except ValueError as error:
+            raise RunFailedError(f"a process sent an unreadable message: {error}") from error
+
+    def expect(self, kind: type[M], timeout_s: float | None = None) -> M:
+        """Return the next message, which must be a ``kind``.
+
+        Raises:
+            RunFailedError: another message, or none within ``timeout_s``.
+        """
+        message = self.receive(timeout_s)
+        if message is None:
+            raise RunFailedError(f"no {kind.__name__} came within {timeout_s:.0f} s")
+        if not isinstance(message, kind):
+            raise RunFailedError(f"{message.kind!r} came where {kind.__name__} was due")
+        return message
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+
+def connect() -> Channel:
+    """Return the child's end of the channel, introduced to the supervisor."""
+    address = worker_address()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(address.socket_path)
+    channel = Channel(connection)
+    host.die_with_parent()
+    channel.send(Hello(nonce=address.nonce, pid=os.getpid()))
+    return channel
+
+
+def serve(work: Callable[[Channel], None]) -> None:
+    """Run a child: connect, do ``work``, and report whatever goes wrong as one ``Failure``."""
+    channel = connect()
+    try:
+        work(channel)
+    except ChannelClosedError:
+        return  # the supervisor is gone, so nobody is left to tell
+    except LlmbError as error:
+        channel.send(Failure(error=type(error).__name__, message=str(error)))
+    except Exception as error:  # plugin code may raise anything; the traceback goes to log.txt
+        traceback.print_exc()
+        kind = NotEnoughMemoryError if _is_out_of_memory(error) else RunFailedError
+        first_line = (str(error).splitlines() or [""])[0]
+        channel.send(Failure(error=kind.__name__, message=f"{type(error).__name__}: {first_line}"))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch raises its own class on accelerators and a plain RuntimeError on the CPU.
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
+    return named or any(word in str(error).lower() for word in words)
+
+
+class Child:
+    """A child process with its channel; leaving the context ends it, whatever it is doing."""
+
+    def __init__(self, module: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
+        """Start ``python -m module``; its stdout and stderr go to ``log``.
+
+        The child is the leader of a session of its own: Ctrl-C reaches the supervisor alone, which
+        then ends the child and all its descendants.
+        """
+        self.module = module
+        self._folder = tempfile.TemporaryDirectory(prefix="llmb-")
+        address = WorkerAddress(
+            socket_path=str(Path(self._folder.name) / "socket"), nonce=secrets.token_hex(16)
+        )
+        self._nonce = address.nonce
+        self._oom_kills = host.oom_kills()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address.socket_path)
+        self._listener.listen(1)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            env=child_environment(address, environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self._channel: Channel | None = None
+
+    def __enter__(self) -> Child:
+        """Wait until the child has introduced itself."""
+        try:
+            self.begin()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the child."""
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    @property
+    def received_ns(self) -> int:
+        """When the latest message came in, on the supervisor's raw clock."""
+        return self._open().received_ns
+
+    def send(self, message: Message) -> None:
+        """Send ``message``; a child that is gone is reported by the next ``receive``."""
+        try:
+            self._open().send(message)
+        except ChannelClosedError:
+            return
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        """Return the next message, None after ``timeout_s`` without one.
+
+        Raises:
+            LlmbError: the child said that it failed, or died without a word.
+        """
+        try:
+            message = self._open().receive(timeout_s)
+        except ChannelClosedError:
+            raise self._obituary() from None
+        if isinstance(message, Failure):
+            raise _error(message)
+        return message
+
+    def expect(self, kind: type[M], timeout_s: float) -> M:
+        """Return the next message, which must be a ``kind``.
+
+        Raises:
+            RunFailedError: another message, or none within ``timeout_s``.
+        """
+        message = self.receive(timeout_s)
+        if message is None:
+            raise RunFailedError(f"{self.module} gave no answer within {timeout_s:.0f} s")
+        if not isinstance(message, kind):
+            raise RunFailedError(f"{self.module} said {message.kind!r} out of turn")
+        return message
+
+    def _open(self) -> Channel:
+        assert self._channel is not None
+        return self._channel
+
+    def _accept(self) -> Channel:
+        deadline = clock.now_ns() + int(_CONNECT_S * 1e9)
+        while not select.select([self._listener], [], [], 0.1)[0]:
+            if self._process.poll() is not None:
+                raise self._obituary()
+            if clock.now_ns() > deadline:
+                raise RunFailedError(f"{self.module} did not start within {_CONNECT_S:.0f} s")
+        channel = Channel(self._listener.accept()[0])
+        hello = channel.receive(_CONNECT_S)
+        if not isinstance(hello, Hello) or not secrets.compare_digest(hello.nonce, self._nonce):
+            raise RunFailedError(f"a stranger spoke on the socket of {self.module}")
+        return channel
+
+    def _obituary(self) -> RunFailedError:
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            return RunFailedError(f"{self.module} closed its channel without finishing")
+        if code == -signal.SIGKILL and host.oom_kills() != self._oom_kills:
+            return NotEnoughMemoryError(
+                f"{self.module} was killed by the kernel's out-of-memory killer: use a smaller "
+                "--batch-size, or end other programs"
+            )
+        if code < 0:
+            return RunFailedError(f"{self.module} was killed by {signal.Signals(-code).name}")
+        return RunFailedError(f"{self.module} ended early with exit status {code}: see log.txt")
+
+    def begin(self) -> None:
+        """Wait until the child has introduced itself.
+
+        Raises:
+            RunFailedError: it did not, or somebody else did.
+        """
+        self._channel = self._accept()
+
+    def end(self) -> None:
+        """End the child, its descendants, and the socket."""
+        if self._channel is not None:
+            self._channel.close()
+        self._listener.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_FAREWELL_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # its session: it and its descendants
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def _error(failure: Failure) -> LlmbError:
+    kind = getattr(llmb.errors, failure.error, RunFailedError)
+    return kind(failure.message) if issubclass(kind, LlmbError) else RunFailedError(failure.message)

@@ -1,0 +1,214 @@
+"""What the processes of a run say to each other: one JSON line per message, typed and bounded."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from llmb.config import Frozen, OptionValue, Precision, RunConfig, RunRequest
+from llmb.plugin.backend import Peak
+from llmb.records.run_record import Ceiling, StepClock
+from llmb.records.system import Device
+
+# -- every child ----------------------------------------------------------------------------
+
+
+class Hello(Frozen):
+    """First line of a child: proves that it is the one the supervisor started."""
+
+    kind: Literal["hello"] = "hello"
+    nonce: str
+    pid: int
+
+
+class Failure(Frozen):
+    """The child cannot go on; ``error`` is the class in ``llmb.errors`` it amounts to."""
+
+    kind: Literal["error"] = "error"
+    error: str
+    message: str
+
+
+class Done(Frozen):
+    """The child has done all it was asked to."""
+
+    kind: Literal["done"] = "done"
+
+
+# -- probe ----------------------------------------------------------------------------------
+
+
+class ProbeOrder(Frozen):
+    """Ask a probe what ``plugin`` offers for ``request``."""
+
+    kind: Literal["probe"] = "probe"
+    plugin: str
+    request: RunRequest
+
+
+class Offer(Frozen):
+    """What a plugin offers on this machine, or why it offers nothing."""
+
+    kind: Literal["offer"] = "offer"
+    plugin: str
+    distribution: str
+    version: str
+    available: bool
+    reason: str | None = None
+    device: str
+    step_clock: StepClock = "host"
+    devices: tuple[Device, ...] = ()
+    available_memory_bytes: int | None = None
+    options: dict[str, OptionValue] = Field(default_factory=dict)
+    option_help: dict[str, str] = Field(default_factory=dict)
+    precisions: tuple[Precision, ...] = ()
+    torch_version: str
+
+
+class Resolved(Frozen):
+    """Tell the probe what will be run."""
+
+    kind: Literal["resolved"] = "resolved"
+    config: RunConfig
+
+
+class Terms(Frozen):
+    """What the plugin needs for this very run, and its facts about the system."""
+
+    kind: Literal["terms"] = "terms"
+    environment: dict[str, str]
+    warmup_steps: int
+    facts: dict[str, str]
+    peak: Peak | None
+
+
+# -- calibrator -----------------------------------------------------------------------------
+
+
+class CalibrationOrder(Frozen):
+    """Ask for the ceilings of ``config``'s device, spending about ``seconds``."""
+
+    kind: Literal["calibrate"] = "calibrate"
+    config: RunConfig
+    seconds: float
+
+
+class Calibration(Frozen):
+    """The measured ceilings."""
+
+    kind: Literal["calibration"] = "calibration"
+    ceiling: Ceiling
+
+
+# -- worker ---------------------------------------------------------------------------------
+
+
+class WorkOrder(Frozen):
+    """Everything a worker may know: the run, and where to leave its evidence."""
+
+    kind: Literal["work"] = "work"
+    config: RunConfig
+    evidence_folder: str
+    #: Digests and module trees are wanted; a trial of the batch-size search needs none.
+    collect_evidence: bool
+
+
+class StepOrder(Frozen):
+    """One step of the stream, sent well before its turn."""
+
+    kind: Literal["step"] = "step"
+    index: int
+    seed: int
+    fence: bool
+
+
+class Stop(Frozen):
+    """End the stream once ``steps`` steps have been done in all."""
+
+    kind: Literal["stop"] = "stop"
+    steps: int
+
+
+class Phase(Frozen):
+    """The worker has entered a new phase of its line."""
+
+    kind: Literal["phase"] = "phase"
+    name: str
+
+
+class Tick(Frozen):
+    """A step has been enqueued (finished, on a synchronous device)."""
+
+    kind: Literal["tick"] = "tick"
+    index: int
+    ns: int
+
+
+class Fence(Frozen):
+    """The device is synchronised after ``steps`` steps, and this was read back from it."""
+
+    kind: Literal["fence"] = "fence"
+    steps: int
+    worker_ns: int
+    loss: float | None
+    #: sha256 over the bits of the loss and of the sampled parameters.
+    bits: str
+    cpu_s: float
+    starved_steps: int
+    peak_memory_bytes: int | None
+    energy_j: float | None
+    energy_source: Literal["counter", "sampled", "estimated"] | None
+    energy_scope: Literal["device", "package", "node"] | None
+
+
+class EvidenceFile(Frozen):
+    """A file in the evidence folder is complete and has this digest."""
+
+    kind: Literal["evidence"] = "evidence"
+    name: str
+    sha256: str
+
+
+class Worked(Frozen):
+    """The stream has ended; how many steps it had."""
+
+    kind: Literal["worked"] = "worked"
+    steps: int
+
+
+Message = Annotated[
+    Hello
+    | Failure
+    | Done
+    | ProbeOrder
+    | Offer
+    | Resolved
+    | Terms
+    | CalibrationOrder
+    | Calibration
+    | WorkOrder
+    | StepOrder
+    | Stop
+    | Phase
+    | Tick
+    | Fence
+    | EvidenceFile
+    | Worked,
+    Field(discriminator="kind"),
+]
+_ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)
+
+
+def decode(line: bytes) -> Message:
+    """Return the message in ``line``.
+
+    Raises:
+        ValueError: not a message, or not of a known form.
+    """
+    return _ADAPTER.validate_json(line)
+
+
+def encode(message: Message) -> bytes:
+    """Return ``message`` as one line."""
+    return message.model_dump_json().encode() + b"\n"

@@ -1,0 +1,338 @@
+"""Valid, self-consistent runs made from nothing, for tests: no torch, no device, no worker.
+
+Derived numbers come from the first path (``llmb.measure``), so every test that recomputes them
+also holds the two paths against each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from llmb import __version__
+from llmb.audit import optimizer, rules, sources, time
+from llmb.config import BF16, Mode, RunConfig
+from llmb.measure import statistics
+from llmb.records import evidence, run_record
+from llmb.records.canonical import pretty_bytes
+from llmb.records.finding import Audit
+from llmb.records.run_record import FileDigest, RepeatTiming, RunRecord
+from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescription
+from llmb.reference import pins
+from llmb.submission.manifest import with_manifest
+
+PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
+LLAMA_SHAPES: dict[str, int | float | None] = {
+    "vocab_size": 32000,
+    "hidden_size": 3200,
+    "intermediate_size": 6400,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "sequence_length": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "initializer_range": 0.02,
+    "padding_idx": 0,
+}
+TOKENS_PER_STEP = 8 * 256
+FLOPS_PER_TOKEN = 8_105_164_800
+PARAMETERS = 1_433_680_000
+
+
+def repeat_timing(number: int = 0, step_clock: str = "host", timed_steps: int = 50) -> RepeatTiming:
+    """Return stamps of one worker: every repeat and every block has a speed of its own."""
+    warmup, steps = 2, 2 + timed_steps
+    step_ns, now = [], 1_000_000_000 * (number + 1)
+    for step in range(steps):
+        now += 100_000_000 + 3_000_000 * number + 1_000_003 * ((step * 7) % 11)
+        step_ns.append(now)
+    # The fence after k steps is stamped when step k - 1 is done, a little after the step itself.
+    fence_steps = [*range(warmup, steps, time.FENCE_EVERY), steps]
+    fence_ns = [step_ns[k - 1] + 50_000 for k in fence_steps]
+    return RepeatTiming(
+        warmup_steps=warmup,
+        timed_steps=timed_steps,
+        start_ns=fence_ns[0],
+        stop_ns=fence_ns[-1],
+        fence_ns=tuple(fence_ns),
+        fence_worker_ns=tuple(ns - 20_000 for ns in fence_ns),
+        fence_steps=tuple(fence_steps),
+        step_ns=tuple(step_ns),
+        step_clock=step_clock,
+        starved_steps=0,
+        loss_first=10.375 + number,
+        loss_last=9.875 + number,
+        peak_memory_bytes=20_000_000_000 + number,
+        energy_start_j=1000.5,
+        energy_stop_j=3500.75 + number,
+        cpu_s=5.25,
+    )
+
+
+def make_record(
+    repeats: int = 3,
+    step_clock: str = "host",
+    timed_steps: int = 50,
+    waivers: tuple[str, ...] = (),
+    plugin_files: Mapping[str, bytes] = PLUGIN_FILES,
+    run_id: str = "0123456789abcdef0123456789abcdef",
+    plugin: str = "fast",
+) -> RunRecord:
+    """Return an honest record: official by default, UNVERIFIED as every run of this version."""
+    every = tuple(repeat_timing(n, step_clock, timed_steps) for n in range(repeats))
+    rates = [statistics.tokens_per_second(one, TOKENS_PER_STEP) for one in every]
+    headline = statistics.median_index(rates)
+    timing = run_record.Timing(
+        clock="CLOCK_MONOTONIC_RAW",
+        headline_repeat=headline,
+        repeats=every,
+        **every[headline].model_dump(),
+    )
+    config = RunConfig(
+        workload="llama-1.4b",
+        mode=Mode.TRAIN,
+        plugin=plugin,
+        plugin_options={"compile": "max autotune", "fused": True, "level": 3},
+        device="fast:0",
+        precision=BF16,
+        batch_size=8,
+        seed=7,
+        warmup_steps=2,
+        timed_steps=timed_steps,
+        repeats=repeats,
+    )
+    files = digests(plugin_files)
+    return RunRecord(
+        run_id=run_id,
+        created_utc="2026-11-21T12:00:00Z",
+        llmb_version=__version__,
+        rules_version=rules.RULES_VERSION,
+        reference_digest=pins.reference_digest(pins.pinned_digests()),
+        class_="debug" if waivers else "official",
+        waivers=waivers,
+        config=config,
+        workload=run_record.WorkloadFacts(
+            name="llama-1.4b",
+            mode="train",
+            parameters=PARAMETERS,
+            flops_per_token=FLOPS_PER_TOKEN,
+            tokens_per_step=TOKENS_PER_STEP,
+            shapes=LLAMA_SHAPES,
+        ),
+        plugin=run_record.PluginFacts(
+            name=plugin,
+            distribution="llmb-fast",
+            version="1.0",
+            options=dict(config.plugin_options),
+            files=files,
+            strict=not waivers,
+        ),
+        topology=_topology(config, timing),
+        system=_system(),
+        precision=run_record.PrecisionFacts(declared="BF16", effective=None, how="not observed"),
+        timing=timing,
+        ceilings=run_record.Ceilings(before=_ceiling(1.0), after=_ceiling(1.125)),
+        batch_size_search=_search(),
+        result=_result(timing, rates[headline]),
+        warnings=("the window is shorter than 30 s",),
+        audit=_audit(every, files),
+        diff=run_record.Diff(
+            model=run_record.ModelDiff(
+                modules_replaced=(), modules_added=(), modules_removed=(), parameters_repacked=()
+            ),
+            settings=(),
+            sources=None,
+            sources_base="no release to compare with",
+        ),
+    )
+
+
+def _topology(config: RunConfig, timing: run_record.Timing) -> run_record.Topology:
+    rank = run_record.Rank(
+        rank=0,
+        host="0123456789ab",
+        device=config.device,
+        peak_memory_bytes=timing.peak_memory_bytes,
+        fence_ns=timing.fence_ns,
+    )
+    return run_record.Topology(
+        nodes=1, devices_per_node=1, world_size=1, parallelism=config.parallelism, ranks=(rank,)
+    )
+
+
+def _system() -> SystemDescription:
+    load = HostLoad(load_1min=0.5, steal_s=0.0, throttled_periods=None, frequency_mhz=2400.0)
+    return SystemDescription(
+        cpu=Cpu(
+            model="CPU",
+            architecture="x86_64",
+            physical_cores=4,
+            logical_cores=8,
+            usable_cores=8,
+            max_frequency_mhz=3000.0,
+        ),
+        memory=HostMemory(total_bytes=2**36, available_bytes=2**35),
+        devices=(Device(name="fast:0", description="Fast [1]", memory_bytes=2**35),),
+        os="Linux",
+        python="3.11.7",
+        torch="2.13.0",
+        drivers={"fast": "1.2"},
+        env={"OMP_NUM_THREADS": "8"},
+        load_before=load,
+        load_after=load,
+    )
+
+
+def _ceiling(slower: float) -> run_record.Ceiling:
+    gemms = tuple(
+        run_record.GemmCeiling(
+            name="q_proj",
+            direction=direction,
+            m=2048,
+            k=3200,
+            n=3200,
+            count=12,
+            best_s=slower * seconds,
+        )
+        for direction, seconds in (("forward", 1e-3), ("grad_input", 2e-3), ("grad_weight", 3e-3))
+    )
+    flops = 3 * 2 * 2048 * 3200 * 3200 * 12
+    return run_record.Ceiling(
+        precision="BF16",
+        tokens=2048,
+        gemms=gemms,
+        flops_per_second=flops / (12 * slower * 6e-3),
+        memory_bytes_per_second=1e11,
+    )
+
+
+def _search() -> run_record.SearchLog:
+    trials = [(4, "measured", 9000.0), (8, "measured", 9500.5), (16, "out_of_memory", None)]
+    return run_record.SearchLog(
+        timed_steps=3,
+        trials=tuple(
+            run_record.BatchTrial(
+                batch_size=size, status=status, tokens_per_second=rate, peak_memory_bytes=None
+            )
+            for size, status, rate in trials
+        ),
+        best=8,
+    )
+
+
+def _result(timing: run_record.Timing, rate: float) -> run_record.Result:
+    achieved, joules = rate * FLOPS_PER_TOKEN, timing.energy_stop_j - timing.energy_start_j
+    return run_record.Result(
+        tokens_per_second=rate,
+        ci95=statistics.confidence_interval(timing.repeats, TOKENS_PER_STEP),
+        tokens_per_second_per_device=rate,
+        step_time_s=statistics.step_time(timing),
+        mfu=run_record.Mfu(value=achieved / 4e14, peak_flops=4e14, peak_source="datasheet"),
+        fraction_of_ceiling=achieved / _ceiling(1.0).flops_per_second,
+        peak_memory_bytes=timing.peak_memory_bytes,
+        energy=run_record.Energy(
+            joules=joules,
+            tokens_per_joule=TOKENS_PER_STEP * timing.timed_steps / joules,
+            source="counter",
+            scope="device",
+        ),
+        loss_first=timing.loss_first,
+        loss_last=timing.loss_last,
+    )
+
+
+def optimizer_evidence(timing: RepeatTiming) -> evidence.OptimizerEvidence:
+    """Return what an honest worker says of its optimizer."""
+    steps = timing.warmup_steps + timing.timed_steps
+    group = evidence.ParameterGroup(
+        parameters=111,
+        lr=1e-5,
+        betas=(0.9, 0.999),
+        eps=1e-6,
+        weight_decay=0.01,
+        amsgrad=False,
+        maximize=False,
+        foreach=None,
+        fused=True,
+        capturable=False,
+    )
+    return evidence.OptimizerEvidence(
+        class_name="torch.optim.adamw.AdamW",
+        class_is_torchs=True,
+        step_is_torchs=True,
+        instance_overrides=(),
+        step_hooks=0,
+        trainable=111,
+        missing=(),
+        repeated=(),
+        groups=(group,),
+        steps_expected=steps,
+        steps_min=steps,
+        steps_max=steps,
+    )
+
+
+def _audit(every: tuple[RepeatTiming, ...], files: tuple[FileDigest, ...]) -> Audit:
+    o1 = optimizer.judge(optimizer_evidence(every[0]), "evidence/repeat-0/optimizer.json")
+    pinned = pins.pinned_digests()
+    s1 = sources.judge(files, files, pinned, pinned)
+    return rules.complete([o1, time.judge_clocks(every), *time.judge_fences(every), s1])
+
+
+def digests(files: Mapping[str, bytes]) -> tuple[FileDigest, ...]:
+    """Return the digest of each of ``files``, sorted by path."""
+    return tuple(
+        FileDigest(path=path, sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+        for path, data in sorted(files.items())
+    )
+
+
+def run_files(record: RunRecord, plugin: Mapping[str, bytes] = PLUGIN_FILES) -> dict[str, bytes]:
+    """Return the files of the run directory that ``record`` belongs to."""
+    files = {
+        "record.json": pretty_bytes(record),
+        "audit.json": pretty_bytes(record.audit),
+        "system.json": pretty_bytes(record.system),
+        "model.diff": b"",
+        "settings.diff": b"",
+        "sources.diff": b"# llmb against no release to compare with\n",
+        "log.txt": b"finished\n",
+    }
+    files |= {f"plugin/{path}": data for path, data in plugin.items()}
+    seen = {
+        evidence.MODEL: evidence.ModelEvidence(before={}, after={}),
+        evidence.WEIGHTS: evidence.WeightsEvidence(pristine=(), processed=()),
+        evidence.SETTINGS: evidence.SettingsEvidence(before={}, after={}),
+        evidence.PLUGIN: evidence.PluginEvidence(
+            files=record.plugin.files, closed_components=(), declared_patches=()
+        ),
+    }
+    for n, timing in enumerate(record.timing.repeats):
+        every = {**seen, evidence.OPTIMIZER: optimizer_evidence(timing)}
+        files |= {f"evidence/repeat-{n}/{name}": pretty_bytes(v) for name, v in every.items()}
+    return files
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write ``files`` below ``folder`` and return it."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def bundle_files(record: RunRecord) -> dict[str, bytes]:
+    """Return the files of an honest bundle of ``record``."""
+    return with_manifest(run_files(record))
+
+
+def edited(record: RunRecord, edit: Callable[[dict[str, Any]], object]) -> RunRecord:
+    """Return ``record`` after ``edit`` has changed its JSON data."""
+    data = deepcopy(json.loads(pretty_bytes(record)))
+    edit(data)
+    return RunRecord.model_validate(data)

@@ -1,0 +1,106 @@
+"""The loop does what a loop written by hand does, one step per request and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmb.reference.data import random_tokens
+from llmb.reference.llama import Llama, build_llama
+from llmb.reference.optimizer import build_adamw
+from llmb.reference.shapes import LlamaShape
+from llmb.reference.train_loop import Step, train_loop
+
+STEPS = [Step(index=i, seed=100 + i, fence=i == 2) for i in range(3)]
+
+
+@pytest.fixture
+def batch(shape: LlamaShape) -> Callable[[int], Tensor]:
+    return lambda seed: random_tokens(seed, 3, shape.sequence_length, shape.vocab_size)
+
+
+def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
+    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    done = list(train_loop(model, build_adamw(model.parameters()), STEPS, batch))
+
+    by_hand = build_llama(shape, seed=1, dtype=torch.float32)
+    optimizer = build_adamw(by_hand.parameters())
+    losses = []
+    for seed in (100, 101, 102):
+        loss = by_hand(batch(seed), labels=batch(seed))
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        for parameter in by_hand.parameters():
+            parameter.grad = None
+
+    assert [step.loss.item() for step in done] == losses
+    trained = dict(model.named_parameters())
+    start = dict(build_llama(shape, seed=1, dtype=torch.float32).named_parameters())
+    for name, parameter in by_hand.named_parameters():
+        assert torch.equal(trained[name], parameter), name
+        assert not torch.equal(trained[name], start[name]), name
+
+
+def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
+    model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    for done in train_loop(model, build_adamw(model.parameters()), STEPS, batch):
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert done.loss.shape == ()
+        assert not done.loss.requires_grad
+
+
+def test_each_step_is_handed_back_as_it_came_in_order(
+    model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    done = train_loop(model, build_adamw(model.parameters()), STEPS, batch)
+    assert [each.step for each in done] == STEPS
+
+
+def test_the_next_step_is_pulled_only_when_asked_for(
+    model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    pulled: list[int] = []
+
+    def stream() -> Iterator[Step]:
+        for step in STEPS:
+            pulled.append(step.index)
+            yield step
+
+    running = train_loop(model, build_adamw(model.parameters()), stream(), batch)
+    assert pulled == []
+    for count in (1, 2, 3):
+        next(running)
+        assert pulled == list(range(count))
+
+
+def test_each_step_draws_one_batch_and_calls_forward_and_the_optimizer_once(
+    model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    calls: list[str] = []
+    optimizer = build_adamw(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+
+    def counted(seed: int) -> Tensor:
+        calls.append(f"batch {seed}")
+        return batch(seed)
+
+    running = train_loop(model, optimizer, STEPS, counted)
+    for step in STEPS:
+        calls.clear()
+        next(running)
+        assert calls == [f"batch {step.seed}", "forward", "optimizer"]
+
+
+def test_no_steps_leave_the_model_as_it_was(
+    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    assert list(train_loop(model, build_adamw(model.parameters()), [], batch)) == []
+    fresh = dict(build_llama(shape, seed=1, dtype=torch.float32).named_parameters())
+    assert all(torch.equal(parameter, fresh[name]) for name, parameter in model.named_parameters())
