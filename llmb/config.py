@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 OFFICIAL_TIMED_STEPS = 50
 OFFICIAL_WORKLOAD = "llama-1.4b"
 
+#: Device of a request that names none, as a plugin's hooks see it until one is settled.
+AUTO_DEVICE = "auto"
+
 OptionValue = bool | int | float | str
 ShapeName = Literal[
     "sequence_length",

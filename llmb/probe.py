@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from llmb.config import FP32, RunConfig, RunRequest
+from llmb.config import AUTO_DEVICE, FP32, RunConfig, RunRequest
 from llmb.errors import UnavailableError
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import PluginOption, resolve
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
-
-#: Device of a request that names none: the plugin's backend chooses.
-AUTO_DEVICE = "auto"
 
 
 def probe(channel: Channel) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from llmb.config import Precision, RunConfig
-from llmb.errors import UnavailableError
+from llmb.errors import LlmbError, UnavailableError
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
 from llmb.plugin.discovery import BUILT_IN, find
@@ -57,6 +57,8 @@ class Plugin:
         caller = getattr(self._manager.hook, hook)
         try:
             value = caller(**arguments)
+        except LlmbError:  # a plugin that says what is wrong is quoted as it is
+            raise
         except Exception as error:
             raise UnavailableError(
                 f"plugin {self.name!r}: {hook} raised {type(error).__name__}: {error}"

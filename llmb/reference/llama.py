@@ -193,7 +193,8 @@ def build_llama(
         value = initial_value(name, empty.shape, seed, shape)
         owner.weight = nn.Parameter(value.to(device=device, dtype=dtype))
 
-    parameters = list(model.named_parameters())
+    # The largest first, so that none of them is left to one thread at the end.
+    parameters = sorted(model.named_parameters(), key=lambda item: -item[1].numel())
     with ThreadPoolExecutor(max_workers=4) as pool:  # normal_ is serial and releases the GIL
         list(pool.map(make, parameters))
     return model

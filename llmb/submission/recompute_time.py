@@ -9,6 +9,7 @@ import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 
 from llmb.records.run_record import RepeatTiming, RunRecord
@@ -62,7 +63,7 @@ def _is_sound(n: int, repeat: RepeatTiming, comparison: Comparison) -> bool:
     lengths = (len(steps), len(stamps), len(repeat.fence_worker_ns))
     if not comparison.require(f"{field}.fence_ns", lengths, len(set(lengths)) == 1, "one length"):
         return False
-    rising = all(a < b for s in (steps, stamps) for a, b in zip(s, s[1:], strict=False))
+    rising = all(a < b for s in (steps, stamps) for a, b in pairwise(s))
     if not comparison.require(f"{field}.fence_ns", "fences", rising, "in rising order"):
         return False
     begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
@@ -79,11 +80,7 @@ def _blocks(repeat: RepeatTiming) -> list[Block]:
     begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
     inside = [i for i, step in enumerate(repeat.fence_steps) if begin <= step <= end]
     steps, stamps = repeat.fence_steps, repeat.fence_ns
-    return [Block(steps[j] - steps[i], stamps[j] - stamps[i]) for i, j in _pairs(inside)]
-
-
-def _pairs(items: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(items, items[1:], strict=False))
+    return [Block(steps[j] - steps[i], stamps[j] - stamps[i]) for i, j in pairwise(inside)]
 
 
 def _compare_interval(record: RunRecord, comparison: Comparison) -> None:

@@ -36,7 +36,7 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
         known = ", ".join(_OFFICIAL)
         comparison.expect("config.workload", record.config.workload, f"one of {known}")
         return
-    overrides = record.config.shape_overrides
+    overrides: dict[str, int] = dict(record.config.shape_overrides.items())
     shapes: Shapes = {**official, **overrides}
     if "num_attention_heads" in overrides:
         shapes["num_key_value_heads"] = overrides["num_attention_heads"]

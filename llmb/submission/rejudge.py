@@ -101,5 +101,5 @@ def _judge_sources(bundle: Bundle, n: int) -> Finding:
 
 
 def _worst(findings: Sequence[Finding]) -> Finding:
-    """Return the first failing finding, or else the first: one rule, one finding for all repeats."""
+    """Return the first failing finding, or else the first: one finding for all repeats."""
     return next((finding for finding in findings if finding.status is Status.FAIL), findings[0])

@@ -1,4 +1,4 @@
-"""``<submitter>/<system>/system.json``: which precisions were handed in, and why others were not."""
+"""The index of a submitted system: which precisions were handed in, and why others were not."""
 
 from __future__ import annotations
 

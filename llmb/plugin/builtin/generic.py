@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from llmb.config import BF16, FP16, FP32, Precision, RunConfig
+from llmb.config import AUTO_DEVICE, BF16, FP16, FP32, Precision, RunConfig
 from llmb.errors import UnavailableError
 from llmb.plugin import Device, DeviceMemory, EnergyReading, Peak, hookimpl
 from llmb.records.run_record import StepClock
@@ -25,21 +25,19 @@ class GenericBackend:
             UnavailableError: this torch has no such accelerator.
         """
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        wanted = device.partition(":")[0]
-        if accelerator is None or accelerator.type != wanted:
-            has = "none" if accelerator is None else accelerator.type
-            raise UnavailableError(
-                f"device {device!r}: this torch ({torch.__version__}) sees no such accelerator "
-                f"(it sees {has}); install a torch build or plugin package for it"
-            )
+        if accelerator is None:
+            raise UnavailableError(f"this torch ({torch.__version__}) sees no accelerator")
+        wanted, _, index = device.partition(":")
+        if wanted not in (accelerator.type, AUTO_DEVICE):
+            raise UnavailableError(f"this torch sees {accelerator.type!r}, not {device!r}")
         self.device_type = accelerator.type
         self.distributed_backend = _COLLECTIVES.get(accelerator.type)
-        self.index = int(device.partition(":")[2] or torch.accelerator.current_device_index())
-        if self.index >= torch.accelerator.device_count():
+        count = torch.accelerator.device_count()
+        if index and not (index.isdigit() and int(index) < count):
             raise UnavailableError(
-                f"device {device!r}: there are {torch.accelerator.device_count()} devices, "
-                f"numbered from 0"
+                f"device {device!r}: there are {count} {wanted} devices, numbered from 0"
             )
+        self.index = int(index) if index else torch.accelerator.current_device_index()
         torch.accelerator.set_device_index(self.index)
 
     def is_available(self) -> bool:

@@ -14,6 +14,7 @@ import psutil
 _CGROUP = Path("/sys/fs/cgroup")
 _POWERCAP = Path("/sys/class/powercap")
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 _RESET_PEAK = "5"  # Documentation/filesystems/proc.rst: resets VmHWM
 
 
@@ -90,6 +91,18 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def keep_freed_memory() -> bool:
+    """Let this process keep freed memory instead of returning it to the kernel (glibc only).
+
+    A step frees and allocates every gradient again: 2.9 GB for llama-1.4b in BF16, half a million
+    page faults. Kept, a step takes 0.74 to 0.87 of the time (measured, 4 cores, batch size 1).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if sys.platform != "linux" or mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_MAX, 0) and mallopt(_M_TRIM_THRESHOLD, -1))
 
 
 def package_energy_joules() -> float | None:

@@ -1,4 +1,4 @@
-"""The reader of bundles refuses every hostile input with one clear line, and accepts honest ones."""
+"""The reader of bundles refuses each hostile input with one clear line, and takes honest ones."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_member_twice_is_refused(tmp_path):
 
 def test_a_name_cut_by_a_zero_byte_is_refused(tmp_path):
     raw = zip_of([*with_manifest(HONEST | {"recordZevil": b""}).items()])
-    with pytest.raises(BundleRefusedError, match="reads as|not a sound zip"):
+    with pytest.raises(BundleRefusedError, match="reads as"):
         read_zip_of(tmp_path, raw.replace(b"recordZevil", b"record\0evil"))
 
 
@@ -124,7 +124,6 @@ def test_a_name_that_differs_between_the_zips_two_headers_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["S_IFLNK", "S_IFCHR", "S_IFBLK", "S_IFIFO", "S_IFSOCK"])
 def test_a_link_or_device_in_a_zip_is_refused(tmp_path, kind):
     member = special("link", getattr(stat, kind) | 0o777)
-    raw = zip_of([*with_manifest(HONEST | {"link": b"/etc/passwd"}).items()][:-2])
     raw = zip_of([*with_manifest(HONEST).items(), (member, b"/etc/passwd")])
     with pytest.raises(BundleRefusedError, match="'link' is a link or device"):
         read_zip_of(tmp_path, raw)
@@ -182,11 +181,13 @@ def test_a_member_that_understates_its_size_is_refused(tmp_path):
 @pytest.mark.parametrize("form", ["zip", "folder"])
 def test_more_files_than_the_limit_are_refused(tmp_path, form):
     files = {f"f{n}": b"" for n in range(members.MAX_FILES + 1)}
+    path = tmp_path / "many"
+    if form == "zip":
+        path.write_bytes(zip_bytes(files))
+    else:
+        builders.write(path, files)
     with pytest.raises(BundleRefusedError, match="2000"):
-        if form == "zip":
-            read_zip_of(tmp_path, zip_bytes(files))
-        else:
-            read_bundle(builders.write(tmp_path / "many", files))
+        read_bundle(path)
 
 
 def test_a_total_above_the_limit_is_refused(tmp_path, monkeypatch):

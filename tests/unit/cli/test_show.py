@@ -1,0 +1,135 @@
+"""``llmb show``, ``verify`` and ``package-submission`` say what a person or a script needs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from llmb.cli import package_submission, show, verify
+from llmb.errors import BundleRefusedError
+from llmb.records.canonical import pretty_bytes
+from tests import builders
+
+
+@pytest.fixture(scope="module")
+def record():
+    return builders.make_record(repeats=2)
+
+
+@pytest.fixture
+def path(tmp_path, record):
+    return builders.write(tmp_path / "run", builders.run_files(record))
+
+
+def call(command, *words):
+    return CliRunner().invoke(command, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_the_summary_holds_everything_that_qualifies_the_headline(path, record):
+    text = " ".join(call(show.command, path).output.split())
+    assert f"{record.result.tokens_per_second:,.1f} tokens/s" in text
+    for words in ("95 % interval", "official", "UNVERIFIED", "BF16 declared, not observed"):
+        assert words in text
+    assert "Fast [1]" in text, "brackets are not markup"
+    assert "shorter than 30 s" in text
+
+
+def test_what_is_none_is_not_measured(tmp_path, record):
+    def forget(data):
+        names = ("ci95", "mfu", "fraction_of_ceiling", "peak_memory_bytes", "energy", "step_time_s")
+        data["result"].update(dict.fromkeys(names))
+
+    rows = show.summary(builders.edited(record, forget))
+    blank = [label for label, text in rows if text == "not measured"]
+    assert blank == ["step time", "of the ceiling", "MFU", "peak memory", "energy"]
+    assert "interval not measured" in dict(rows)["throughput"]
+
+
+def test_json_is_the_whole_record(path, record):
+    assert call(show.command, path, "--json").output.encode() == pretty_bytes(record)
+
+
+def test_the_command_is_the_configuration_word_for_word(path):
+    words = shlex.split(call(show.command, path, "--command").output)
+    assert words[:2] == ["llmb", "run"]
+    flags = dict(zip(words[2:20:2], words[3:20:2], strict=True))
+    assert flags == {
+        "--workload": "llama-1.4b",
+        "--plugin": "fast",
+        "--device": "fast:0",
+        "--precision": "BF16",
+        "--batch-size": "8",
+        "--seed": "7",
+        "--warmup-steps": "2",
+        "--timed-steps": "50",
+        "--repeats": "2",
+    }
+    assert words[20:] == ["-O", "compile=max autotune", "-O", "fused=true", "-O", "level=3"]
+
+
+def test_the_command_carries_changed_shapes(record):
+    def shrink(data):
+        data["config"]["shape_overrides"] = {"num_hidden_layers": 2}
+
+    assert "--num-hidden-layers 2" in show.command_line(builders.edited(record, shrink))
+
+
+@pytest.mark.parametrize("evil", ["; rm -rf ~", "$(reboot)", "`x`", "a b", "--output-dir=/"])
+def test_the_command_quotes_what_a_stranger_wrote(record, evil):
+    forged = builders.edited(record, lambda data: data["config"].update(device=evil))
+    words = shlex.split(show.command_line(forged))
+    assert evil in words or f"--device={evil}" in words
+
+
+def test_a_command_that_could_act_on_a_terminal_is_refused(record):
+    forged = builders.edited(record, lambda data: data["config"].update(device="\x1b[2J"))
+    with pytest.raises(BundleRefusedError, match="unprintable"):
+        show.command_line(forged)
+
+
+def test_the_summary_never_passes_control_characters_on(record):
+    forged = builders.edited(record, lambda data: data.update(warnings=["\x1b]0;owned\x07\u202e"]))
+    assert all(text.isprintable() for _, text in show.summary(forged))
+
+
+def test_package_then_verify_end_with_ok_and_the_headline(path, tmp_path):
+    output = tmp_path / "submissions"
+    said = call(
+        package_submission.command,
+        *(path, "--submitter", "Acme", "--system", "box", "--output", output, "--json", "--zip"),
+        *("--missing", "TF32=no such hardware"),
+    )
+    (bundle,) = json.loads(said.output)["bundles"]
+    lines = call(verify.command, bundle).output.splitlines()
+    assert lines[-2].startswith("OK  ")
+    assert "UNVERIFIED" in lines[-1]
+    assert "2 bundles verified" in call(verify.command, "--all", output).output
+
+
+def test_a_refused_bundle_raises_after_every_bundle_was_looked_at(path, tmp_path, record):
+    good = builders.write(tmp_path / "all" / "good", builders.bundle_files(record))
+    bad = builders.write(tmp_path / "all" / "bad", builders.bundle_files(record))
+    (bad / "log.txt").write_text("edited")
+    runner = CliRunner()
+    result = runner.invoke(verify.command, ["--json", str(bad), str(good)])
+    assert isinstance(result.exception, BundleRefusedError)
+    assert [one["ok"] for one in json.loads(result.output)] == [False, True]
+    alone = runner.invoke(verify.command, [str(bad)])
+    assert "REFUSED" in str(alone.exception)
+
+
+def test_a_missing_reason_without_a_reason_is_a_usage_error(path):
+    words = (path, "--submitter", "A", "--system", "b", "--missing", "TF32")
+    assert call(package_submission.command, *words).exit_code == 2
+
+
+def test_verify_without_a_bundle_is_a_usage_error():
+    assert call(verify.command).exit_code == 2
+
+
+@pytest.mark.parametrize("module", [show, verify, package_submission])
+def test_help_has_an_example(module):
+    assert "Example" in call(module.command, "--help").output

@@ -1,0 +1,198 @@
+"""Packaging takes finished, honest, official runs, refuses the rest, and never half-writes."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from llmb.errors import BundleRefusedError, UsageError
+from llmb.records.canonical import pretty_bytes
+from llmb.submission.package import package
+from llmb.submission.verify import verify
+from tests import builders
+
+
+@pytest.fixture(scope="module")
+def record():
+    return builders.make_record(repeats=1)
+
+
+@pytest.fixture
+def run(tmp_path, record):
+    return builders.write(tmp_path / "runs" / "one", builders.run_files(record))
+
+
+@pytest.fixture
+def output(tmp_path):
+    return tmp_path / "submissions"
+
+
+def test_a_run_becomes_a_verified_bundle_under_a_telling_path(run, output):
+    (path,) = package([run], "Acme", "box", output)
+    expected = "Acme/box/llama-1.4b_train_BF16-declared/1x-fast-01234567"
+    assert path.relative_to(output).as_posix() == expected
+    assert verify(path).ok
+    assert list(path.parent.glob(".*")) == []
+
+
+def test_only_the_files_of_a_run_are_copied(run, output):
+    (run / "core.dump").write_bytes(b"x" * 100)
+    (run / "secret").symlink_to("/etc/passwd")
+    (run / "record.json.part").write_bytes(b"")
+    (path,) = package([run], "Acme", "box", output)
+    names = {p.name for p in path.rglob("*")}
+    assert names.isdisjoint({"core.dump", "secret", "record.json.part"})
+
+
+def test_the_zip_is_the_same_bundle_and_the_same_bytes_every_time(run, output, tmp_path):
+    (path,) = package([run], "Acme", "box", output, zip=True)
+    packed = path.with_name(path.name + ".zip")
+    assert verify(packed).bundle_id == verify(path).bundle_id
+    os.utime(run / "record.json", (1, 1))
+    (again,) = package([run], "Acme", "box", tmp_path / "again", zip=True)
+    assert again.with_name(again.name + ".zip").read_bytes() == packed.read_bytes()
+
+
+def test_packaging_twice_changes_nothing(run, output):
+    (path,) = package([run], "Acme", "box", output, zip=True)
+    before = {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
+    assert package([run], "Acme", "box", output, zip=True) == [path]
+    assert {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()} == before
+
+
+def test_a_different_bundle_is_never_overwritten(run, output):
+    (path,) = package([run], "Acme", "box", output)
+    (run / "log.txt").write_text("another story\n")
+    before = (path / "log.txt").read_bytes()
+    with pytest.raises(UsageError, match="holds another bundle"):
+        package([run], "Acme", "box", output)
+    assert (path / "log.txt").read_bytes() == before
+
+
+def test_something_else_in_the_way_is_not_overwritten(run, output):
+    target = output / "Acme/box/llama-1.4b_train_BF16-declared/1x-fast-01234567"
+    builders.write(target, {"mine.txt": b"precious"})
+    with pytest.raises(UsageError, match="in the way"):
+        package([run], "Acme", "box", output)
+    assert (target / "mine.txt").read_bytes() == b"precious"
+
+
+def refused(run, output, match):
+    with pytest.raises(BundleRefusedError, match=match):
+        package([run], "Acme", "box", output)
+    assert not output.exists(), "a refusal must leave nothing behind"
+
+
+def test_a_debug_run_is_refused_with_its_waivers(tmp_path, output):
+    record = builders.make_record(1, timed_steps=10, waivers=("--timed-steps 10",))
+    run = builders.write(tmp_path / "run", builders.run_files(record))
+    refused(run, output, r"debug run \(--timed-steps 10\)")
+
+
+def test_an_invalid_run_is_refused_with_the_broken_rule(tmp_path, output, record):
+    def break_rule(data):
+        data["audit"]["verdict"] = "INVALID"
+        data["audit"]["findings"][0].update(status="fail", message="weights changed")
+
+    forged = builders.edited(record, break_rule)
+    run = builders.write(tmp_path / "run", builders.run_files(forged))
+    refused(run, output, r"INVALID \(W1: weights changed\)")
+
+
+def test_an_unfinished_run_is_refused_with_its_last_words(run, output):
+    (run / "record.json").unlink()
+    (run / "log.txt").write_text("step 3\nthe run did not finish: out of memory\n\n")
+    refused(run, output, "not finished: the run did not finish: out of memory")
+
+
+def test_a_run_whose_plugin_files_changed_is_refused(run, output):
+    (run / "plugin/kernels/fused.py").write_text("FAST = 'very'\n")
+    refused(run, output, r"plugin file 'kernels/fused.py' is not the one")
+
+
+def test_a_run_that_fails_verification_is_refused(run, output, record):
+    faster = builders.edited(record, lambda data: data["result"].update(loss_last=1.0))
+    (run / "record.json").write_bytes(pretty_bytes(faster))
+    refused(run, output, r"recomputation: result.loss_last is 1.0")
+
+
+def test_a_plugin_name_that_leads_out_of_the_folder_is_refused(tmp_path, output):
+    record = builders.make_record(1, plugin="../../x")
+    run = builders.write(tmp_path / "run", builders.run_files(record))
+    refused(run, output, "the record makes a folder")
+
+
+def test_one_bad_run_among_good_ones_writes_nothing(run, output, tmp_path):
+    bad = builders.write(tmp_path / "bad", {"log.txt": b""})
+    with pytest.raises(BundleRefusedError, match="not finished"):
+        package([run, bad], "Acme", "box", output)
+    assert not output.exists()
+
+
+def test_a_path_that_is_no_run_is_a_usage_error(tmp_path, output):
+    with pytest.raises(UsageError, match="not a run directory"):
+        package([tmp_path / "nothing"], "Acme", "box", output)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", "a/b", "a\\b", "CON", "nul.x", "x.", ".hidden", "-rf", "a:b", "a\u202eb"]
+)
+def test_a_name_no_folder_can_have_is_a_usage_error(run, output, name):
+    with pytest.raises(UsageError, match="--submitter"):
+        package([run], name, "box", output)
+    with pytest.raises(UsageError, match="--system"):
+        package([run], "Acme", name, output)
+
+
+def index_of(output):
+    return json.loads((output / "Acme/box/system.json").read_bytes())
+
+
+def test_the_index_lists_every_precision_or_why_it_is_missing(run, output):
+    package([run], "Acme", "box", output, missing={"TF32": "no such hardware"})
+    index = index_of(output)
+    assert index["schema"] == "llmb.system-index/1"
+    path = "llama-1.4b_train_BF16-declared/1x-fast-01234567"
+    assert index["precisions"] == {
+        "FP32": {"bundles": [], "missing": "no run submitted"},
+        "TF32": {"bundles": [], "missing": "no such hardware"},
+        "FP16": {"bundles": [], "missing": "no run submitted"},
+        "BF16": {"bundles": [path], "missing": None},
+    }
+
+
+def test_the_index_grows_with_later_bundles_and_keeps_earlier_reasons(run, output, tmp_path):
+    package([run], "Acme", "box", output, missing={"TF32": "no such hardware"})
+    later = builders.make_record(1, run_id="f" * 32)
+    second = builders.write(tmp_path / "two", builders.run_files(later))
+    package([second], "Acme", "box", output)
+    precisions = index_of(output)["precisions"]
+    assert len(precisions["BF16"]["bundles"]) == 2
+    assert precisions["TF32"]["missing"] == "no such hardware"
+
+
+def test_a_reason_for_a_precision_that_is_there_is_a_usage_error(run, output):
+    with pytest.raises(UsageError, match="BF16"):
+        package([run], "Acme", "box", output, missing={"BF16": "lazy"})
+    assert not output.exists()
+
+
+def test_a_damaged_neighbour_is_named(run, output, tmp_path):
+    (path,) = package([run], "Acme", "box", output)
+    (path / "log.txt").write_text("edited")
+    other = builders.make_record(1, run_id="f" * 32)
+    second = builders.write(tmp_path / "two", builders.run_files(other))
+    with pytest.raises(BundleRefusedError, match="already in .* is damaged"):
+        package([second], "Acme", "box", output)
+
+
+def test_a_failed_write_leaves_no_half_bundle(run, output, monkeypatch):
+    def no_rename(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "rename", no_rename)
+    with pytest.raises(OSError, match="disk full"):
+        package([run], "Acme", "box", output)
+    assert [p for p in output.rglob("*") if p.is_file()] == []

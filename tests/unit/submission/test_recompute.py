@@ -1,0 +1,262 @@
+"""The second path agrees with the first on honest records, and finds any edited derived number."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+
+from llmb.measure import statistics as first
+from llmb.submission import recompute_time
+from llmb.submission.comparison import equal
+from llmb.submission.recompute import mismatches
+from tests.builders import edited, make_record
+
+DERIVED = [
+    "workload.name",
+    "workload.mode",
+    "workload.parameters",
+    "workload.flops_per_token",
+    "workload.tokens_per_step",
+    *(f"workload.shapes.{name}" for name in ("vocab_size", "rope_theta", "rms_norm_eps")),
+    "plugin.name",
+    "plugin.strict",
+    "plugin.options.level",
+    "precision.declared",
+    "topology.world_size",
+    "topology.nodes",
+    "topology.devices_per_node",
+    "topology.parallelism.tp",
+    "topology.ranks.0.rank",
+    "topology.ranks.0.fence_ns.3",
+    "topology.ranks.0.peak_memory_bytes",
+    "timing.headline_repeat",
+    "timing.start_ns",
+    "timing.stop_ns",
+    "timing.warmup_steps",
+    "timing.timed_steps",
+    "timing.fence_ns.2",
+    "timing.fence_worker_ns.2",
+    "timing.fence_steps.2",
+    "timing.step_ns.20",
+    "timing.starved_steps",
+    "timing.loss_first",
+    "timing.loss_last",
+    "timing.peak_memory_bytes",
+    "timing.energy_start_j",
+    "timing.energy_stop_j",
+    "timing.cpu_s",
+    *(f"timing.repeats.{n}.{name}" for n in range(3) for name in ("start_ns", "stop_ns")),
+    "timing.repeats.1.fence_ns.0",
+    "timing.repeats.1.fence_ns.2",
+    "timing.repeats.0.fence_ns.5",
+    "timing.repeats.0.timed_steps",
+    "timing.repeats.2.warmup_steps",
+    "config.batch_size",
+    "config.repeats",
+    "config.timed_steps",
+    "result.tokens_per_second",
+    "result.tokens_per_second_per_device",
+    "result.ci95.0",
+    "result.ci95.1",
+    *(f"result.step_time_s.{name}" for name in ("median", "p5", "p95", "cv")),
+    "result.mfu.value",
+    "result.mfu.peak_flops",
+    "result.fraction_of_ceiling",
+    "result.peak_memory_bytes",
+    "result.energy.joules",
+    "result.energy.tokens_per_joule",
+    "result.loss_first",
+    "result.loss_last",
+    "ceilings.before.flops_per_second",
+    "ceilings.after.flops_per_second",
+    "ceilings.before.gemms.1.best_s",
+    "ceilings.after.gemms.2.count",
+    "batch_size_search.best",
+]
+
+
+def one_digit(value):
+    """Return ``value`` with one digit changed, where it weighs least but still counts."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * (1 + 1e-6)
+    return value + "x"
+
+
+def change(data, path, by=one_digit):
+    *parents, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    for part in parents:
+        data = data[part]
+    data[last] = by(data[last])
+
+
+@pytest.fixture(scope="module")
+def record():
+    return make_record()
+
+
+@pytest.mark.parametrize("step_clock", ["host", "device", "enqueue"])
+@pytest.mark.parametrize("repeats", [1, 2, 3, 4])
+def test_both_paths_agree_on_an_honest_record(step_clock, repeats):
+    assert mismatches(make_record(repeats=repeats, step_clock=step_clock)) == ()
+
+
+@pytest.mark.parametrize("timed_steps", [1, 9, 10, 11, 25])
+def test_both_paths_agree_on_short_windows(timed_steps):
+    record = make_record(1, timed_steps=timed_steps, waivers=("--timed-steps",))
+    assert mismatches(record) == ()
+    assert (record.result.ci95 is None) == (timed_steps <= 10)
+
+
+@pytest.mark.parametrize("path", DERIVED)
+def test_one_changed_digit_is_found(record, path):
+    assert mismatches(edited(record, lambda data: change(data, path)))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["ci95", "step_time_s", "mfu", "fraction_of_ceiling", "peak_memory_bytes", "energy"],
+)
+def test_a_number_left_out_is_found_where_its_raw_values_are_there(record, path):
+    forged = edited(record, lambda data: data["result"].update({path: None}))
+    expected = path != "mfu"  # a datasheet peak need not be known
+    assert bool(mismatches(forged)) == expected
+
+
+def test_an_interval_made_up_for_a_single_block_is_found():
+    record = make_record(1, timed_steps=10, waivers=("short",))
+    forged = edited(record, lambda data: data["result"].update(ci95=[1.0, 2.0]))
+    assert [m.field for m in mismatches(forged)] == ["result.ci95"]
+
+
+def test_a_fraction_of_a_ceiling_without_a_ceiling_is_found(record):
+    forged = edited(record, lambda data: data.update(ceilings=None))
+    assert [m.field for m in mismatches(forged)] == ["result.fraction_of_ceiling"]
+
+
+def test_a_debug_run_sold_as_official_is_found():
+    record = make_record(1, timed_steps=20, waivers=("--timed-steps 20",))
+    forged = edited(record, lambda data: data.update({"class": "official", "waivers": []}))
+    assert {m.field for m in mismatches(forged)} >= {"class", "waivers"}
+
+
+def test_a_smaller_model_sold_as_official_is_found(record):
+    def shrink(data):
+        data["config"]["shape_overrides"] = {"num_hidden_layers": 2}
+
+    fields = {m.field for m in mismatches(edited(record, shrink))}
+    assert fields >= {"class", "waivers", "workload.shapes", "workload.parameters"}
+
+
+def test_an_override_to_the_official_value_is_no_waiver(record):
+    def repeat(data):
+        data["config"]["shape_overrides"] = {"hidden_size": 3200}
+
+    assert mismatches(edited(record, repeat)) == ()
+
+
+def test_a_metric_nobody_can_recompute_is_found(record):
+    metric = {"name": "FOM", "value": 1.0, "unit": "1/s", "formula": "?"}
+    forged = edited(record, lambda data: data["result"].update(metrics=[metric]))
+    assert [m.field for m in mismatches(forged)] == ["result.metrics"]
+
+
+def break_(path, value):
+    return lambda data: change(data, path, lambda _: value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("timing.repeats", []),
+        ("timing.repeats.0.fence_ns", []),
+        ("timing.repeats.0.fence_steps", [2, 2, 2, 2, 2, 2]),
+        ("timing.repeats.0.step_ns", []),
+        ("timing.repeats.0.stop_ns", -5),
+        ("timing.repeats.0.timed_steps", 10**18),
+        ("topology.world_size", 0),
+        ("topology.ranks", []),
+        ("config.parallelism.tp", 10**18),
+        ("workload.tokens_per_step", 0),
+        ("config.shape_overrides", {"num_hidden_layers": -1}),
+        ("config.shape_overrides", {"num_hidden_layers": 10**19}),
+        ("config.workload", "other"),
+        ("ceilings.before.gemms", []),
+        ("ceilings.before.gemms.0.best_s", 0.0),
+        ("ceilings.before.gemms.0.best_s", 1e-320),
+        ("result.mfu.peak_flops", 0.0),
+        ("result.tokens_per_second", 1.7e308),
+        ("batch_size_search.trials", []),
+    ],
+)
+def test_a_broken_record_is_a_mismatch_and_never_a_crash(record, path, value):
+    assert mismatches(edited(record, break_(path, value)))
+
+
+def test_a_record_with_millions_of_blocks_is_refused_quickly(record, monkeypatch):
+    monkeypatch.setattr(recompute_time, "_MOST_BLOCKS", 3)
+    assert "at most 3 blocks" in [m.recomputed for m in mismatches(record)]
+
+
+def test_llama_has_the_parameters_and_flops_of_the_rules(record):
+    facts = record.workload
+    assert (facts.parameters, facts.flops_per_token) == (1_433_680_000, 8_105_164_800)
+
+
+def test_throughput_is_tokens_over_seconds_by_hand():
+    # 2 fences 1 s apart around 10 steps of 2048 tokens: no statistics in between.
+    one = make_record(1, timed_steps=10, waivers=("short",))
+
+    def by_hand(data):
+        timing = data["timing"]["repeats"][0]
+        timing["fence_ns"] = [5_000_000_000, 6_000_000_000]
+        timing["start_ns"], timing["stop_ns"] = timing["fence_ns"]
+        data["timing"].update(timing)
+        data["topology"]["ranks"][0]["fence_ns"] = timing["fence_ns"]
+        result = data["result"]
+        result["tokens_per_second"] = result["tokens_per_second_per_device"] = 20480.0
+        result["mfu"]["value"] = 20480 * 8_105_164_800 / 4e14
+        peak = data["ceilings"]["before"]["flops_per_second"]
+        result["fraction_of_ceiling"] = 20480 * 8_105_164_800 / peak
+
+    assert mismatches(edited(one, by_hand)) == ()
+
+
+def test_the_interval_of_equal_blocks_is_a_point():
+    blocks = [[recompute_time.Block(10, 500_000_000)] * 5] * 3
+    low, high = recompute_time.confidence_interval(blocks, 100)
+    assert equal([low, high], [2000.0, 2000.0])
+
+
+def test_both_paths_give_the_same_interval_to_the_last_bits(record):
+    second = [
+        [
+            recompute_time.Block(b[0] - a[0], b[1] - a[1])
+            for a, b in pairwise(zip(r.fence_steps, r.fence_ns, strict=True))
+        ]
+        for r in record.timing.repeats
+    ]
+    ours = recompute_time.confidence_interval(second, 2048)
+    assert equal(ours, first.confidence_interval(record.timing.repeats, 2048))
+
+
+def test_floats_are_equal_to_nine_digits_and_truth_is_no_number():
+    assert equal(1.0, 1.0 + 5e-10)
+    assert not equal(1.0, 1.0 + 5e-9)
+    assert not equal(1, True)
+    assert not equal(0.0, 1e-300)
+
+
+def test_the_second_path_loads_neither_the_first_nor_torch():
+    code = (
+        "import sys, llmb.submission.recompute;"
+        "print([m for m in sys.modules if m.startswith(('torch', 'llmb.measure', 'llmb.workloads'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

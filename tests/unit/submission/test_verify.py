@@ -1,0 +1,283 @@
+"""A bundle that was tampered with fails the check that is there for it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmb.errors import BundleRefusedError
+from llmb.records.bundle import from_files
+from llmb.records.canonical import pretty_bytes
+from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.verify import verify, verify_bundle
+from tests import builders
+
+
+@pytest.fixture(scope="module")
+def record():
+    return builders.make_record(repeats=2)
+
+
+@pytest.fixture(scope="module")
+def files(record):
+    return builders.run_files(record)
+
+
+def failed(files):
+    """Return the names of failed checks of a bundle re-made, manifest and all, by a forger."""
+    return [c.name for c in verify_bundle(from_files(with_manifest(files))).checks if not c.ok]
+
+
+def forge(record, edit):
+    """Return the run files of an edited record whose copies were edited along with it."""
+    forged = builders.edited(record, edit)
+    return builders.run_files(record) | {
+        "record.json": pretty_bytes(forged),
+        "audit.json": pretty_bytes(forged.audit),
+        "system.json": pretty_bytes(forged.system),
+    }
+
+
+def test_an_honest_bundle_passes_every_check_as_folder_and_zip(tmp_path, record):
+    everything = builders.bundle_files(record)
+    folder = builders.write(tmp_path / "bundle", everything)
+    packed = tmp_path / "bundle.zip"
+    packed.write_bytes(zip_bytes(everything))
+    for path in (folder, packed):
+        verification = verify(path)
+        assert verification.ok, [c for c in verification.checks if not c.ok]
+        assert "official, UNVERIFIED" in verification.headline
+
+
+def test_any_flipped_file_is_refused(record):
+    everything = builders.bundle_files(record)
+    for name, content in everything.items():
+        flipped = bytes([content[0] ^ 1]) + content[1:] if content else b"x"
+        with pytest.raises(BundleRefusedError):
+            from_files(everything | {name: flipped})
+
+
+#: Files nothing else in the bundle is derived from: only the bundle id vouches for them.
+FREE = {"log.txt", "model.diff", "settings.diff", "sources.diff"}
+
+
+def test_a_changed_file_under_a_new_manifest_is_still_found(files):
+    for name in sorted(files.keys() - FREE):
+        if name.endswith(("settings.json", "system.json")):
+            continue
+        changed = files[name].replace(b"1", b"2").replace(b"\n", b" \n").replace(b"A", b"B")
+        if name.endswith(".json"):
+            changed = files[name][:-2] + b',"forged":1}\n'
+        try:
+            found = failed(files | {name: changed})
+        except BundleRefusedError:
+            continue
+        assert found, name
+
+
+@pytest.mark.parametrize("name", ["audit.json", "system.json", "log.txt", "plugin/__init__.py"])
+def test_a_missing_file_is_found(files, name):
+    assert failed({n: c for n, c in files.items() if n != name})
+
+
+@pytest.mark.parametrize("evidence", ["optimizer", "weights", "model", "settings", "plugin"])
+def test_missing_evidence_of_any_repeat_is_found(files, evidence):
+    name = f"evidence/repeat-1/{evidence}.json"
+    assert "files" in failed({n: c for n, c in files.items() if n != name})
+
+
+@pytest.mark.parametrize(
+    "name", ["more.txt", "evidence/repeat-2/optimizer.json", "evidence/repeat-0/x.pkl"]
+)
+def test_a_file_that_no_run_has_is_found(files, name):
+    assert failed(files | {name: b"{}"}) == ["files"]
+
+
+def test_a_plugin_file_that_was_not_loaded_is_found(files):
+    assert failed(files | {"plugin/extra.py": b""}) == ["plugin", "audit"]
+
+
+def test_a_changed_plugin_file_is_found(files):
+    assert failed(files | {"plugin/kernels/fused.py": b"FAST = None\n"}) == ["plugin", "audit"]
+
+
+def test_a_changed_system_in_the_record_is_found(record):
+    def upgrade(data):
+        data["system"]["cpu"]["model"] = "Better CPU"
+
+    forged = builders.edited(record, upgrade)
+    found = failed(builders.run_files(record) | {"record.json": pretty_bytes(forged)})
+    assert found == ["copies"]
+
+
+def test_a_faster_number_is_found(record):
+    def faster(data):
+        data["result"]["tokens_per_second"] *= 1.001
+
+    assert failed(forge(record, faster)) == ["recomputation"]
+
+
+def finding(data, rule):
+    return next(f for f in data["audit"]["findings"] if f["id"] == rule)
+
+
+def unobserved():
+    return ["W1", "E1", "E2", "E3", "P1", "P2", "O2", "G1", "K1", "K2", "N1", "N2"]
+
+
+@pytest.mark.parametrize("rule", unobserved())
+@pytest.mark.parametrize("status", ["pass", "not_applicable", "note"])
+def test_a_forged_outcome_of_a_rule_nobody_observed_is_found(record, rule, status):
+    def forged(data):
+        finding(data, rule)["status"] = status
+
+    assert "audit" in failed(forge(record, forged))
+
+
+def test_a_forged_consistent_verdict_is_found(record):
+    def forged(data):
+        data["audit"]["verdict"] = "CONSISTENT"
+
+    assert failed(forge(record, forged)) == ["verdict"]
+
+
+def test_forging_every_finding_along_with_the_verdict_is_found(record):
+    def forged(data):
+        for one in data["audit"]["findings"]:
+            one["status"] = "pass"
+        data["audit"]["verdict"] = "CONSISTENT"
+
+    assert failed(forge(record, forged)) == ["audit"]
+
+
+def test_a_blocking_rule_made_a_note_is_found(record):
+    def forged(data):
+        finding(data, "W1")["level"] = "note"
+
+    assert "audit" in failed(forge(record, forged))
+
+
+def test_a_rule_left_out_is_found(record):
+    def forged(data):
+        data["audit"]["findings"].remove(finding(data, "W1"))
+
+    assert "audit" in failed(forge(record, forged))
+
+
+def test_an_invented_rule_is_found(record):
+    def forged(data):
+        data["audit"]["findings"].append({**finding(data, "P3"), "id": "Z9"})
+
+    assert "audit" in failed(forge(record, forged))
+
+
+@pytest.mark.parametrize("rule", ["P3", "T3"])
+def test_context_may_be_added_to_a_note(record, rule):
+    def noted(data):
+        finding(data, rule).update(status="note", observer="supervisor", message="steal 1 %")
+
+    assert failed(forge(record, noted)) == []
+
+
+@pytest.mark.parametrize("rule", ["O1", "T1", "T2", "S1"])
+@pytest.mark.parametrize("field", ["message", "measured", "status"])
+def test_an_edited_observed_finding_is_found(record, rule, field):
+    def forged(data):
+        finding(data, rule)[field] = "fail" if field == "status" else "99 parameters"
+
+    assert "audit" in failed(forge(record, forged))
+
+
+def test_bad_evidence_behind_a_pass_is_found_in_any_repeat(files):
+    for n in range(2):
+        name = f"evidence/repeat-{n}/optimizer.json"
+        said = json.loads(files[name]) | {"step_is_torchs": False}
+        assert failed(files | {name: json.dumps(said).encode()}) == ["audit"]
+
+
+def test_evidence_of_fewer_steps_than_the_window_is_found(files):
+    name = "evidence/repeat-0/optimizer.json"
+    said = json.loads(files[name]) | {"steps_expected": 3, "steps_min": 3, "steps_max": 3}
+    assert failed(files | {name: json.dumps(said).encode()}) == ["audit"]
+
+
+def test_disagreeing_clocks_behind_a_pass_are_found(record):
+    def stretch(data):
+        worker = data["timing"]["repeats"][0]["fence_worker_ns"]
+        worker[-1] += 10**9
+        headline = data["timing"]["headline_repeat"]
+        data["timing"].update(data["timing"]["repeats"][headline])
+
+    assert failed(forge(record, stretch)) == ["audit"]
+
+
+def test_a_lack_of_fences_behind_a_pass_is_found(record):
+    def starve(data):
+        data["timing"]["repeats"][1]["starved_steps"] = 3
+        data["timing"].update(data["timing"]["repeats"][data["timing"]["headline_repeat"]])
+
+    assert failed(forge(record, starve)) == ["audit"]
+
+
+def test_limits_left_out_of_the_audit_are_found(record):
+    def forged(data):
+        data["audit"]["limits"].pop()
+
+    assert failed(forge(record, forged)) == ["audit"]
+
+
+def test_another_version_of_the_rules_is_found(record):
+    def forged(data):
+        data["rules_version"] = "0"
+
+    assert failed(forge(record, forged)) == ["audit"]
+
+
+def test_a_claimed_reproduction_is_found(record):
+    def forged(data):
+        claim = {"bundle_id": "0", "run_id": "0", "tokens_per_second": 1, "difference_percent": 0}
+        data["audit"]["reproductions"].append(claim)
+
+    assert failed(forge(record, forged)) == ["audit"]
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"effective": "FP32", "how": "measured"},
+        {"effective": "BF16"},
+        {"how": "measured"},
+        {"bits": {"forward_min": 8.0}},
+    ],
+)
+def test_an_effective_precision_nobody_measured_is_found(record, claim):
+    def forged(data):
+        data["precision"].update(claim)
+        bits = dict.fromkeys(
+            ("forward_min", "gradient_min", "honest_forward_min", "honest_gradient_min")
+        )
+        data["precision"]["bits"] = bits | claim.get("bits", {})
+
+    assert failed(forge(record, forged)) == ["precision"]
+
+
+def test_hidden_changes_to_the_model_are_found(files):
+    name = "evidence/repeat-0/model.json"
+    said = {"before": {"norm": "RMSNorm"}, "after": {"norm": "Identity"}}
+    assert failed(files | {name: json.dumps(said).encode()}) == ["diff"]
+
+
+def test_another_reference_is_said_so(record):
+    def forged(data):
+        data["reference_digest"] = "0" * 64
+
+    verification = verify_bundle(from_files(with_manifest(forge(record, forged))))
+    check = next(check for check in verification.checks if not check.ok)
+    assert (check.name, "another reference" in check.message) == ("reference", True)
+
+
+def test_signatures_are_reported_as_unchecked(files):
+    checks = verify_bundle(from_files(with_manifest(files) | {"SIGNATURES/a.sig": b"x"})).checks
+    assert checks[-1].ok
+    assert "checks none" in checks[-1].message
