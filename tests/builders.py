@@ -23,7 +23,9 @@ from llmb.records.finding import Audit
 from llmb.records.run_record import FileDigest, RepeatTiming, RunRecord
 from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescription
 from llmb.reference import pins
+from llmb.reference.shapes import LlamaShape
 from llmb.submission.manifest import with_manifest
+from llmb.workloads import arithmetic
 
 PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
 LLAMA_SHAPES: dict[str, int | float | None] = {
@@ -189,24 +191,26 @@ def _system() -> SystemDescription:
 
 
 def _ceiling(slower: float) -> run_record.Ceiling:
+    seconds = {"forward": 1e-3, "grad_input": 2e-3, "grad_weight": 3e-3}
     gemms = tuple(
         run_record.GemmCeiling(
-            name="q_proj",
+            name=gemm.name,
             direction=direction,
-            m=2048,
-            k=3200,
-            n=3200,
-            count=12,
-            best_s=slower * seconds,
+            m=TOKENS_PER_STEP,
+            k=gemm.k,
+            n=gemm.n,
+            count=gemm.count,
+            best_s=slower * best_s,
         )
-        for direction, seconds in (("forward", 1e-3), ("grad_input", 2e-3), ("grad_weight", 3e-3))
+        for gemm in arithmetic.gemms(LlamaShape())
+        for direction, best_s in seconds.items()
     )
-    flops = 3 * 2 * 2048 * 3200 * 3200 * 12
+    flops = sum(2 * g.m * g.k * g.n * g.count for g in gemms)
     return run_record.Ceiling(
         precision="BF16",
-        tokens=2048,
+        tokens=TOKENS_PER_STEP,
         gemms=gemms,
-        flops_per_second=flops / (12 * slower * 6e-3),
+        flops_per_second=flops / sum(g.best_s * g.count for g in gemms),
         memory_bytes_per_second=1e11,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb.records.finding import Audit, Finding, Level, Status, Verdict
@@ -72,6 +72,11 @@ def complete(observed: Iterable[Finding]) -> Audit:
         findings=tuple(findings),
         limits=LIMITS,
     )
+
+
+def worst(findings: Sequence[Finding]) -> Finding:
+    """Return the first failing finding of one rule over all repeats, or else the first."""
+    return next((finding for finding in findings if finding.status is Status.FAIL), findings[0])
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:

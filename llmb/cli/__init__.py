@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from llmb import __version__
+from llmb.cli.text import printable
 from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError
 
 #: Command -> (module, help line). A test holds the help lines to the commands' own.
@@ -69,7 +70,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except LlmbError as error:
-        click.echo(f"llmb: {error}", err=True)
+        click.echo(f"llmb: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("llmb: interrupted", err=True)

@@ -10,7 +10,7 @@ import click
 from llmb.cli.text import printable
 
 
-@click.command("package-submission")
+@click.command("package-submission", short_help="Make a submission bundle of finished runs.")
 @click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=Path)
 @click.option("--submitter", required=True, help="Who hands in; becomes a folder name.")
 @click.option("--system", required=True, help="What it was run on; becomes a folder name.")

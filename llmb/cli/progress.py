@@ -154,7 +154,9 @@ class Plain:
             self._write(f"{self._label}: {message.name}")
         elif isinstance(message, Tick):
             rate = self._rate.after(message)
-            if clock.now_ns() - self._last_ns > self._EVERY_NS:
+            if message.index == 0:
+                self._write(f"{self._label}: first step done")
+            elif clock.now_ns() - self._last_ns > self._EVERY_NS:
                 self._write(f"{self._label}: step {message.index + 1} of {self._steps}  {rate}")
 
     def _write(self, text: str) -> None:

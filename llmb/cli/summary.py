@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RunRecord
 
@@ -52,6 +53,7 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "peak memory", _bytes(result.peak_memory_bytes)
     energy = result.energy
     yield "energy", f"{energy.tokens_per_joule:.3f} tokens/J" if energy else NOT_MEASURED
+    yield "host", _host(record)
     yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
 
 
@@ -84,6 +86,21 @@ def _mfu(record: RunRecord) -> str:
     if mfu is None:
         return f"{NOT_MEASURED} (no datasheet peak is known for this device)"
     return f"{mfu.value:.1%} of {mfu.peak_flops / 1e12:,.0f} TFLOP/s ({mfu.peak_source})"
+
+
+def _host(record: RunRecord) -> str:
+    before, after = record.system.load_before, record.system.load_after
+    share, timing = steal_share(before, after), record.timing
+    parts = [f"load {_or_not(before.load_1min)} before, {_or_not(after.load_1min)} after"]
+    parts.append(f"steal {'not measured' if share is None else f'{share:.1%}'}")
+    if timing.cpu_s is not None:
+        cores = timing.cpu_s / ((timing.stop_ns - timing.start_ns) / 1e9)
+        parts.append(f"{cores:.2f} of {record.system.cpu.usable_cores} cores busy in the window")
+    return ", ".join(parts)
+
+
+def _or_not(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:g}"
 
 
 def _bytes(value: int | None) -> str:

@@ -12,7 +12,7 @@ import click
 from llmb.cli.text import printable
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check a bundle: integrity, schema, every derived number.")
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, type=Path)
 @click.option(
     "--all",

@@ -17,9 +17,11 @@ from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescrip
 def load() -> HostLoad:
     """Read what else the host is doing."""
     frequency = psutil.cpu_freq()
+    times = psutil.cpu_times()
     return HostLoad(
         load_1min=round(psutil.getloadavg()[0], 2),
-        steal_s=getattr(psutil.cpu_times(), "steal", None),
+        steal_s=getattr(times, "steal", None),
+        total_cpu_s=sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0),
         throttled_periods=_throttled_periods(),
         frequency_mhz=frequency.current if frequency else None,  # type: ignore[redundant-expr]  # None in some VMs
     )

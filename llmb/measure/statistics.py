@@ -51,7 +51,7 @@ def confidence_interval(
     Block bootstrap: repeats are resampled, then the fence blocks within each; the statistic is the
     lower median over repeats. With few blocks a plain percentile interval is too narrow, so its
     level is widened as by Student's t ("expanded percentile interval", Hesterberg 2015,
-    "What Teachers Should Know About the Bootstrap", section 4.6).
+    "What Teachers Should Know About the Bootstrap").
     """
     measured = [blocks(timing) for timing in repeats]
     count = sum(map(len, measured))

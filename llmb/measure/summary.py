@@ -91,6 +91,16 @@ def _energy(timing: Timing, tokens: int, meter: EnergyMeter | None) -> Energy | 
     )
 
 
+def steal_share(before: HostLoad, after: HostLoad) -> float | None:
+    """Return the share of CPU time between two readings that the hypervisor gave to others."""
+    if before.steal_s is None or after.steal_s is None:
+        return None
+    if before.total_cpu_s is None or after.total_cpu_s is None:
+        return None
+    total = after.total_cpu_s - before.total_cpu_s
+    return (after.steal_s - before.steal_s) / total if total > 0 else None
+
+
 def warnings_of(
     timing: Timing, result: Result, before: HostLoad, after: HostLoad, cores: int
 ) -> tuple[str, ...]:
@@ -110,10 +120,9 @@ def warnings_of(
         found.append(f"short window: {seconds:.1f} s; use more --timed-steps for a steadier figure")
     if before.load_1min is not None and before.load_1min > cores / 2:
         found.append(f"the host was busy before the run: load {before.load_1min} on {cores} cores")
-    if before.steal_s is not None and after.steal_s is not None:
-        share = (after.steal_s - before.steal_s) / (seconds * cores)
-        if share > _STEAL_SHARE:
-            found.append(f"the hypervisor gave {share:.0%} of the CPU time to others")
+    share = steal_share(before, after)
+    if share is not None and share > _STEAL_SHARE:
+        found.append(f"the hypervisor gave {share:.0%} of the CPU time to others")
     if before.throttled_periods != after.throttled_periods:
         found.append("the container's CPU quota stopped the run at times")
     if timing.starved_steps:

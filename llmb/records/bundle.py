@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import members, strict_json
-from llmb.records.canonical import as_json, canonical_bytes
+from llmb.records.canonical import canonical_bytes
 from llmb.records.run_record import SCHEMA, RunRecord
 
 BUNDLE_SCHEMA = "llmb.bundle/1"
@@ -138,7 +138,8 @@ def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
         raise BundleRefusedError(
             f"{name!r}: {_field(first['loc'])}: {first['msg']}{more}"
         ) from None
-    path = _difference(data, as_json(value), ())
+    # Only what was in the data: a field that a later version adds must not break old records.
+    path = _difference(data, value.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
     if path is not None:
         raise BundleRefusedError(f"{name!r}: {_field(path)} is not in the form llmb writes")
     return value

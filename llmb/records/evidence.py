@@ -5,6 +5,7 @@ from __future__ import annotations
 from llmb.config import Frozen
 from llmb.records.run_record import ClosedComponent, DeclaredPatch, FileDigest
 
+EVIDENCE_FOLDER = "evidence"
 #: File names within ``evidence/repeat-<n>/``.
 OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES = (
     "optimizer.json",
@@ -14,6 +15,11 @@ OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES = (
     "plugin.json",
     "fences.safetensors",
 )
+
+
+def path(repeat: int, name: str) -> str:
+    """Return where evidence ``name`` of a repeat lies within a run directory or bundle."""
+    return f"{EVIDENCE_FOLDER}/repeat-{repeat}/{name}"
 
 
 class ParameterGroup(Frozen):

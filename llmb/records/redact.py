@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,9 +26,14 @@ def redact_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_paths(text: str) -> str:
-    """Return ``text`` with the interpreter's prefix, the present and the home folder shortened."""
-    places = ((Path(sys.prefix), "<python>"), (Path.cwd(), "<cwd>"), (Path.home(), "~"))
+    """Return ``text`` with the places of this machine shortened: interpreter, cwd, home, tmp."""
+    places = (
+        (Path(sys.prefix), "<python>"),
+        (Path.cwd(), "<cwd>"),
+        (Path.home(), "~"),
+        (Path(tempfile.gettempdir()), "<tmp>"),
+    )
     for place, name in places:
-        if len(place.parts) > 1:
+        if len(place.parts) > 1:  # never the root
             text = text.replace(str(place), name)
     return text

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import IO
 
 from llmb.errors import RunFailedError, UsageError
+from llmb.records.evidence import EVIDENCE_FOLDER
 from llmb.records.redact import redact_paths
 
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
-PLUGIN_FOLDER, EVIDENCE_FOLDER = "plugin", "evidence"
+PLUGIN_FOLDER = "plugin"
 #: Given back when the disk is full, so that the reason can still be written down.
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 * 1024
 

@@ -41,6 +41,8 @@ class HostLoad(Frozen):
     load_1min: float | None
     #: CPU time the hypervisor gave to others since boot, in seconds.
     steal_s: float | None
+    #: All CPU time since boot, idle included, over all cores: what ``steal_s`` is a share of.
+    total_cpu_s: float | None = None
     #: Times the container's CPU quota stopped it since it started.
     throttled_periods: int | None
     #: Present clock of the first core.

@@ -18,7 +18,7 @@ from llmb.records.run_directory import (
     SYSTEM,
 )
 from llmb.records.run_record import PrecisionFacts, RunRecord
-from llmb.submission.rejudge import PLUGIN_PREFIX, evidence_path
+from llmb.submission.rejudge import PLUGIN_PREFIX
 
 _ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
 _OF_EACH_REPEAT = (
@@ -41,7 +41,7 @@ def faults(names: Iterable[str], record: RunRecord) -> list[str]:
     """Return what a bundle with files ``names`` has too little or too much for ``record``."""
     present = set(names)
     repeats = range(len(record.timing.repeats))
-    required = [*_ALWAYS, *(evidence_path(n, file) for n in repeats for file in _OF_EACH_REPEAT)]
+    required = [*_ALWAYS, *(evidence.path(n, file) for n in repeats for file in _OF_EACH_REPEAT)]
     missing = [f"{name} is missing" for name in required if name not in present]
     beside = {n for n in present if n != MANIFEST and not n.startswith(SIGNATURES)}
     strange = sorted(n for n in beside if not is_known(n) or _repeat_of(n) not in {None, *repeats})

@@ -99,7 +99,7 @@ def confidence_interval(
 
     Two-stage bootstrap (repeats, then fence blocks within each) of the lower median, with the
     expanded percentile interval of Hesterberg, "What Teachers Should Know About the Bootstrap",
-    2015, section 5.3: percentiles widened as Student's t is wider than the normal distribution.
+    2015: percentiles widened as Student's t is wider than the normal distribution.
     """
     n = sum(map(len, per_repeat))
     if n < 2 or not all(per_repeat):

@@ -27,6 +27,7 @@ _OFFICIAL: dict[str, Shapes] = {
     }
 }
 _OFFICIAL_TIMED_STEPS = 50
+_NEEDED = {name for name, size in _OFFICIAL["llama-1.4b"].items() if isinstance(size, int)}
 
 
 def compare_workload(record: RunRecord, comparison: Comparison) -> None:
@@ -105,6 +106,19 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect(f"{field}.precision", ceiling.precision, record.config.precision.name)
         rate = _attained(ceiling)
         comparison.expect(f"{field}.flops_per_second", ceiling.flops_per_second, rate)
+        tokens = record.workload.tokens_per_step
+        comparison.expect(f"{field}.tokens", ceiling.tokens, tokens)
+        done = sum(2 * g.m * g.k * g.n * g.count for g in ceiling.gemms)
+        comparison.expect(f"{field}.gemms", done, tokens * _weight_flops(record))
+
+
+def _weight_flops(record: RunRecord) -> int:
+    """Return FLOPs per token of the weight products alone: what a ceiling is measured on."""
+    sizes = {k: v for k, v in record.workload.shapes.items() if isinstance(v, int)}
+    if not _NEEDED <= sizes.keys() or sizes["num_attention_heads"] < 1:
+        return 0  # not shapes at all, which has been noted already
+    layers = sizes["num_hidden_layers"] * sum(_layer_matrices(sizes).values())
+    return 6 * (layers + sizes["hidden_size"] * sizes["vocab_size"])
 
 
 def _attained(ceiling: Ceiling) -> float | str:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from llmb.audit import optimizer, rules, sources, time
+from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
 from llmb.records import evidence
 from llmb.records.bundle import Bundle, parse_model
 from llmb.records.finding import Audit, Finding, Level, Status
-from llmb.records.run_directory import EVIDENCE_FOLDER, PLUGIN_FOLDER
+from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
 from llmb.reference import pins
 
 PLUGIN_PREFIX = f"{PLUGIN_FOLDER}/"
+_Kind = TypeVar("_Kind", bound=Frozen)
 _CONTEXT = {Status.NOTE, Status.NOT_OBSERVED, Status.NOT_APPLICABLE}
 
 
-def evidence_path(repeat: int, file: str) -> str:
-    """Return the path of evidence ``file`` of ``repeat`` within a run directory."""
-    return f"{EVIDENCE_FOLDER}/repeat-{repeat}/{file}"
+def load(bundle: Bundle, repeat: int, file: str, kind: type[_Kind]) -> _Kind:
+    """Return evidence ``file`` of ``repeat`` as a ``kind``.
+
+    Raises:
+        BundleRefusedError: it is missing, or not what this llmb writes.
+    """
+    path = evidence.path(repeat, file)
+    return parse_model(kind, bundle.json(path), path)
 
 
 def plugin_digests(bundle: Bundle) -> tuple[FileDigest, ...]:
@@ -43,12 +51,14 @@ def judge(bundle: Bundle, record: RunRecord) -> Audit:
         BundleRefusedError: evidence is missing, or not what this llmb writes.
     """
     repeats = record.timing.repeats
+    if not repeats:
+        raise BundleRefusedError("the record has no repeat to judge")
     try:
         t1, t2 = time.judge_clocks(repeats), time.judge_fences(repeats)
     except (KeyError, ValueError):
         raise BundleRefusedError("the fences of the record do not span its window") from None
-    o1 = _worst([_judge_optimizer(bundle, record, n) for n in range(len(repeats))])
-    s1 = _worst([_judge_sources(bundle, n) for n in range(len(repeats))])
+    o1 = rules.worst([_judge_optimizer(bundle, record, n) for n in range(len(repeats))])
+    s1 = rules.worst([_judge_sources(bundle, n) for n in range(len(repeats))])
     return rules.complete([o1, t1, *t2, s1])
 
 
@@ -84,8 +94,8 @@ def _statuses(findings: Sequence[Finding]) -> str:
 
 
 def _judge_optimizer(bundle: Bundle, record: RunRecord, n: int) -> Finding:
-    path = evidence_path(n, evidence.OPTIMIZER)
-    seen = parse_model(evidence.OptimizerEvidence, bundle.json(path), path)
+    path = evidence.path(n, evidence.OPTIMIZER)
+    seen = load(bundle, n, evidence.OPTIMIZER, evidence.OptimizerEvidence)
     repeat = record.timing.repeats[n]
     if seen.steps_expected < repeat.warmup_steps + repeat.timed_steps:
         raise BundleRefusedError(f"{path!r} is of fewer steps than the window has")
@@ -93,13 +103,7 @@ def _judge_optimizer(bundle: Bundle, record: RunRecord, n: int) -> Finding:
 
 
 def _judge_sources(bundle: Bundle, n: int) -> Finding:
-    path = evidence_path(n, evidence.PLUGIN)
-    seen = parse_model(evidence.PluginEvidence, bundle.json(path), path)
+    seen = load(bundle, n, evidence.PLUGIN, evidence.PluginEvidence)
     # Whether the run's reference was this one is a check of its own (``verify``).
     pinned = pins.pinned_digests()
     return sources.judge(seen.files, plugin_digests(bundle), pinned, pinned)
-
-
-def _worst(findings: Sequence[Finding]) -> Finding:
-    """Return the first failing finding, or else the first: one finding for all repeats."""
-    return next((finding for finding in findings if finding.status is Status.FAIL), findings[0])

@@ -9,8 +9,7 @@ from pathlib import Path
 from llmb.audit import rules
 from llmb.errors import BundleRefusedError
 from llmb.records import diff, evidence, run_directory
-from llmb.records.bundle import SIGNATURES, Bundle, parse_model, read_bundle
-from llmb.records.canonical import as_json
+from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
 from llmb.records.finding import Status
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.strict_json import same
@@ -104,8 +103,9 @@ def _files(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 
 def _copies(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    for name, part in ((run_directory.AUDIT, record.audit), (run_directory.SYSTEM, record.system)):
-        if not same(bundle.json(name), as_json(part)):
+    whole = bundle.json(run_directory.RECORD)
+    for name, part in ((run_directory.AUDIT, "audit"), (run_directory.SYSTEM, "system")):
+        if not same(bundle.json(name), whole[part]):
             yield f"{name} is not the one in the record"
 
 
@@ -117,6 +117,11 @@ def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     for path in sorted(shown.keys() | listed.keys()):
         if shown.get(path) != listed.get(path):
             yield f"plugin file {path!r} is not the one in the record"
+    stated = (record.plugin.closed_components, record.plugin.declared_patches)
+    for n in range(len(record.timing.repeats)):
+        seen = rejudge.load(bundle, n, evidence.PLUGIN, evidence.PluginEvidence)
+        if stated != (seen.closed_components, seen.declared_patches):
+            yield f"closed components or patches are not those in the evidence of repeat {n}"
 
 
 def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
@@ -146,12 +151,12 @@ def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 
 def _diff(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    model_path = rejudge.evidence_path(0, evidence.MODEL)
-    weights_path = rejudge.evidence_path(0, evidence.WEIGHTS)
-    model = parse_model(evidence.ModelEvidence, bundle.json(model_path), model_path)
-    weights = parse_model(evidence.WeightsEvidence, bundle.json(weights_path), weights_path)
-    if record.diff.model != diff.model_diff(model, weights):
-        yield "the changes to the model are not those in the evidence"
+    for n in range(len(record.timing.repeats)):
+        model = rejudge.load(bundle, n, evidence.MODEL, evidence.ModelEvidence)
+        weights = rejudge.load(bundle, n, evidence.WEIGHTS, evidence.WeightsEvidence)
+        rejudge.load(bundle, n, evidence.SETTINGS, evidence.SettingsEvidence)
+        if record.diff.model != diff.model_diff(model, weights):
+            yield f"the changes to the model are not those in the evidence of repeat {n}"
 
 
 def _reference(bundle: Bundle, record: RunRecord) -> Iterator[str]:
@@ -177,7 +182,7 @@ _AS_IT_SHOULD = {
     "recomputation": "every derived number follows from the raw values",
     "files": "every file of a run is there, and no other",
     "copies": "audit.json and system.json are those in the record",
-    "plugin": "the plugin files are those in the record",
+    "plugin": "files, closed components and patches of the plugin are those in the record",
     "audit": "the evidence supports each finding",
     "verdict": "the verdict follows from the findings",
     "precision": "the effective precision claims nothing that was not observed",

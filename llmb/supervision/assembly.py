@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from llmb import __version__
 from llmb.audit import optimizer as rule_o1
 from llmb.audit import sources as rule_s1
 from llmb.audit import time as rules_t
-from llmb.audit.rules import RULES_VERSION, complete
+from llmb.audit.rules import RULES_VERSION, complete, worst
 from llmb.config import OFFICIAL_TIMED_STEPS, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, summary
@@ -24,7 +24,7 @@ from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
-from llmb.records.finding import Audit, Finding, Status
+from llmb.records.finding import Audit
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
     Ceilings,
@@ -168,18 +168,14 @@ def _topology(config: RunConfig, timing: Timing) -> Topology:
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
     for n, repeat in enumerate(raw.repeats):
         for name, announced in repeat.evidence.items():
-            path = _evidence_path(n, name)
+            path = evidence.path(n, name)
             data = _read(directory.path / path)
             if hashlib.sha256(data).hexdigest() != announced:
                 raise RunFailedError(f"{path} is not what the worker wrote: it was altered")
 
 
-def _evidence_path(repeat: int, name: str) -> str:
-    return f"{run_directory.EVIDENCE_FOLDER}/repeat-{repeat}/{name}"
-
-
 def _load(directory: RunDirectory, repeat: int, name: str, kind: type[E]) -> E:
-    path = _evidence_path(repeat, name)
+    path = evidence.path(repeat, name)
     try:
         return kind.model_validate_json(_read(directory.path / path))
     except ValidationError as error:
@@ -226,7 +222,7 @@ def _audit(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Au
     optimizers = [
         rule_o1.judge(
             _load(directory, n, evidence.OPTIMIZER, evidence.OptimizerEvidence),
-            _evidence_path(n, evidence.OPTIMIZER),
+            evidence.path(n, evidence.OPTIMIZER),
         )
         for n in count
     ]
@@ -243,12 +239,6 @@ def _audit(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Au
             worst(shown_and_pinned),
         ]
     )
-
-
-def worst(findings: Iterable[Finding]) -> Finding:
-    """Return the first failing finding of one rule over all repeats, or else the first."""
-    every = list(findings)
-    return next((finding for finding in every if finding.status is Status.FAIL), every[0])
 
 
 def _diff(raw: Raw, directory: RunDirectory) -> Diff:

@@ -184,7 +184,7 @@ def test_a_damaged_neighbour_is_named(run, output, tmp_path):
     (path / "log.txt").write_text("edited")
     other = builders.make_record(1, run_id="f" * 32)
     second = builders.write(tmp_path / "two", builders.run_files(other))
-    with pytest.raises(BundleRefusedError, match="already in .* is damaged"):
+    with pytest.raises(BundleRefusedError, match=r"already in .* is damaged"):
         package([second], "Acme", "box", output)
 
 

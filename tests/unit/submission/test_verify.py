@@ -64,16 +64,12 @@ FREE = {"log.txt", "model.diff", "settings.diff", "sources.diff"}
 
 def test_a_changed_file_under_a_new_manifest_is_still_found(files):
     for name in sorted(files.keys() - FREE):
-        if name.endswith(("settings.json", "system.json")):
-            continue
-        changed = files[name].replace(b"1", b"2").replace(b"\n", b" \n").replace(b"A", b"B")
-        if name.endswith(".json"):
-            changed = files[name][:-2] + b',"forged":1}\n'
+        more = b',"forged":1}\n' if name.endswith(".json") else b"#\n"
+        changed = files[name].rstrip().rstrip(b"}") + more
         try:
-            found = failed(files | {name: changed})
+            assert failed(files | {name: changed}), name
         except BundleRefusedError:
-            continue
-        assert found, name
+            assert name == "record.json"  # nothing can be checked without one
 
 
 @pytest.mark.parametrize("name", ["audit.json", "system.json", "log.txt", "plugin/__init__.py"])
@@ -213,11 +209,18 @@ def test_disagreeing_clocks_behind_a_pass_are_found(record):
 
 
 def test_a_lack_of_fences_behind_a_pass_is_found(record):
-    def starve(data):
-        data["timing"]["repeats"][1]["starved_steps"] = 3
-        data["timing"].update(data["timing"]["repeats"][data["timing"]["headline_repeat"]])
+    def drop(data):
+        for field in ("fence_ns", "fence_worker_ns", "fence_steps"):
+            del data["timing"]["repeats"][1][field][2]
 
-    assert failed(forge(record, starve)) == ["audit"]
+    assert "audit" in failed(forge(record, drop))
+
+
+def test_no_repeats_at_all_is_found_and_no_crash(record):
+    def forged(data):
+        data["timing"]["repeats"] = []
+
+    assert {"recomputation", "audit"} <= set(failed(forge(record, forged)))
 
 
 def test_limits_left_out_of_the_audit_are_found(record):
@@ -266,6 +269,14 @@ def test_hidden_changes_to_the_model_are_found(files):
     name = "evidence/repeat-0/model.json"
     said = {"before": {"norm": "RMSNorm"}, "after": {"norm": "Identity"}}
     assert failed(files | {name: json.dumps(said).encode()}) == ["diff"]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_hidden_closed_component_or_patch_is_found(files, n):
+    name = f"evidence/repeat-{n}/plugin.json"
+    patch = [{"target": "torch.optim.*", "reason": "speed"}]
+    said = json.loads(files[name]) | {"declared_patches": patch}
+    assert failed(files | {name: json.dumps(said).encode()}) == ["plugin"]
 
 
 def test_another_reference_is_said_so(record):
