@@ -115,7 +115,7 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
 def _weight_flops(record: RunRecord) -> int:
     """Return FLOPs per token of the weight products alone: what a ceiling is measured on."""
     sizes = {k: v for k, v in record.workload.shapes.items() if isinstance(v, int)}
-    if not _NEEDED <= sizes.keys() or sizes["num_attention_heads"] < 1:
+    if not sizes.keys() >= _NEEDED or sizes["num_attention_heads"] < 1:
         return 0  # not shapes at all, which has been noted already
     layers = sizes["num_hidden_layers"] * sum(_layer_matrices(sizes).values())
     return 6 * (layers + sizes["hidden_size"] * sizes["vocab_size"])

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
 
+import llmb
 import llmb.errors
 from llmb.config import WorkerAddress, child_environment, worker_address
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
@@ -29,6 +30,16 @@ from llmb.plugin.builtin import host
 from llmb.wire import messages
 from llmb.wire.messages import Failure, Hello, Message
 
+#: ``python -m`` would look in the working folder first, and a child started there could run another
+#: llmb than its supervisor. This one is found where the supervisor found it.
+_BOOT = """
+import runpy, sys
+module, root = sys.argv[1:]
+sys.path = [place for place in sys.path if place]
+sys.path[:0] = [] if root in sys.path else [root]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+_ROOT = Path(llmb.__file__).resolve().parent.parent
 _MAX_LINE = 16 * 2**20
 _CONNECT_S = 60.0
 _EXIT_S = 5.0
@@ -143,7 +154,7 @@ class Child:
     """A child process with its channel; leaving the context ends it, whatever it is doing."""
 
     def __init__(self, module: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
-        """Start ``python -m module``; its stdout and stderr go to ``log``.
+        """Start ``module`` as a process; its stdout and stderr go to ``log``.
 
         The child is the leader of a session of its own: Ctrl-C reaches the supervisor alone, which
         then ends the child and all its descendants.
@@ -159,7 +170,7 @@ class Child:
         self._listener.bind(address.socket_path)
         self._listener.listen(1)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, "-c", _BOOT, module, str(_ROOT)],
             env=child_environment(address, environment),
             stdin=subprocess.DEVNULL,
             stdout=log,
