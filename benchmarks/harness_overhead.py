@@ -19,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from paired import alternate, report
@@ -84,7 +85,7 @@ def shares(steps: int) -> None:
     from llmb.reference.optimizer import build_adamw
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
-    from llmb.wire.channel import Channel
+    from llmb.wire.channel import Channel, ChannelClosedError
     from llmb.wire.messages import StepOrder, Stop, Tick
     from llmb.worker import StepStream, fence
 
@@ -95,8 +96,9 @@ def shares(steps: int) -> None:
     supervisor.send(Stop(steps=steps))
 
     def drain() -> None:
-        while supervisor.receive() is not None:
-            pass
+        with suppress(ChannelClosedError):
+            while supervisor.receive() is not None:
+                pass
 
     threading.Thread(target=drain, daemon=True).start()
     shape, backend = LlamaShape(), CpuBackend()

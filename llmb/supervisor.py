@@ -45,6 +45,10 @@ class Display(Protocol):
         """Show that a stream of at most ``steps`` steps begins."""
         ...
 
+    def note(self, text: str) -> None:
+        """Show something the user should know before waiting for it."""
+        ...
+
     def message(self, message: Phase | Tick | Fence | None) -> None:
         """Show what a worker reports; None when a moment has passed without a report."""
         ...
@@ -112,6 +116,9 @@ def _run(
 ) -> Finished:
     line = Line(workload, negotiated, directory, display)
     directory.log(negotiated.log)
+    if not negotiated.config.precision.native:
+        slow = negotiated.config.precision.name
+        display.note(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
     load_before = host.load()
     search = None
     config = negotiated.config

@@ -29,7 +29,7 @@ def judge(
         level=Level.BLOCK,
         status=Status.FAIL if faults else Status.PASS,
         observer="supervisor",
-        measured=f"{len(loaded)} plugin files, {len(reference)} reference files",
+        measured=f"{len(loaded)} plugin files, and the reference",
         honest="every digest equal",
         basis="fixed",
         message="; ".join(faults[:3]) if faults else "plugin sources and reference are as shown",

@@ -36,6 +36,9 @@ class Quiet:
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Show nothing."""
 
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
     def message(self, message: Phase | Tick | Fence | None) -> None:
         """Show nothing."""
 
@@ -61,6 +64,8 @@ class Rate:
 class Live:
     """One line that redraws itself."""
 
+    _EVERY_NS = 200_000_000  # a redraw takes a few milliseconds of the supervisor's time
+
     def __init__(self, console: Console) -> None:
         """Draw on ``console``."""
         self._progress = Progress(
@@ -78,6 +83,7 @@ class Live:
         self._task: TaskID | None = None
         self._rate = Rate(0)
         self._label = ""
+        self._drawn_ns = 0
 
     def __enter__(self) -> Live:
         """Begin drawing."""
@@ -102,6 +108,10 @@ class Live:
         self._rate, self._label = Rate(tokens_per_step), label
         self._begin(label, steps)
 
+    def note(self, text: str) -> None:
+        """Write a note above the line."""
+        self._progress.console.print(f"note: {text}", style="yellow")
+
     def message(self, message: Phase | Tick | Fence | None) -> None:
         """Show a step, a phase of the worker, or that time passes."""
         assert self._task is not None
@@ -110,7 +120,10 @@ class Live:
             self._progress.update(self._task, description=name, refresh=True)
         elif isinstance(message, Tick):
             rate = self._rate.after(message)
-            self._progress.update(self._task, completed=message.index + 1, rate=rate)
+            due = clock.now_ns() - self._drawn_ns > self._EVERY_NS
+            self._progress.update(self._task, completed=message.index + 1, rate=rate, refresh=due)
+            if due:
+                self._drawn_ns = clock.now_ns()
         elif message is None:
             self._progress.refresh()
 
@@ -147,6 +160,10 @@ class Plain:
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Remember what the steps belong to."""
         self._rate, self._label, self._steps = Rate(tokens_per_step), label, steps
+
+    def note(self, text: str) -> None:
+        """Write a note."""
+        self._write(f"note: {text}")
 
     def message(self, message: Phase | Tick | Fence | None) -> None:
         """Write a phase at once, and steps at most every ten seconds."""

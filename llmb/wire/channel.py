@@ -41,7 +41,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 _ROOT = Path(llmb.__file__).resolve().parent.parent
 _MAX_LINE = 16 * 2**20
-_CONNECT_S = 60.0
+_CONNECT_S = 300.0  # importing torch from a cold network file system takes minutes
 _EXIT_S = 5.0
 _FAREWELL_S = 0.2
 M = TypeVar("M")
