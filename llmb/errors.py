@@ -62,3 +62,13 @@ class RequirementError(LlmbError):
     """A required condition of a comparison is not met."""
 
     exit_code = 7
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether ``error`` says that memory ran out, on whatever device.
+
+    torch raises a class of its own on accelerators and a plain RuntimeError on the CPU.
+    """
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
+    return named or any(word in str(error).lower() for word in words)

@@ -6,6 +6,7 @@ import torch
 
 from llmb.config import AUTO_DEVICE, FP32, RunConfig, RunRequest
 from llmb.errors import UnavailableError
+from llmb.plugin import discovery
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import PluginOption, resolve
@@ -17,6 +18,7 @@ def probe(channel: Channel) -> None:
     """Answer one probe order, and what the run needs if the plugin is then chosen."""
     order = channel.expect(ProbeOrder)
     plugin = Plugin(order.plugin)
+    discovery.source_root(plugin.module_name)  # no run without sources to show: say so now
     options = plugin.options()
     config = _provisional(order, options)
     try:
@@ -31,7 +33,11 @@ def probe(channel: Channel) -> None:
         Terms(
             environment=plugin.environment_variables(config),
             warmup_steps=plugin.warmup_steps(config),
-            facts={**backend.versions(), **plugin.describe_system(config)},
+            facts={
+                **discovery.torch_extensions(),
+                **backend.versions(),
+                **plugin.describe_system(config),
+            },
             peak=backend.peak_flops(config.precision.name),
         )
     )
@@ -57,13 +63,14 @@ def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunCon
 
 def _usable_backend(plugin: Plugin, config: RunConfig) -> Backend:
     backend = plugin.backend(config)
-    wanted, _, index = config.device.partition(":")
+    wanted = config.device.partition(":")[0]
     if wanted not in (AUTO_DEVICE, backend.device_type):
         raise UnavailableError(f"it drives {backend.device_type!r}, not {config.device!r}")
     if not backend.is_available():
         raise UnavailableError(f"no {backend.device_type} device was found")
     count = len(backend.devices())
-    if index and not (index.isdigit() and int(index) < count):
+    numbered = [f"{backend.device_type}:{number}" for number in range(count)]
+    if config.device not in (AUTO_DEVICE, backend.device_type, *numbered):
         raise UnavailableError(
             f"device {config.device!r}: there are {count} {wanted} devices, numbered from 0"
         )

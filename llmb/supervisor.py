@@ -9,15 +9,16 @@ from __future__ import annotations
 import tempfile
 import uuid
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from llmb import workloads
 from llmb.config import RunConfig, RunRequest
-from llmb.errors import NotEnoughMemoryError
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host, statistics
 from llmb.records.canonical import pretty_bytes
-from llmb.records.run_directory import RunDirectory, check_writable
+from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import BatchTrial, Ceiling, Ceilings, RunRecord, SearchLog
 from llmb.supervision import batch_search, selection
 from llmb.supervision.assembly import Raw, assemble, waivers
@@ -78,10 +79,13 @@ def run(request: RunRequest, output: Path, display: Display) -> Finished:
     label = f"{config.workload}-{config.precision.name}-{config.plugin}"
     directory = RunDirectory(output, created, label)
     try:
-        return _run(request, workload, negotiated, directory, display)
+        return _run(request, workload, negotiated, directory, created, display)
     except KeyboardInterrupt:
         directory.abandon("interrupted by the user")
         raise
+    except LlmbError as error:
+        directory.abandon(str(error))
+        raise type(error)(f"{error} (see {directory.path / LOG})") from error
     except BaseException as error:
         directory.abandon(f"{type(error).__name__}: {error}")
         raise
@@ -112,13 +116,18 @@ def _run(
     workload: Workload,
     negotiated: Negotiated,
     directory: RunDirectory,
+    created: datetime,
     display: Display,
 ) -> Finished:
     line = Line(workload, negotiated, directory, display)
     directory.log(negotiated.log)
+    notes = list(negotiated.notes)
     if not negotiated.config.precision.native:
         slow = negotiated.config.precision.name
-        display.note(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
+        notes.append(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
+    for note in notes:
+        display.note(note)
+        directory.log(note)
     load_before = host.load()
     search = None
     config = negotiated.config
@@ -133,7 +142,7 @@ def _run(
     display.phase("judging and writing the record")
     raw = Raw(
         run_id=uuid.uuid4().hex,
-        created=clock.utc_now(),
+        created=created,
         config=config,
         workload=workload,
         negotiated=negotiated,
@@ -164,13 +173,17 @@ class Line:
         self._directory, self._display = directory, display
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
-        """Return what the device attains; None where torch only emulates the precision."""
+        """Return what the device attains; None where that fails or the precision is emulated."""
         if not config.precision.native:
             return None
         self._say("measuring the device's ceiling")
         seconds = _CALIBRATION_S["debug" if waivers(config) else "official"]
-        with self._directory.child_log() as log:
-            return _calibrate(self._negotiated, config, seconds, log)
+        try:
+            with self._directory.child_log() as log:
+                return _calibrate(self._negotiated, config, seconds, log)
+        except RunFailedError as error:  # the timed window is worth more than its denominator
+            self._directory.log(f"the ceiling was not measured: {error}")
+            return None
 
     def repeat(self, config: RunConfig, number: int) -> Streamed:
         """Return one timed window, from a fresh worker."""

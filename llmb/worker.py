@@ -38,6 +38,7 @@ from llmb.wire.messages import (
     Fence,
     Message,
     Phase,
+    Ready,
     StepOrder,
     Stop,
     Tick,
@@ -76,6 +77,7 @@ def work(channel: Channel) -> None:
     stream = StepStream(channel)
     backend.reset_peak_memory()
     channel.send(Phase(name="training"))
+    channel.send(Ready())
     batches = Batches(config, shape, backend)
     for done in train_loop(model, optimizer, stream, batches.make):
         backend.step_end()

@@ -52,7 +52,7 @@ LIMITS = (
 def complete(observed: Iterable[Finding]) -> Audit:
     """Return the audit of ``observed`` findings; every rule without one is ``not_observed``."""
     findings = list(observed)
-    seen = {finding.id for finding in findings}
+    seen = {(finding.id, finding.level) for finding in findings}
     findings += [
         Finding(
             id=rule.id,
@@ -62,7 +62,7 @@ def complete(observed: Iterable[Finding]) -> Audit:
             message=f"not observed in this version of llmb: {rule.title}",
         )
         for rule in RULES
-        if rule.id not in seen
+        if (rule.id, rule.level) not in seen
     ]
     order = {rule.id: i for i, rule in enumerate(RULES)}
     findings.sort(key=lambda finding: order[finding.id])
@@ -81,12 +81,13 @@ def worst(findings: Sequence[Finding]) -> Finding:
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
     """Return what ``findings`` add up to: the worst of them, and never a silent pass."""
-    blocking = {f.status for f in findings if f.level is Level.BLOCK}
-    every = {f.status for f in findings}
+    every = list(findings)
+    blocking = {f.status for f in every if f.level is Level.BLOCK}
+    statuses = {f.status for f in every}
     if Status.FAIL in blocking:
         return Verdict.INVALID
-    if Status.NOT_OBSERVED in blocking:
+    if Status.NOT_OBSERVED in blocking or not blocking:
         return Verdict.UNVERIFIED
-    if Status.FLAG in every or Status.FAIL in every:
+    if Status.FLAG in statuses or Status.FAIL in statuses:
         return Verdict.FLAGGED
     return Verdict.CONSISTENT

@@ -22,6 +22,8 @@ def judge(
     by_path = {f.path: f.sha256 for f in shown}
     changed |= {f.path for f in loaded if by_path.get(f.path) != f.sha256}
     faults = [f"plugin file {path} is not the one that was loaded" for path in sorted(changed)]
+    if not loaded:
+        faults.append("no file of the plugin was seen loaded")
     unpinned = {name for name in {*reference, *pinned} if reference.get(name) != pinned.get(name)}
     faults += [f"reference/{name} is not the pinned file" for name in sorted(unpinned)]
     return Finding(

@@ -5,8 +5,10 @@ Commands are imported when they are asked for, so that ``llmb --help`` answers a
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 
@@ -77,6 +79,10 @@ def main() -> None:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
         sys.exit(1)
+    except OSError as error:  # everything else was turned into an LlmbError where it happened
+        with suppress(OSError):
+            click.echo(f"llmb: cannot write the output: {error.strerror}", err=True)
+        os._exit(1)  # the interpreter would try to flush once more
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

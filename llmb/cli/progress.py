@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -178,7 +179,8 @@ class Plain:
 
     def _write(self, text: str) -> None:
         self._last_ns = clock.now_ns()
-        self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True)
+        with suppress(OSError):  # a full or closed stderr must not stop a run
+            self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True)
 
 
 def display(*, quiet: bool) -> Quiet | Live | Plain:

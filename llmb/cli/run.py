@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from llmb.errors import UsageError
+from llmb.errors import AuditInvalidError, UsageError
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
@@ -102,6 +102,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.records.canonical import pretty_bytes
+    from llmb.records.finding import Verdict
 
     request = _request(ctx, flags)
     with display(quiet=flags["quiet"]) as shown:
@@ -111,11 +112,16 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     else:
         print_summary(finished.record)
         click.echo(f"\nrun directory: {finished.path}")
+    if finished.record.audit.verdict is Verdict.INVALID:
+        raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
 
 
 def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     from llmb.config import RunRequest, ShapeName
 
+    for name, value in flags.items():
+        if not all(text.isprintable() for text in _texts(value)):
+            raise UsageError(f"--{name.replace('_', '-')} {value!r}: not readable text")
     if flags["preset"] == "debug":
         default = click.core.ParameterSource.DEFAULT
         flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
@@ -127,6 +133,10 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         shape_overrides=shapes,
         **{name: flags[name] for name in same},
     )
+
+
+def _texts(value: object) -> list[str]:
+    return [str(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
 def _options(given: tuple[str, ...]) -> dict[str, str]:

@@ -40,7 +40,8 @@ def print_summary(record: RunRecord) -> None:
 def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     result, config, workload = record.result, record.config, record.workload
     effective = record.precision.effective or "not observed"
-    device = next(iter(record.system.devices), None)
+    devices = record.system.devices
+    device = next((d for d in devices if d.name == config.device), next(iter(devices), None))
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
     yield "precision", f"{record.precision.declared} declared, effective {effective}"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"

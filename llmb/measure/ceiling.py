@@ -18,6 +18,7 @@ from llmb.workloads.arithmetic import Gemm, gemms
 
 Direction = Literal["forward", "grad_input", "grad_weight"]
 _COPY_BYTES = 256 * 2**20  # eight times a large last-level cache
+_COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
 
@@ -72,10 +73,12 @@ def _directions(
 
 
 def _bandwidth(backend: Backend, device: str, budget_s: float) -> float:
-    source = torch.ones(_COPY_BYTES // 4, device=device)
+    free = backend.memory().available_bytes
+    size = _COPY_BYTES if free is None else min(_COPY_BYTES, max(4, free // _COPY_SHARE))
+    source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     best = _best_s(backend, lambda: target.copy_(source), budget_s)
-    return 2 * _COPY_BYTES / best  # one read, one write
+    return 2 * source.nbytes / best  # one read, one write
 
 
 def _best_s(backend: Backend, operation: Callable[[], Tensor], budget_s: float) -> float:

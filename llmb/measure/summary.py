@@ -123,7 +123,8 @@ def warnings_of(
     share = steal_share(before, after)
     if share is not None and share > _STEAL_SHARE:
         found.append(f"the hypervisor gave {share:.0%} of the CPU time to others")
-    if before.throttled_periods != after.throttled_periods:
+    stopped = (before.throttled_periods, after.throttled_periods)
+    if None not in stopped and stopped[0] != stopped[1]:
         found.append("the container's CPU quota stopped the run at times")
     if timing.starved_steps:
         found.append(f"{timing.starved_steps} steps waited for their seed: the figure is too low")

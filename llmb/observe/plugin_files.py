@@ -29,11 +29,12 @@ def closed_components(module_name: str, distribution: str) -> tuple[ClosedCompon
         digest = _file_digest(file, root.folder)
         component = ClosedComponent(
             name=digest.path,
-            version=facts["Version"] if facts else None,
+            version=facts.get("Version") if facts else None,
             sha256=digest.sha256,
             bytes=digest.bytes,
-            where_to_get=(facts and facts["Home-page"]) or f"pip install {distribution}",
-            licence=(facts and (facts["License-Expression"] or facts["License"])) or "not stated",
+            where_to_get=(facts and facts.get("Home-page")) or f"pip install {distribution}",
+            licence=(facts and (facts.get("License-Expression") or facts.get("License")))
+            or "not stated",
         )
         components.append(component)
     return tuple(components)

@@ -28,7 +28,8 @@ def snapshot() -> dict[str, str]:
         "torch.default_dtype": str(torch.get_default_dtype()),
         "torch.num_threads": str(torch.get_num_threads()),
         "torch.num_interop_threads": str(torch.get_num_interop_threads()),
-        "torch.float32_matmul_precision": torch.get_float32_matmul_precision(),
+        # Raises once a plugin has used the newer fp32_precision switches.
+        "torch.float32_matmul_precision": str(_read(torch.get_float32_matmul_precision)),
     }
     env = redact_environment(environment())
     return settings | {f"environment.{name}": value for name, value in env.items()}
@@ -40,15 +41,23 @@ def compare(before: dict[str, str], after: dict[str, str]) -> SettingsEvidence:
 
 
 def _backend_switches() -> Iterator[tuple[str, str]]:
-    modules = [name for name in sys.modules if name.startswith("torch.backends")]
-    for name in sorted(modules):
-        module = sys.modules[name]
-        for attribute in dir(module):
-            if attribute.startswith("_"):
-                continue
-            value = _read(lambda m=module, a=attribute: getattr(m, a))  # type: ignore[misc]
-            if isinstance(value, _SIMPLE):
-                yield f"{name}.{attribute}", str(value)
+    for name in sorted(name for name in sys.modules if name.startswith("torch.backends")):
+        yield from _switches(name, sys.modules[name])
+
+
+def _switches(path: str, holder: object) -> Iterator[tuple[str, str]]:
+    """Yield the simple values of a module of ``torch.backends``, and of the objects in it."""
+    # Some switches are properties of the module's own class; ``fp32_precision`` of some objects is
+    # served by ``__getattr__`` alone and listed nowhere.
+    names = {*dir(holder), *dir(type(holder)), "fp32_precision"}
+    for name in sorted(name for name in names if not name.startswith("_")):
+        value = _read(lambda name=name: getattr(holder, name))  # type: ignore[misc]
+        if isinstance(value, _SIMPLE):
+            yield f"{path}.{name}", str(value)
+        elif type(value).__module__.startswith("torch.backends"):
+            precision = _read(lambda value=value: value.fp32_precision)  # type: ignore[misc]
+            if isinstance(precision, str):
+                yield f"{path}.{name}.fp32_precision", precision
 
 
 def _getters() -> Iterator[tuple[str, str]]:

@@ -52,6 +52,7 @@ class FenceSamples:
         self._places = [
             (p, _places(p, torch.randint(p.numel(), (_SAMPLES,), generator=generator)))
             for p in parameters
+            if p.numel()
         ]
         self._losses: list[Tensor] = []
         self._values: list[Tensor] = []
@@ -62,7 +63,7 @@ class FenceSamples:
         Both come from the device, so all work they depend on has been done when this returns.
         """
         with torch.no_grad():
-            sampled = torch.cat([p[place].float() for p, place in self._places]).cpu()
+            sampled = torch.cat([p[place].float().flatten() for p, place in self._places]).cpu()
         host_loss = loss.float().cpu()
         self._losses.append(host_loss)
         self._values.append(sampled)
@@ -75,5 +76,7 @@ class FenceSamples:
 
 
 def _places(parameter: nn.Parameter, flat: Tensor) -> tuple[Tensor, ...]:
+    if parameter.dim() == 0:  # a scale of a quantised format
+        return ()
     # Indices per dimension, so that a view with any strides is read without a copy.
     return tuple(i.to(parameter.device) for i in torch.unravel_index(flat, parameter.shape))

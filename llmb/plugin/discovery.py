@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,8 @@ class InstalledPlugin:
     module: str
     distribution: str
     version: str
+    #: Why it cannot be used, None if nothing stands against it.
+    fault: str | None = None
 
     @property
     def built_in(self) -> bool:
@@ -37,33 +39,34 @@ class InstalledPlugin:
 def installed() -> tuple[InstalledPlugin, ...]:
     """Return every plugin: vendors' packages by name, then the built-in ones.
 
-    Raises:
-        UnavailableError: two packages claim one name.
+    A name that two packages claim is returned once, with the ``fault`` that it cannot be used.
     """
     found: dict[str, InstalledPlugin] = {}
     for plugin in _entry_points():
         other = found.get(plugin.name)
-        taken = "llmb itself" if plugin.built_in else other and other.distribution
-        if taken and not (other and other.distribution == plugin.distribution):
-            raise UnavailableError(
-                f"plugin name {plugin.name!r} is claimed by {taken} and by "
-                f"{plugin.distribution}: uninstall one of them"
-            )
-        found[plugin.name] = plugin
-    own = [
-        InstalledPlugin(name, module, "llmb", llmb.__version__) for name, module in BUILT_IN.items()
-    ]
-    return (*sorted(found.values(), key=lambda plugin: plugin.name), *own)
+        if plugin.built_in or (other and other.distribution != plugin.distribution):
+            owner = "llmb itself" if plugin.built_in else other and other.distribution
+            fault = f"claimed by {owner} and by {plugin.distribution}: uninstall one of them"
+            found[plugin.name] = replace(plugin, fault=f"plugin name {plugin.name!r} is {fault}")
+        else:
+            found.setdefault(plugin.name, plugin)  # Python imports the first of two versions
+    own = (InstalledPlugin(name, at, "llmb", llmb.__version__) for name, at in BUILT_IN.items())
+    return (
+        *sorted(found.values(), key=lambda plugin: plugin.name),
+        *(plugin for plugin in own if plugin.name not in found),
+    )
 
 
 def find(name: str) -> InstalledPlugin:
     """Return plugin ``name``.
 
     Raises:
-        UnavailableError: it is not installed; the message says what is.
+        UnavailableError: it is not installed, or claimed twice.
     """
     plugins = installed()
     for plugin in plugins:
+        if plugin.name == name and plugin.fault is not None:
+            raise UnavailableError(plugin.fault)
         if plugin.name == name:
             return plugin
     names = ", ".join(plugin.name for plugin in plugins)
@@ -78,6 +81,18 @@ def _entry_points() -> Iterator[InstalledPlugin]:
             if point.group == GROUP:
                 name = distribution.metadata["Name"]
                 yield InstalledPlugin(point.name, point.module, name, distribution.version)
+
+
+def torch_extensions() -> dict[str, str]:
+    """Return name -> version of every package that torch loads by itself when it is imported.
+
+    They can change torch without any plugin, so the record names them.
+    """
+    return {
+        distribution.metadata["Name"]: distribution.version
+        for distribution in distributions()
+        if any(point.group == "torch.backends" for point in distribution.entry_points)
+    }
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from llmb.config import Precision, RunConfig
-from llmb.errors import LlmbError, UnavailableError
+from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, is_out_of_memory
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
 from llmb.plugin.discovery import BUILT_IN, find
@@ -60,7 +60,8 @@ class Plugin:
         except LlmbError:  # a plugin that says what is wrong is quoted as it is
             raise
         except Exception as error:
-            raise UnavailableError(
+            kind = NotEnoughMemoryError if is_out_of_memory(error) else UnavailableError
+            raise kind(
                 f"plugin {self.name!r}: {hook} raised {type(error).__name__}: {error}"
             ) from error
         if value is not None and not isinstance(value, expected):
@@ -73,7 +74,14 @@ class Plugin:
     def environment_variables(self, config: RunConfig) -> dict[str, str]:
         """Return the variables to set before torch is imported."""
         mapping = self._call("llmb_environment_variables", Mapping, config=config) or {}
-        return {str(key): str(value) for key, value in mapping.items()}
+        variables = {str(key): str(value) for key, value in mapping.items()}
+        for name, value in variables.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise UnavailableError(
+                    f"plugin {self.name!r}: llmb_environment_variables returned {name!r}, "
+                    "which no environment variable can be"
+                )
+        return variables
 
     def backend(self, config: RunConfig) -> Backend:
         """Return the backend for ``config.device``; torch's own where the plugin brings none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -19,6 +20,7 @@ class PluginOption(Frozen):
     type: Literal["bool", "int", "float", "str"] = "str"
     default: OptionValue
     choices: tuple[OptionValue, ...] = ()
+    minimum: float | None = None
     help: str
 
     def parse(self, text: str) -> OptionValue:
@@ -34,6 +36,8 @@ class PluginOption(Frozen):
         if self.choices and value not in self.choices:
             choices = ", ".join(map(str, self.choices))
             raise UsageError(f"-O {self.name}={text}: choose one of {choices}")
+        if self.minimum is not None and isinstance(value, (int, float)) and value < self.minimum:
+            raise UsageError(f"-O {self.name}={text}: it must be at least {self.minimum:g}")
         return value
 
     def _convert(self, text: str) -> OptionValue:
@@ -43,7 +47,12 @@ class PluginOption(Frozen):
             return text.lower() in _TRUE
         if self.type == "int":
             return int(text)
-        return float(text) if self.type == "float" else text
+        if self.type == "float":
+            number = float(text)
+            if not math.isfinite(number):
+                raise ValueError(text)
+            return number
+        return text
 
 
 def resolve(

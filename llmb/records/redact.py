@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/@\s]+@")  # user and password in an address
 #: Variables that steer torch, its compilers, its libraries or the allocator.
 _STEERING = re.compile(
     r"(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
-    r"|LLMB|NCCL|GLOO|UCX|PJRT|NUMBA|OPENBLAS|VECLIB|CUBLAS|CUDNN|NVIDIA|HSA|ROCR|SYCL|ZE|NEURON)"
+    r"|LLMB|NCCL|GLOO|UCX|PJRT|NUMBA|OPENBLAS|VECLIB|CUBLAS|CUDNN|CUDA|NVIDIA|HSA|HIP|ROCR|XLA|SYCL|ZE|NEURON)"
 )
 
 
@@ -35,5 +36,5 @@ def redact_paths(text: str) -> str:
     )
     for place, name in places:
         if len(place.parts) > 1:  # never the root
-            text = text.replace(str(place), name)
-    return text
+            text = re.sub(rf"{re.escape(str(place))}(?![\w.-])", name, text)
+    return _LOGIN.sub("//(redacted)@", text)

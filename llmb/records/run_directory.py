@@ -40,6 +40,8 @@ class RunDirectory:
             (self.path / EVIDENCE_FOLDER).mkdir()
             self._log = (self.path / LOG).open("ab", buffering=0)
         except OSError as error:
+            if hasattr(self, "path"):
+                shutil.rmtree(self.path, ignore_errors=True)
             raise UsageError(
                 f"--output-dir {output}: cannot write there ({error.strerror}); choose another"
             ) from error
@@ -84,7 +86,9 @@ class RunDirectory:
         self._log.close()
 
     def abandon(self, reason: str) -> None:
-        """Write down why the run did not finish, even on a full disk."""
+        """Write down why the run did not finish, even on a full disk; nothing after ``finish``."""
+        if self._log.closed:
+            return
         with suppress(OSError):
             (self.path / _RESERVE).unlink(missing_ok=True)
         with suppress(OSError, RunFailedError):

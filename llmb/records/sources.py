@@ -32,13 +32,18 @@ def compare() -> SourcesDiff:
 def _against_git() -> SourcesDiff:
     tag = f"v{llmb.__version__}"
     base = tag if _git("rev-parse", "--verify", "--quiet", f"{tag}^{{commit}}") else "HEAD"
-    commit = (_git("rev-parse", base) or "").strip()
-    text = _git("diff", "--relative", commit, "--", ".") or ""
-    names = (_git("diff", "--relative", "--name-only", commit, "--", ".") or "").split("\n")
-    new = (_git("ls-files", "--others", "--exclude-standard", "--", ".") or "").split("\n")
-    changed = sorted(filter(None, {*names, *new}))
-    added = "".join(f"new file: {name}\n" for name in new if name)
+    commit = (_git("rev-parse", f"{base}^{{commit}}") or "").strip()
+    plain = ("diff", "--relative", "--no-ext-diff", "--no-color", "--no-textconv")
+    text = _git(*plain, commit, "--", ".") or ""
+    changed = _lines(_git(*plain, "--name-only", commit, "--", "."))
+    new = _lines(_git("ls-files", "--others", "--exclude-standard", "--", "."))
+    changed = sorted(f"llmb/{name}" for name in {*changed, *new})
+    added = "".join(f"new file: llmb/{name}\n" for name in new)
     return SourcesDiff(f"git {base} {commit}", tuple(changed), text + added)
+
+
+def _lines(text: str | None) -> list[str]:
+    return [line for line in (text or "").split("\n") if line]
 
 
 def _against_wheel() -> SourcesDiff:
@@ -57,7 +62,9 @@ def _against_wheel() -> SourcesDiff:
             changed.append(path.as_posix())
     known = {_PACKAGE.parent / path for path in listed}
     changed += [
-        f.relative_to(_PACKAGE.parent).as_posix() for f in _PACKAGE.rglob("*.py") if f not in known
+        file.relative_to(_PACKAGE.parent).as_posix()
+        for file in _PACKAGE.rglob("*")
+        if file.is_file() and file not in known and "__pycache__" not in file.parts
     ]
     text = "".join(f"differs from the wheel: {name}\n" for name in sorted(changed))
     return SourcesDiff(f"installed wheel llmb {llmb.__version__}", tuple(sorted(changed)), text)

@@ -5,12 +5,12 @@ Written for bare stamps and plain Python, on purpose unlike ``llmb.measure.stati
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import NormalDist
 
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.submission.comparison import Comparison
@@ -95,13 +95,12 @@ def _compare_interval(record: RunRecord, comparison: Comparison) -> None:
 def confidence_interval(
     per_repeat: Sequence[Sequence[Block]], tokens_per_step: int
 ) -> tuple[float, float] | None:
-    """Return the 95 % interval of tokens per second, None for fewer than two blocks.
+    """Return the 95 % interval of tokens per second, None where there is too little to tell.
 
-    Two-stage bootstrap (repeats, then fence blocks within each) of the lower median, with the
-    expanded percentile interval of Hesterberg, "What Teachers Should Know About the Bootstrap",
-    2015: percentiles widened as Student's t is wider than the normal distribution.
+    Two-stage bootstrap (repeats, then fence blocks within each) of the lower median; its standard
+    deviation, corrected for few values, times Student's t, around the figure itself.
     """
-    n = sum(map(len, per_repeat))
+    n = len(per_repeat) if len(per_repeat) > 1 else sum(map(len, per_repeat))
     if n < 2 or not all(per_repeat):
         return None
     draw = random.Random(0).randrange
@@ -110,30 +109,29 @@ def confidence_interval(
         rates = []
         for p in [draw(len(per_repeat)) for _ in per_repeat]:
             blocks = per_repeat[p]
-            sample = [blocks[draw(len(blocks))] for _ in blocks]
-            ns = sum(block.ns for block in sample)
-            rates.append(tokens_per_step * sum(block.steps for block in sample) / ns * 1e9)
+            rates.append(_rate([blocks[draw(len(blocks))] for _ in blocks], tokens_per_step))
         medians.append(statistics.median_low(rates))
-    medians.sort()
-    tail = NormalDist().cdf(-((n / (n - 1)) ** 0.5) * _student_t(n - 1))
-    return _quantile(medians, tail), _quantile(medians, 1 - tail)
+    middle = statistics.median_low([_rate(blocks, tokens_per_step) for blocks in per_repeat])
+    half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
+    return middle - half, middle + half
+
+
+def _rate(blocks: Sequence[Block], tokens_per_step: int) -> float:
+    steps, ns = sum(block.steps for block in blocks), sum(block.ns for block in blocks)
+    return tokens_per_step * steps / ns * 1e9
 
 
 def _student_t(nu: int) -> float:
-    """Return Student's 97.5 % quantile for ``nu`` degrees of freedom, by its series in 1/nu."""
+    """Return Student's 97.5 % quantile: closed forms for 1 and 2, else its series in 1/nu."""
+    if nu == 1:
+        return math.tan(0.475 * math.pi)
+    if nu == 2:
+        return 0.95 / (2 * 0.975 * 0.025) ** 0.5
     z = 1.959963984540054
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
     third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
     return z + (first + (second + third / nu) / nu) / nu
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the ``share`` quantile of sorted values, linear between neighbours."""
-    place = share * (len(ordered) - 1)
-    below = min(max(int(place), 0), len(ordered) - 2)
-    weight = place - below
-    return ordered[below] * (1 - weight) + ordered[below + 1] * weight
 
 
 def _compare_step_time(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:

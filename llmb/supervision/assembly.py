@@ -47,6 +47,7 @@ from llmb.workloads import Workload, find
 from llmb.workloads.arithmetic import flops_per_token, parameter_count
 
 E = TypeVar("E", bound=Frozen)
+_NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def _record(
         ceilings=raw.ceilings,
         batch_size_search=raw.search,
         result=result,
-        warnings=warnings,
+        warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
         audit=audit,
         diff=_diff(raw, directory),
     )

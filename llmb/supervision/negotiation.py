@@ -28,6 +28,8 @@ class Negotiated:
     offer: Offer
     config: RunConfig
     terms: Terms
+    #: Why vendors' plugins were passed over, for the user.
+    notes: tuple[str, ...]
     log: str
 
 
@@ -53,7 +55,13 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
         terms = probes.settle(offer.plugin, for_children(config))
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        return Negotiated(offer, config, terms, probes.log())
+        return Negotiated(offer, config, terms, _passed_over(probes.offers), probes.log())
+
+
+def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
+    """Return a sentence for each vendor's plugin that is installed and cannot be used."""
+    vendors = [o for o in offers if o.distribution != "llmb" and not o.available]
+    return tuple(f"plugin {o.plugin!r} is not used: {o.reason}" for o in vendors)
 
 
 def for_children(config: RunConfig) -> RunConfig:
@@ -77,11 +85,13 @@ class Probes:
         """Start every probe, then collect every offer."""
         with ExitStack() as stack:
             stack.enter_context(self._output)
-            started = [Child("llmb.probe", {}, self._output) for _ in self._plugins]
-            for child in started:
-                stack.callback(child.end)
-            for plugin, child in zip(self._plugins, started, strict=True):
-                self.offers.append(self._ask(plugin, child))
+            sound = [plugin for plugin in self._plugins if plugin.fault is None]
+            started = {}
+            for plugin in sound:
+                started[plugin.name] = Child("llmb.probe", {}, self._output)
+                stack.callback(started[plugin.name].end)
+            for plugin in self._plugins:
+                self.offers.append(self._ask(plugin, started.get(plugin.name)))
             self._stack = stack.pop_all()
         return self
 
@@ -100,14 +110,17 @@ class Probes:
         self._output.seek(0)
         return self._output.read().decode(errors="replace")
 
-    def _ask(self, plugin: InstalledPlugin, child: Child) -> Offer:
+    def _ask(self, plugin: InstalledPlugin, child: Child | None) -> Offer:
         try:
+            if child is None:
+                raise UnavailableError(plugin.fault)
             child.begin()
             child.send(ProbeOrder(plugin=plugin.name, request=self._request))
             self._children[plugin.name] = child
             return child.expect(Offer, PROBE_LIMIT_S)
         except LlmbError as error:
-            self.failures[plugin.name] = _named(plugin.name, error)
+            error = self._named(plugin.name, error)
+            self.failures[plugin.name] = error
             return Offer(
                 plugin=plugin.name,
                 distribution=plugin.distribution,
@@ -118,9 +131,9 @@ class Probes:
                 torch_version="",
             )
 
-
-def _named(plugin: str, error: LlmbError) -> LlmbError:
-    """Return ``error``, naming the plugin where a probe died or hung without saying so."""
-    if isinstance(error, RunFailedError):
-        return UnavailableError(f"plugin {plugin!r} cannot be probed: {error}")
-    return error
+    def _named(self, plugin: str, error: LlmbError) -> LlmbError:
+        """Return ``error``, naming the plugin where its probe died or hung without saying so."""
+        if not isinstance(error, RunFailedError):
+            return error
+        last_words = (self.log().strip().splitlines() or ["it said nothing"])[-1]
+        return UnavailableError(f"plugin {plugin!r} cannot be probed: {error} ({last_words})")

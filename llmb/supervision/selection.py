@@ -36,7 +36,7 @@ def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
         reasons = "; ".join(f"{offer.plugin}: {offer.reason}" for offer in offers)
         raise UnavailableError(
             f"no installed plugin serves device {request.device!r} ({reasons}); "
-            "install the vendor's package llmb-<name>, or leave --device out"
+            "choose another device, or install the package that serves it (llmb-<name>)"
         )
 
     def rank(offer: Offer) -> tuple[bool, bool, str]:
@@ -109,7 +109,7 @@ def _what_fits(offer: Offer, workload: Workload, precision: Precision, have: int
             size += 1
         return f"use --batch-size {size}"
     for other in offer.precisions:
-        if needed_bytes(workload, other, 1) <= have:
+        if other.native and needed_bytes(workload, other, 1) <= have:
             need = needed_bytes(workload, other, 1)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
     return "no precision fits; try --preset debug, or free memory"

@@ -1,8 +1,9 @@
 """The supervisor's side of the stream of steps: what is sent, when, and what is stamped.
 
 Fences come every ``FENCE_EVERY`` steps from the first to the end. START is the first or the second
-of them, by a draw the worker does not see; STOP is ``timed_steps`` later; some more steps follow.
-So nothing the worker is ever sent tells START or STOP from another fence.
+of them, by a draw the worker does not see; STOP is ``timed_steps`` later, and there is a fence that
+long after either of the two; some more steps follow. So nothing the worker is ever sent tells START
+or STOP from another fence.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from dataclasses import dataclass, field
 from llmb.audit.time import FENCE_EVERY
 from llmb.config import RunConfig
 from llmb.errors import RunFailedError
+from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.wire.channel import Child
-from llmb.wire.messages import EvidenceFile, Fence, Phase, StepOrder, Stop, Tick, Worked
+from llmb.wire.messages import EvidenceFile, Fence, Phase, Ready, StepOrder, Stop, Tick, Worked
 
 #: How far the orders run ahead of the last step reported done. As fences come at regular steps,
 #: looking ahead tells the worker nothing; only the end of the stream must not be seen early.
@@ -45,7 +47,17 @@ class Window:
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
         regular = steps >= self.first_fence and (steps - self.first_fence) % FENCE_EVERY == 0
-        return regular or steps == self.stop  # the last block of a debug run may be short
+        return regular or steps in (self.first_fence + self.timed, self.second_fence + self.timed)
+
+    @property
+    def timed(self) -> int:
+        """Timed steps."""
+        return self.stop - self.start
+
+    @property
+    def second_fence(self) -> int:
+        """The other place where START may lie."""
+        return self.first_fence + FENCE_EVERY
 
 
 def plan_window(config: RunConfig, repeat: int) -> Window:
@@ -71,6 +83,41 @@ class Streamed:
     evidence: dict[str, str]
 
 
+class Patience:
+    """Notices a worker that has gone silent: a device that hangs reports nothing."""
+
+    _BEFORE_STEPS_S = 3600.0
+    _LEAST_S = 600.0
+    _STEPS = 20
+
+    def __init__(self) -> None:
+        """Start waiting."""
+        self._since_ns = clock.now_ns()
+        self._longest_s: float | None = None
+
+    def heard(self, message: object | None) -> None:
+        """Note that ``message`` came, or that nothing did.
+
+        Raises:
+            RunFailedError: an hour of silence before the first step, or later ten minutes and
+                twenty of the longest steps.
+        """
+        now = clock.now_ns()
+        silent_s = (now - self._since_ns) / 1e9
+        if message is not None:
+            self._since_ns = now
+            if isinstance(message, Tick):
+                self._longest_s = max(self._longest_s or 0.0, silent_s)
+            return
+        limit_s = self._BEFORE_STEPS_S
+        if self._longest_s is not None:
+            limit_s = max(self._LEAST_S, self._STEPS * self._longest_s)
+        if silent_s > limit_s:
+            raise RunFailedError(
+                f"the worker has been silent for {silent_s:.0f} s: the device or its plugin hangs"
+            )
+
+
 @dataclass
 class _Log:
     fences: list[Fence] = field(default_factory=list)
@@ -93,15 +140,23 @@ def drive(
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _Log()
-    sent = _send_ahead(child, config, window, repeat, sent=0, done=0)
+    sent = 0
+    patience = Patience()
     while True:
         message = child.receive(_IDLE_S)
-        if isinstance(message, Fence):
+        patience.heard(message)
+        if isinstance(message, Ready):
+            sent = _send_ahead(child, config, window, repeat, sent=0, done=0)
+        elif isinstance(message, Fence):
+            if message.steps != len(log.steps) or not window.is_fence(message.steps):
+                raise RunFailedError(f"the worker reported a fence after {message.steps} steps")
             log.stamps.append(child.received_ns)
             log.fences.append(message)
             if message.steps == window.stop:
                 child.send(Stop(steps=window.end))
         elif isinstance(message, Tick):
+            if message.index != len(log.steps):
+                raise RunFailedError(f"the worker reported step {message.index} out of turn")
             log.steps.append(message.ns)
             sent = _send_ahead(child, config, window, repeat, sent=sent, done=message.index + 1)
         elif isinstance(message, EvidenceFile):
@@ -110,7 +165,7 @@ def drive(
             return _streamed(log, window, step_clock)
         elif not (message is None or isinstance(message, Phase)):
             raise RunFailedError(f"the worker said {message.kind!r} in the middle of the stream")
-        if not isinstance(message, EvidenceFile):
+        if not isinstance(message, (EvidenceFile, Ready)):
             display(message)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from typing import IO, TypeVar
 import llmb
 import llmb.errors
 from llmb.config import WorkerAddress, child_environment, worker_address
-from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import messages
@@ -40,9 +41,11 @@ sys.path[:0] = [] if root in sys.path else [root]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 _ROOT = Path(llmb.__file__).resolve().parent.parent
+_MAX_SOCKET_PATH = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _MAX_LINE = 16 * 2**20
 _CONNECT_S = 300.0  # importing torch from a cold network file system takes minutes
 _EXIT_S = 5.0
+_SLICE_S = 1.0  # how often a silent child is looked after
 _FAREWELL_S = 0.2
 M = TypeVar("M")
 
@@ -98,6 +101,10 @@ class Channel:
         except ValueError as error:
             raise RunFailedError(f"a process sent an unreadable message: {error}") from error
 
+    def pending(self) -> bool:
+        """Tell whether something can be read without waiting."""
+        return bool(self._buffer) or bool(select.select([self._socket], [], [], 0)[0])
+
     def expect(self, kind: type[M], timeout_s: float | None = None) -> M:
         """Return the next message, which must be a ``kind``.
 
@@ -135,19 +142,15 @@ def serve(work: Callable[[Channel], None]) -> None:
     except ChannelClosedError:
         return  # the supervisor is gone, so nobody is left to tell
     except LlmbError as error:
-        channel.send(Failure(error=type(error).__name__, message=str(error)))
+        if error.__cause__ is not None:  # a hook's own traceback belongs into log.txt
+            traceback.print_exc()
+        ours = (k.__name__ for k in type(error).__mro__ if k.__module__ == llmb.errors.__name__)
+        channel.send(Failure(error=next(ours), message=str(error)))
     except Exception as error:  # plugin code may raise anything; the traceback goes to log.txt
         traceback.print_exc()
-        kind = NotEnoughMemoryError if _is_out_of_memory(error) else RunFailedError
+        kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
         first_line = (str(error).splitlines() or [""])[0]
         channel.send(Failure(error=kind.__name__, message=f"{type(error).__name__}: {first_line}"))
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    # torch raises its own class on accelerators and a plain RuntimeError on the CPU.
-    words = ("out of memory", "can't allocate memory", "not enough memory")
-    named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
-    return named or any(word in str(error).lower() for word in words)
 
 
 class Child:
@@ -160,9 +163,9 @@ class Child:
         then ends the child and all its descendants.
         """
         self.module = module
-        self._folder = tempfile.TemporaryDirectory(prefix="llmb-")
+        self._folder = Path(_socket_folder())
         address = WorkerAddress(
-            socket_path=str(Path(self._folder.name) / "socket"), nonce=secrets.token_hex(16)
+            socket_path=str(self._folder / "socket"), nonce=secrets.token_hex(16)
         )
         self._nonce = address.nonce
         self._oom_kills = host.oom_kills()
@@ -220,13 +223,25 @@ class Child:
         Raises:
             LlmbError: the child said that it failed, or died without a word.
         """
+        deadline = None if timeout_s is None else clock.now_ns() + int(timeout_s * 1e9)
+        message: Message | None = None
         try:
-            message = self._open().receive(timeout_s)
+            while message is None:
+                left_s = _SLICE_S if deadline is None else (deadline - clock.now_ns()) / 1e9
+                message = self._open().receive(min(_SLICE_S, max(0.0, left_s)))
+                if message is None and self._is_gone():
+                    raise self._obituary()
+                if left_s <= 0:
+                    break
         except ChannelClosedError:
             raise self._obituary() from None
         if isinstance(message, Failure):
             raise _error(message)
         return message
+
+    def _is_gone(self) -> bool:
+        """Tell whether the child is dead, though something it forked may hold its socket open."""
+        return self._process.poll() is not None and not self._open().pending()
 
     def expect(self, kind: type[M], timeout_s: float) -> M:
         """Return the next message, which must be a ``kind``.
@@ -253,8 +268,12 @@ class Child:
             if clock.now_ns() > deadline:
                 raise RunFailedError(f"{self.module} did not start within {_CONNECT_S:.0f} s")
         channel = Channel(self._listener.accept()[0])
-        hello = channel.receive(_CONNECT_S)
+        try:
+            hello = channel.receive(_CONNECT_S)
+        except ChannelClosedError:
+            raise self._obituary() from None
         if not isinstance(hello, Hello) or not secrets.compare_digest(hello.nonce, self._nonce):
+            channel.close()
             raise RunFailedError(f"a stranger spoke on the socket of {self.module}")
         return channel
 
@@ -269,8 +288,8 @@ class Child:
                 "--batch-size, or end other programs"
             )
         if code < 0:
-            return RunFailedError(f"{self.module} was killed by {signal.Signals(-code).name}")
-        return RunFailedError(f"{self.module} ended early with exit status {code}: see log.txt")
+            return RunFailedError(f"{self.module} was killed by {_signal_name(-code)}")
+        return RunFailedError(f"{self.module} ended early with exit status {code}")
 
     def begin(self) -> None:
         """Wait until the child has introduced itself.
@@ -290,9 +309,26 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)  # its session: it and its descendants
         self._process.wait()
-        self._folder.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has a number only
+        return f"signal {number}"
+
+
+def _socket_folder() -> str:
+    """Return a new private folder with a path short enough for a socket in it."""
+    folder = tempfile.mkdtemp(prefix="llmb-")
+    if len(folder) + len("/socket") > _MAX_SOCKET_PATH:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="llmb-", dir="/tmp")
+    return folder
 
 
 def _error(failure: Failure) -> LlmbError:
     kind = getattr(llmb.errors, failure.error, RunFailedError)
-    return kind(failure.message) if issubclass(kind, LlmbError) else RunFailedError(failure.message)
+    known = isinstance(kind, type) and issubclass(kind, LlmbError)
+    return kind(failure.message) if known else RunFailedError(failure.message)

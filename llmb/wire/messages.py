@@ -114,6 +114,12 @@ class WorkOrder(Frozen):
     collect_evidence: bool
 
 
+class Ready(Frozen):
+    """Post-processing is over and the optimizer built: only now may token seeds be known."""
+
+    kind: Literal["ready"] = "ready"
+
+
 class StepOrder(Frozen):
     """One step of the stream, sent well before its turn."""
 
@@ -188,6 +194,7 @@ Message = Annotated[
     | CalibrationOrder
     | Calibration
     | WorkOrder
+    | Ready
     | StepOrder
     | Stop
     | Phase

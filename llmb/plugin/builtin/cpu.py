@@ -87,6 +87,7 @@ def llmb_options() -> list[PluginOption]:
             name="threads",
             type="int",
             default=0,
+            minimum=0,
             help="OpenMP threads; 0 is OMP_NUM_THREADS or else one per physical core",
         ),
     ]

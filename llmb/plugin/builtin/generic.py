@@ -33,7 +33,7 @@ class GenericBackend:
         self.device_type = accelerator.type
         self.distributed_backend = _COLLECTIVES.get(accelerator.type)
         count = torch.accelerator.device_count()
-        if index and not (index.isdigit() and int(index) < count):
+        if device not in (wanted, *(f"{wanted}:{number}" for number in range(count))):
             raise UnavailableError(
                 f"device {device!r}: there are {count} {wanted} devices, numbered from 0"
             )
@@ -119,12 +119,22 @@ def llmb_precisions() -> list[Precision]:
 def llmb_set_environment(config: RunConfig) -> None:
     """Keep FP32 honest: no device may quietly multiply in a narrower format."""
     torch.set_float32_matmul_precision("highest")
-    torch.backends.fp32_precision = "ieee"  # type: ignore[attr-defined]
 
 
 @hookimpl
 def llmb_optimizer_options() -> dict[str, bool]:
     """Use torch's fused AdamW kernel where the device has one."""
     accelerator = torch.accelerator.current_accelerator()
-    fused = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
-    return {"fused": True} if accelerator and accelerator.type in fused else {}
+    return {"fused": True} if accelerator and _has_fused_adamw(accelerator.type) else {}
+
+
+def _has_fused_adamw(device_type: str) -> bool:
+    # torch's own list names every out-of-tree device, whether it has the kernel or not; without
+    # one the step would fail, or move all state to the host and back.
+    listed = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+    try:
+        key = torch._C._dispatch_key_for_device(device_type)
+        own = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adamw_", key)
+    except (AttributeError, RuntimeError):  # private names, which may go
+        return False
+    return own and device_type in listed

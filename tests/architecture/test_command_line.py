@@ -1,0 +1,76 @@
+"""The command line is an interface: its table of commands and the options of ``run`` are frozen."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+import pytest
+
+from llmb import cli
+
+#: Whoever adds or drops an option changes this list on purpose, and the documentation with it.
+RUN_OPTIONS = frozenset(
+    {
+        "--workload",
+        "--plugin",
+        "-O",
+        "--plugin-option",
+        "--device",
+        "--precision",
+        "--batch-size",
+        "--seed",
+        "--warmup-steps",
+        "--timed-steps",
+        "--repeats",
+        "--output-dir",
+        "--preset",
+        "--sequence-length",
+        "--hidden-size",
+        "--intermediate-size",
+        "--num-hidden-layers",
+        "--num-attention-heads",
+        "--json",
+        "--quiet",
+        "-q",
+    }
+)
+
+
+def command(name: str) -> click.Command:
+    return import_module(f"llmb.cli.{cli.COMMANDS[name][0]}").command
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_the_table_of_commands_says_what_each_command_says_of_itself(name: str) -> None:
+    assert command(name).name == name
+    assert command(name).get_short_help_str(limit=200) == cli.COMMANDS[name][1]
+    assert command(name).short_help == cli.COMMANDS[name][1]
+
+
+def test_every_command_of_the_table_is_found_and_no_other() -> None:
+    context = click.Context(cli.llmb)
+    assert cli.llmb.list_commands(context) == list(cli.COMMANDS)
+    assert all(cli.llmb.get_command(context, name) for name in cli.COMMANDS)
+    assert cli.llmb.get_command(context, "fly") is None
+
+
+def test_the_options_of_run_are_the_frozen_ones() -> None:
+    options = {word for option in command("run").params for word in option.opts}
+    assert options == RUN_OPTIONS
+    assert not any(option.secondary_opts for option in command("run").params)
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_option_of_a_command_has_a_help_text_or_a_default_that_shows(name: str) -> None:
+    for option in command(name).params:
+        if isinstance(option, click.Option):
+            assert option.help or option.show_default, option.opts
+
+
+def test_the_default_workload_and_steps_of_run_are_the_official_ones() -> None:
+    from llmb.config import OFFICIAL_TIMED_STEPS, OFFICIAL_WORKLOAD
+
+    defaults = {option.name: option.default for option in command("run").params}
+    assert defaults["workload"] == OFFICIAL_WORKLOAD
+    assert defaults["timed_steps"] == OFFICIAL_TIMED_STEPS

@@ -1,0 +1,79 @@
+"""What light rooms load, each seen in a process of its own: no torch, for --help no pydantic."""
+
+from __future__ import annotations
+
+import json
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import llmb
+import llmb.records
+
+ROOT = Path(llmb.__file__).resolve().parent.parent
+RECORDS = [f"llmb.records.{module.name}" for module in pkgutil.iter_modules(llmb.records.__path__)]
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return the top-level packages that a fresh interpreter has loaded after ``code``."""
+    report = "\nimport json, sys\nsys.__stderr__.write(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + report],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stderr.splitlines()[-1])}
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        ["llmb"],
+        ["llmb.cli"],
+        ["llmb.config"],
+        RECORDS,
+        ["llmb.supervisor"],
+        ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
+    ],
+    ids=["llmb", "cli", "config", "records", "supervisor", "other light rooms"],
+)
+def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
+    assert modules
+    loaded = loaded_after("import " + ", ".join(modules))
+    assert "llmb" in loaded
+    assert not {"torch", "numpy", "safetensors"} & loaded
+
+
+def asked_for(*arguments: str) -> str:
+    return (
+        f"import sys; sys.argv = ['llmb', *{arguments!r}]\n"
+        "from llmb.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code"
+    )
+
+
+@pytest.mark.parametrize("arguments", [(), ("--version",)], ids=["--help", "--version"])
+def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> None:
+    loaded = loaded_after(asked_for(*(arguments or ("--help",))))
+    assert "click" in loaded
+    assert not {"torch", "pydantic", "rich", "psutil", "pluggy"} & loaded
+
+
+@pytest.mark.parametrize("command", ["run", "show", "calibrate", "plugin", "verify"])
+def test_help_of_a_command_loads_no_torch(command: str) -> None:
+    assert "torch" not in loaded_after(asked_for(command, "--help"))
+
+
+def test_the_reference_loads_alone() -> None:
+    code = "import llmb.reference.llama, llmb.reference.train_loop, llmb.reference.optimizer\n"
+    code += "import llmb.reference.data, llmb.reference.pins, sys\n"
+    code += "foreign = [m for m in sys.modules if m.startswith('llmb.')\n"
+    code += "           and not m.startswith('llmb.reference')]\nassert not foreign, foreign"
+    assert not {"pydantic", "click", "pluggy", "psutil", "rich"} & loaded_after(code)

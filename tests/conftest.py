@@ -1,0 +1,9 @@
+"""What all tests share: the helpers in ``tests`` can be imported however pytest was started."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+# At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
+sys.path.append(str(Path(__file__).resolve().parent.parent))

@@ -1,0 +1,232 @@
+"""Starts the real ``llmb`` in real processes, and makes small real plugins for it to find."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import llmb
+
+#: Shapes at which a whole run is a matter of seconds.
+TINY = (
+    "--hidden-size=64",
+    "--intermediate-size=128",
+    "--num-hidden-layers=2",
+    "--num-attention-heads=4",
+    "--sequence-length=16",
+)
+#: A tiny run with nothing left to choose.
+TINY_RUN = (*TINY, "--batch-size=1", "--timed-steps=20")
+#: Long enough for any machine; a run that reaches it hangs.
+LIMIT_S = 150.0
+
+
+def environment(*plugins: Path, **extra: str) -> dict[str, str]:
+    """Return the environment of a child in which llmb and ``plugins`` can be imported."""
+    paths = [str(path) for path in plugins]
+    root = Path(llmb.__file__).resolve().parent.parent
+    if root.name != "site-packages":
+        paths.append(str(root))
+    # A frozen, wide, colourless terminal: the words matter, not where the lines break.
+    fixed = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+    return {**os.environ, **fixed, "PYTHONPATH": os.pathsep.join(paths), **extra}
+
+
+def llmb_command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "llmb", *map(str, arguments)]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and where its run directories would be."""
+
+    code: int
+    stdout: str
+    stderr: str
+    output: Path
+
+    @property
+    def directory(self) -> Path:
+        """The one run directory that was left."""
+        (directory,) = self.output.iterdir()
+        return directory
+
+    @property
+    def log(self) -> str:
+        return (self.directory / "log.txt").read_text()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.directory / "record.json").read_bytes())
+
+    @property
+    def finished(self) -> bool:
+        return (self.directory / "record.json").exists()
+
+    @property
+    def said(self) -> list[str]:
+        """What a user is told beyond usage hints and progress."""
+        lines = [line.strip() for line in self.stderr.splitlines()]
+        return [line for line in lines if line and not line.startswith(("Usage:", "Try "))]
+
+    def evidence(self, name: str, repeat: int = 0) -> dict[str, Any]:
+        return json.loads((self.directory / f"evidence/repeat-{repeat}/{name}").read_bytes())
+
+
+def call(*arguments: object, env: dict[str, str] | None = None, cwd: Path | None = None) -> Ended:
+    """Run ``llmb`` with ``arguments`` to its end."""
+    return ended(llmb_command(*arguments), Path(), env or environment(), cwd)
+
+
+def run(
+    output: Path, *arguments: object, plugins: Sequence[Path] = (), quiet: bool = True, **env: str
+) -> Ended:
+    """Run ``llmb run`` with ``arguments``; run directories go to ``output``."""
+    quietly = ("--quiet",) if quiet else ()
+    command = llmb_command("run", "--output-dir", output, *quietly, *arguments)
+    return ended(command, output, environment(*plugins, **env), None)
+
+
+def ended(command: Sequence[str], output: Path, env: dict[str, str], cwd: Path | None) -> Ended:
+    done = subprocess.run(
+        command,
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout, done.stderr, output)
+
+
+# -- plugins --------------------------------------------------------------------------------
+
+#: A format without native hardware: runs in it are as short as can be, no ceiling is measured.
+_PRELUDE = """\
+import os, pathlib, signal, sys, time
+import torch
+from torch import nn
+from llmb.config import FP32
+from llmb.plugin import hookimpl
+
+@hookimpl(trylast=True)
+def llmb_precisions():
+    return [FP32.model_copy(update={"native": False})]
+
+class Around(nn.Module):
+    '''Calls before() ahead of every forward pass of the model in it.'''
+    def __init__(self, inner, before):
+        super().__init__()
+        self.inner, self.before, self.calls = inner, before, 0
+    def forward(self, ids, labels=None):
+        self.calls += 1
+        self.before(self.calls, ids)
+        return self.inner(ids, labels=labels)
+"""
+
+
+def plugin(folder: Path, name: str, source: str = "", *, distribution: str | None = None) -> Path:
+    """Install a plugin of one module into ``folder`` and return ``folder``, for PYTHONPATH."""
+    distribution = distribution or f"llmb-{name}"
+    module = distribution.replace("-", "_")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{module}.py").write_text(_PRELUDE + "\n" + textwrap.dedent(source))
+    info = folder / f"{module}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[llmb]\n{name} = {module}\n")
+    return folder
+
+
+def with_plugin(name: str) -> tuple[str, ...]:
+    """Return the flags of a tiny run with a throw-away plugin."""
+    return ("--plugin", name, "--device=cpu", "--precision=FP32", *TINY_RUN)
+
+
+def run_plugin(tmp_path: Path, source: str, *flags: object, **env: str) -> Ended:
+    """Run a throw-away plugin made of ``source`` at tiny shapes."""
+    folder = plugin(tmp_path / "plugins", "odd", source)
+    return run(tmp_path / "out", *with_plugin("odd"), *flags, plugins=[folder], **env)
+
+
+# -- processes ------------------------------------------------------------------------------
+
+
+class Running:
+    """A started ``llmb run`` whose plain progress is read line by line."""
+
+    def __init__(self, output: Path, *arguments: object, plugins: Sequence[Path] = ()) -> None:
+        self.output = output
+        self._stderr_path = output.with_suffix(".stderr")
+        with self._stderr_path.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                llmb_command("run", "--output-dir", output, *arguments),
+                env=environment(*plugins),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self.family: list[psutil.Process] = []
+
+    @property
+    def stderr(self) -> str:
+        return self._stderr_path.read_text()
+
+    def wait_for(self, words: str) -> None:
+        """Return when the progress has said ``words``."""
+        self.wait_until(lambda: words in self.stderr)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        while not condition():
+            assert self.process.poll() is None, f"ended too early:\n{self.stderr}"
+            assert time.monotonic() < deadline, f"nothing happened:\n{self.stderr}"
+            time.sleep(0.02)
+
+    def kill(self, number: int) -> Ended:
+        """Send the supervisor, and nobody else, a signal; return how it ended."""
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+        self.process.send_signal(number)
+        code = self.process.wait(LIMIT_S)
+        return Ended(code, "", self.stderr, self.output)
+
+    def survivors(self) -> list[psutil.Process]:
+        """Return the children that are still there after a moment of grace."""
+        _, alive = psutil.wait_procs(self.family, timeout=10)
+        return alive
+
+
+@contextmanager
+def running(output: Path, *arguments: object, plugins: Sequence[Path] = ()) -> Any:
+    """Start ``llmb run``; whatever a test leaves of it is killed at the end."""
+    started = Running(output, *arguments, plugins=plugins)
+    try:
+        yield started
+    finally:
+        family = started.family
+        with suppress(psutil.NoSuchProcess):
+            family = [*family, *psutil.Process(started.process.pid).children(recursive=True)]
+        for process in [psutil.Process(p.pid) for p in family if p.is_running()]:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        started.process.kill()
+        started.process.wait()
+
+
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None

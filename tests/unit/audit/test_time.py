@@ -1,0 +1,112 @@
+"""Rules T1 and T2 on hand-made stamps, at their limits and beyond."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb.audit import time
+from llmb.records.finding import Level, Status
+from llmb.records.run_record import RepeatTiming
+from tests.unit.builders_runtime import timing
+
+HONEST = timing([1000] * 5)  # 5 s: the clocks may differ by 25 ms + 5 ms
+
+
+def with_worker_clock(off_by_ns: int) -> RepeatTiming:
+    worker = (*HONEST.fence_worker_ns[:-1], HONEST.fence_worker_ns[-1] + off_by_ns)
+    return HONEST.model_copy(update={"fence_worker_ns": worker})
+
+
+@pytest.mark.parametrize("off_by_ms", [0, 30, -30])
+def test_clocks_that_agree_within_half_a_percent_and_five_milliseconds_pass(
+    off_by_ms: int,
+) -> None:
+    found = time.judge_clocks([with_worker_clock(off_by_ms * 1_000_000)])
+    assert (found.id, found.level, found.status) == ("T1", Level.BLOCK, Status.PASS)
+    assert found.measured == f"{off_by_ms:+.3f} ms in 5.000 s"
+
+
+@pytest.mark.parametrize("off_by_ns", [30_000_001, -30_000_001, 10**10])
+def test_clocks_that_differ_by_more_fail(off_by_ns: int) -> None:
+    found = time.judge_clocks([with_worker_clock(off_by_ns)])
+    assert found.status is Status.FAIL
+    assert found.message == "the two clocks disagree"
+
+
+def test_one_disagreeing_repeat_fails_and_is_the_one_that_is_shown() -> None:
+    found = time.judge_clocks([HONEST, with_worker_clock(40_000_000), HONEST])
+    assert found.status is Status.FAIL
+    assert found.measured == "+40.000 ms in 5.000 s"
+
+
+def test_two_clocks_that_start_at_different_moments_agree() -> None:
+    shifted = tuple(ns + 10**15 for ns in HONEST.fence_worker_ns)
+    moved = HONEST.model_copy(update={"fence_worker_ns": shifted})
+    assert time.judge_clocks([moved]).status is Status.PASS
+
+
+def test_without_a_repeat_no_clock_was_seen_and_nothing_passes() -> None:
+    assert time.judge_clocks([]).status is not Status.PASS
+
+
+@pytest.mark.xfail(reason="defect: without a repeat T2 passes with 0 fences")
+def test_without_a_repeat_no_fence_was_seen_and_nothing_passes() -> None:
+    assert time.judge_fences([])[0].status is not Status.PASS
+
+
+def fences(timing_: RepeatTiming):
+    return time.judge_fences([HONEST, timing_])[0]
+
+
+def test_a_fence_every_ten_steps_passes_and_what_is_not_observed_yet_is_said() -> None:
+    found, parity = time.judge_fences([HONEST, HONEST])
+    assert (found.id, found.level, found.status) == ("T2", Level.BLOCK, Status.PASS)
+    assert found.measured == "12 fences"
+    assert (parity.id, parity.level, parity.status) == ("T2", Level.FLAG, Status.NOT_OBSERVED)
+
+
+def test_a_fence_before_the_window_is_no_fault() -> None:
+    later = HONEST.model_copy(update={"warmup_steps": 12, "timed_steps": 40})
+    assert fences(later).status is Status.PASS
+
+
+def test_a_short_last_block_is_no_fault() -> None:
+    short = timing([1000] * 3).model_copy(
+        update={"fence_steps": (2, 12, 22, 27), "timed_steps": 25}
+    )
+    assert fences(short).status is Status.PASS
+
+
+def without(timing_: RepeatTiming, place: int) -> RepeatTiming:
+    cut = {
+        name: tuple(v for i, v in enumerate(getattr(timing_, name)) if i != place)
+        for name in ("fence_steps", "fence_ns", "fence_worker_ns")
+    }
+    return timing_.model_copy(update=cut)
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_a_fence_that_is_missing_fails(place: int) -> None:
+    found = fences(without(HONEST, place))
+    assert found.status is Status.FAIL
+    assert "from step 2 to 52 lacks fences" in found.message
+
+
+@pytest.mark.parametrize("steps", [(2, 12, 22, 32, 42, 43, 52), (2, 12, 12, 22, 32, 42, 52)])
+def test_a_fence_too_many_fails(steps: tuple[int, ...]) -> None:
+    more = tuple(range(7))
+    given = {"fence_steps": steps, "fence_ns": more, "fence_worker_ns": more}
+    assert fences(HONEST.model_copy(update=given)).status is Status.FAIL
+
+
+def test_fences_at_other_steps_than_the_tenth_fail() -> None:
+    moved = HONEST.model_copy(update={"fence_steps": (2, 12, 23, 32, 42, 52)})
+    assert fences(moved).status is Status.FAIL
+
+
+@pytest.mark.parametrize("stamp", [0, -5, 1_000_000_000])
+def test_stamps_that_do_not_rise_fail(stamp: int) -> None:
+    stamps = (HONEST.fence_ns[0], HONEST.fence_ns[1], stamp, *HONEST.fence_ns[3:])
+    found = fences(HONEST.model_copy(update={"fence_ns": stamps}))
+    assert found.status is Status.FAIL
+    assert "out of order" in found.message

@@ -1,0 +1,184 @@
+"""The ceiling: every product in every direction, best of the bursts, with a clock of the test's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from llmb import workloads
+from llmb.config import BF16, FP32
+from llmb.measure import ceiling, clock
+from llmb.plugin.backend import DeviceMemory
+from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.records.run_record import Ceiling
+from llmb.workloads.arithmetic import gemms
+from tests.unit.builders_runtime import TINY, run_config
+
+SHAPE = workloads.find("llama-1.4b", TINY).shape
+TOKENS = 16
+
+
+class Clock:
+    """Time that moves only when an operation is run."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+class FakeBackend(CpuBackend):
+    """A device whose every call is written down."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def step_end(self) -> None:
+        self.calls.append("step_end")
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    fake = Clock()
+    monkeypatch.setattr(clock, "now_ns", fake.now_ns)
+    return fake
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Ceiling:
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**16)
+    monkeypatch.setattr(ceiling, "_BURST_S", 1e-5)
+    config = run_config(precision=FP32, shape_overrides=TINY)
+    return ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=0.0)
+
+
+def test_every_product_of_the_model_is_timed_in_all_three_directions(measured: Ceiling) -> None:
+    expected = {
+        (gemm.name, direction, TOKENS, gemm.k, gemm.n, gemm.count)
+        for gemm in gemms(SHAPE)
+        for direction in ("forward", "grad_input", "grad_weight")
+    }
+    found = [(g.name, g.direction, g.m, g.k, g.n, g.count) for g in measured.gemms]
+    assert set(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_the_rate_is_all_flops_of_a_step_over_the_sum_of_the_best_times(measured: Ceiling) -> None:
+    # 2 layers: q, k, v, o of 16x16; gate, up, down of 16x24; the head of 16x32000; 3 directions.
+    flops = 3 * 2 * TOKENS * (2 * (4 * 256 + 3 * 384) + 16 * 32000)
+    seconds = sum(g.best_s * g.count for g in measured.gemms)
+    assert measured.flops_per_second == pytest.approx(flops / seconds)
+    assert measured.memory_bytes_per_second > 0
+    assert all(g.best_s > 0 for g in measured.gemms)
+
+
+def test_the_ceiling_says_at_which_precision_and_how_many_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = set()
+
+    def best_s(backend, operation, budget_s) -> float:
+        seen.add(operation().dtype)
+        return 1.0
+
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**10)
+    monkeypatch.setattr(ceiling, "_best_s", best_s)
+    config = run_config(precision=BF16, shape_overrides=TINY)
+    found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=0.0)
+    assert (found.precision, found.tokens) == ("BF16", TOKENS)
+    assert seen == {torch.bfloat16, torch.float32}  # the copy is of float32
+    assert found.memory_bytes_per_second == 2 * 2**10
+
+
+def test_each_direction_is_the_product_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    def best_s(backend, operation, budget_s) -> float:
+        shapes.append(tuple(operation().shape))
+        return 1.0
+
+    monkeypatch.setattr(ceiling, "_best_s", best_s)
+    gemm = gemms(SHAPE)[3]
+    found = ceiling._directions(CpuBackend(), gemm, TOKENS, torch.float32, "cpu", 0.0)
+    by_direction = {g.direction: shape for g, shape in zip(found, shapes, strict=True)}
+    assert by_direction == {
+        "forward": (TOKENS, 24),
+        "grad_input": (TOKENS, 16),
+        "grad_weight": (24, 16),
+    }
+
+
+def test_the_budget_is_shared_by_every_product_and_the_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    budgets: list[float] = []
+
+    def best_s(backend, operation, budget_s) -> float:
+        budgets.append(budget_s)
+        return 1.0
+
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**10)
+    monkeypatch.setattr(ceiling, "_best_s", best_s)
+    config = run_config(precision=FP32, shape_overrides=TINY)
+    ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=38.0)
+    assert sum(budgets) == pytest.approx(38.0)
+
+
+@pytest.mark.parametrize(("free", "copied"), [(8 * 1024, 1024), (2**40, 4096), (None, 4096)])
+def test_the_copy_takes_no_more_than_an_eighth_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, free: int | None, copied: int
+) -> None:
+    backend = FakeBackend()
+    memory = DeviceMemory(total_bytes=free, available_bytes=free, peak_bytes=None)
+    monkeypatch.setattr(backend, "memory", lambda: memory)
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 4096)
+    monkeypatch.setattr(ceiling, "_best_s", lambda *_: 1.0)
+    assert ceiling._bandwidth(backend, "cpu", 0.0) == 2 * copied
+
+
+def costs(time: Clock, milliseconds: Iterator[float]):
+    """Return an operation that takes the next of ``milliseconds`` each time it is run."""
+
+    def operation() -> torch.Tensor:
+        time.ns += round(next(milliseconds) * 1e6)
+        return torch.empty(0)
+
+    return operation
+
+
+def test_the_best_burst_counts_and_a_burst_is_its_mean(time: Clock) -> None:
+    # Two single runs find 10 ms, so a burst of 20 ms holds two: 10+10, then 8+6, then 12+12.
+    operation = costs(time, iter([30, 10, 10, 10, 8, 6, 12, 12]))
+    assert ceiling._best_s(FakeBackend(), operation, 0.0) == pytest.approx(0.007)
+
+
+def test_at_least_three_bursts_are_timed_and_more_while_there_is_time(time: Clock) -> None:
+    for budget_s, runs in ((0.0, 2 + 3), (0.2, 2 + 8)):
+        count = 0
+
+        def operation() -> torch.Tensor:
+            nonlocal count
+            count += 1
+            time.ns += 20_000_000
+            return torch.empty(0)
+
+        ceiling._best_s(FakeBackend(), operation, budget_s)
+        assert count == runs
+
+
+def test_a_burst_is_timed_from_an_idle_device_to_an_idle_device(time: Clock) -> None:
+    backend = FakeBackend()
+
+    def operation() -> torch.Tensor:
+        backend.calls.append("operation")
+        time.ns += 1_000_000
+        return torch.empty(0)
+
+    assert ceiling._burst_s(backend, operation, 2) == pytest.approx(0.001)
+    assert backend.calls == ["synchronize", "operation", "operation", "step_end", "synchronize"]

@@ -1,0 +1,93 @@
+"""The host as the record tells of it; what cannot be read is None."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from llmb.measure import host
+from llmb.plugin.builtin import host as kernel
+from llmb.records.system import Device
+from tests.unit.builders_runtime import host_load
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Give the kernel files there are; every other cannot be read."""
+    there: dict[str, str] = {}
+    monkeypatch.setattr(kernel, "read_text", lambda path: there.get(str(path)))
+    return there
+
+
+def test_the_load_is_what_the_kernel_says(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files["/sys/fs/cgroup/cpu.stat"] = "usage_usec 5\nnr_periods 9\nnr_throttled 4\n"
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: SimpleNamespace(current=2100.5, max=0.0))
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (1.239, 9.0, 9.0))
+    found = host.load()
+    assert found.load_1min == 1.24
+    assert found.throttled_periods == 4
+    assert found.frequency_mhz == 2100.5
+
+
+def test_what_the_kernel_does_not_say_is_none_and_not_zero(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
+    found = host.load()
+    assert found.throttled_periods is None
+    assert found.frequency_mhz is None
+
+
+def describe(**changes):
+    values = {
+        "devices": [Device(name="cpu")],
+        "torch_version": "2.13.0",
+        "drivers": {"driver": "1.2"},
+        "plugin_environment": {},
+        "before": host_load(load_1min=0.1),
+        "after": host_load(load_1min=0.9),
+    }
+    return host.describe(**{**values, **changes})
+
+
+def test_the_system_names_devices_versions_and_load_as_given() -> None:
+    found = describe()
+    assert found.devices == (Device(name="cpu"),)
+    assert (found.torch, found.drivers) == ("2.13.0", {"driver": "1.2"})
+    assert (found.load_before.load_1min, found.load_after.load_1min) == (0.1, 0.9)
+    assert found.cpu.usable_cores == kernel.usable_cores()
+    assert found.memory.total_bytes == kernel.memory_limit_bytes()
+
+
+def test_the_plugins_variables_are_shown_over_this_process_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_VERBOSE", "0")
+    env = describe(plugin_environment={"OMP_NUM_THREADS": "4"}).env
+    assert (env["OMP_NUM_THREADS"], env["MKL_VERBOSE"]) == ("4", "0")
+
+
+def test_secrets_of_the_plugins_environment_do_not_reach_the_record() -> None:
+    env = describe(plugin_environment={"TORCH_API_TOKEN": "hunter2", "HOME_ADDRESS": "x"}).env
+    assert env["TORCH_API_TOKEN"] == "(redacted)"
+    assert "HOME_ADDRESS" not in env
+
+
+def test_the_cpu_is_called_what_the_kernel_calls_it(files: dict[str, str]) -> None:
+    files["/proc/cpuinfo"] = "processor : 0\nmodel name\t: Fast CPU: Model 9\nmodel name\t: other\n"
+    assert describe().cpu.model == "Fast CPU: Model 9"
+
+
+def test_a_maximum_frequency_of_zero_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_freq", lambda: SimpleNamespace(current=1.0, max=0.0))
+    assert describe().cpu.max_frequency_mhz is None
+
+
+def test_the_cgroup_file_that_is_read_is_the_one_linux_has() -> None:
+    assert Path("/sys/fs/cgroup") == kernel._CGROUP

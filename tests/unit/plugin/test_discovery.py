@@ -1,0 +1,139 @@
+"""Installed plugins by their metadata alone, from dist-info folders made by hand."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import llmb
+from llmb.errors import UnavailableError
+from llmb.plugin import discovery
+from llmb.plugin.discovery import BUILT_IN, InstalledPlugin
+from tests.unit.builders_runtime import install
+
+BOMB = "raise SystemExit('a plugin was imported')\n"
+
+
+def test_vendors_come_by_name_before_the_built_in_ones_and_nothing_is_imported(site: Path) -> None:
+    install(site, "llmb-zeta", {"zeta": "zeta_llmb"}, {"zeta_llmb.py": BOMB}, "2.5")
+    install(site, "llmb-alpha", {"alpha": "alpha_llmb.hooks"}, {"alpha_llmb/__init__.py": BOMB})
+    found = discovery.installed()
+    names = [plugin.name for plugin in found]
+    assert names[-2:] == list(BUILT_IN)
+    assert names[:-2] == sorted(names[:-2])
+    assert InstalledPlugin("zeta", "zeta_llmb", "llmb-zeta", "2.5") in found
+    assert InstalledPlugin("alpha", "alpha_llmb.hooks", "llmb-alpha", "1.0") in found
+    assert not {"zeta_llmb", "alpha_llmb"} & set(sys.modules)
+
+
+def test_the_built_in_plugins_are_known_without_any_package_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(discovery, "distributions", list)
+    assert [(p.name, p.distribution, p.version) for p in discovery.installed()] == [
+        ("cpu", "llmb", llmb.__version__),
+        ("generic", "llmb", llmb.__version__),
+    ]
+    assert all(p.built_in for p in discovery.installed())
+
+
+def test_entry_points_of_other_programs_are_no_plugins(site: Path) -> None:
+    info = install(site, "other", {})
+    (info / "entry_points.txt").write_text("[console_scripts]\nother = other:main\n")
+    assert "other" not in [plugin.name for plugin in discovery.installed()]
+
+
+def test_two_packages_of_one_name_are_refused_naming_both(site: Path) -> None:
+    install(site, "llmb-one", {"fast": "one"})
+    install(site, "llmb-two", {"fast": "two"})
+    with pytest.raises(UnavailableError, match=r"'fast'.*llmb-\w+ and by llmb-\w+: uninstall") as e:
+        discovery.installed()
+    assert {"llmb-one", "llmb-two"} <= set(str(e.value).replace(":", "").split())
+
+
+@pytest.mark.parametrize("name", list(BUILT_IN))
+def test_a_package_that_takes_a_built_in_name_is_refused(site: Path, name: str) -> None:
+    install(site, "llmb-impostor", {name: "impostor"})
+    with pytest.raises(UnavailableError, match=f"'{name}'.*llmb itself and by llmb-impostor"):
+        discovery.installed()
+
+
+def test_one_package_seen_twice_on_the_path_is_one_plugin(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "llmb-fast", {"fast": "fast"})
+    install(site / "again", "llmb-fast", {"fast": "fast"})
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site / "again")])
+    assert [p.name for p in discovery.installed()].count("fast") == 1
+
+
+@pytest.mark.xfail(reason="defect: the last one wins, while Python imports the first")
+def test_of_one_package_in_two_versions_the_first_on_the_path_counts(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, "llmb-fast", {"fast": "fast"}, version="2.0")
+    install(site / "old", "llmb-fast", {"fast": "fast"}, version="1.0")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site / "old")])
+    assert discovery.find("fast").version == "2.0"
+
+
+def test_packages_that_torch_loads_by_itself_are_named_with_their_version(site: Path) -> None:
+    info = install(site, "torch-warp", {}, version="2.5")
+    (info / "entry_points.txt").write_text("[torch.backends]\ntorch_warp = torch_warp:autoload\n")
+    install(site, "llmb-fast", {"fast": "fast"})
+    found = discovery.torch_extensions()
+    assert found["torch-warp"] == "2.5"
+    assert "llmb-fast" not in found
+
+
+def test_one_package_may_bring_several_plugins(site: Path) -> None:
+    install(site, "llmb-fast", {"fast": "fast", "faster": "fast.er"})
+    assert discovery.find("fast").module == "fast"
+    assert discovery.find("faster").module == "fast.er"
+
+
+def test_a_plugin_that_is_not_installed_is_refused_with_those_that_are_and_how_to_get_it() -> None:
+    with pytest.raises(UnavailableError, match=r"'warp'.*cpu, generic\): pip install llmb-warp"):
+        discovery.find("warp")
+
+
+@pytest.mark.parametrize("module", ["acme_llmb", "acme_llmb.hooks"])
+def test_the_sources_of_a_package_are_named_from_the_folder_above_it(
+    site: Path, module: str
+) -> None:
+    install(site, "acme", {}, {"acme_llmb/__init__.py": BOMB, "acme_llmb/hooks.py": BOMB})
+    assert discovery.source_root(module) == discovery.SourceRoot("acme_llmb", site.resolve())
+    assert "acme_llmb" not in sys.modules
+
+
+def test_the_source_of_a_single_module_is_named_from_its_own_folder(site: Path) -> None:
+    install(site, "solo", {}, {"solo_llmb.py": BOMB})
+    assert discovery.source_root("solo_llmb") == discovery.SourceRoot("solo_llmb", site.resolve())
+    assert "solo_llmb" not in sys.modules
+
+
+@pytest.mark.parametrize("module", list(BUILT_IN.values()))
+def test_the_sources_of_a_built_in_plugin_are_the_built_in_folder_alone(module: str) -> None:
+    root = discovery.source_root(module)
+    assert root.package == "llmb.plugin.builtin"
+    assert root.folder == Path(llmb.__file__).resolve().parent.parent
+
+
+def test_built_in_sources_are_found_without_importing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*BUILT_IN.values()]:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        discovery.source_root(name)
+        assert name not in sys.modules
+
+
+def test_a_package_that_has_gone_is_refused_by_name() -> None:
+    with pytest.raises(UnavailableError, match=r"'gone_llmb'.*reinstall"):
+        discovery.source_root("gone_llmb.hooks")
+
+
+def test_a_folder_without_a_file_of_its_own_is_refused_by_name(site: Path) -> None:
+    (site / "bare_llmb").mkdir()
+    with pytest.raises(UnavailableError, match="'bare_llmb'"):
+        discovery.source_root("bare_llmb")

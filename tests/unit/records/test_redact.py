@@ -1,0 +1,94 @@
+"""Nothing secret and no place of the machine leaves it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from llmb.records.redact import redact_environment, redact_paths
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["OMP_NUM_THREADS", "TORCH_LOGS", "PYTORCH_ALLOC_CONF", "LD_PRELOAD", "NCCL_DEBUG", "ZE_MASK"],
+)
+def test_variables_that_steer_torch_are_kept_as_they_are(name: str) -> None:
+    assert redact_environment({name: "4"}) == {name: "4"}
+
+
+@pytest.mark.xfail(reason="defect: what steers the commonest devices is not in the list")
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "XLA_FLAGS"])
+def test_variables_that_choose_a_device_or_its_compiler_are_kept(name: str) -> None:
+    assert redact_environment({name: "4"}) == {name: "4"}
+
+
+@pytest.mark.parametrize("name", ["PATH", "USER", "MY_TORCH", "EDITOR", "AWS_REGION", "omp_x"])
+def test_every_other_variable_is_left_out(name: str) -> None:
+    assert redact_environment({name: "4"}) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCH_HUB_TOKEN",
+        "NVIDIA_API_KEY",
+        "PYTORCH_secret_x",
+        "LLMB_PASSWORD",
+        "NCCL_AUTH",
+        "UCX_CREDENTIALS",
+        "TRITON_COOKIE_FILE",
+    ],
+)
+def test_a_value_whose_name_sounds_secret_is_never_shown(name: str) -> None:
+    assert redact_environment({name: "hunter2"}) == {name: "(redacted)"}
+
+
+def test_variables_come_in_the_order_of_their_names() -> None:
+    assert list(redact_environment({"OMP_B": "", "MKL_A": "", "OMP_A": ""})) == [
+        "MKL_A",
+        "OMP_A",
+        "OMP_B",
+    ]
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give an interpreter in /opt/py, a home in /home/me, and temporary files in /scratch/tmp."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "prefix", "/opt/py")
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch/tmp")
+
+
+@pytest.mark.usefixtures("places")
+def test_paths_are_shortened_to_what_they_mean(tmp_path: Path) -> None:
+    text = f"/opt/py/lib/x.so:{tmp_path}/a:/home/me/.cache:/scratch/tmp/t:/usr/lib/y.so"
+    assert redact_paths(text) == "<python>/lib/x.so:<cwd>/a:~/.cache:<tmp>/t:/usr/lib/y.so"
+
+
+@pytest.mark.usefixtures("places")
+def test_paths_in_kept_variables_are_shortened() -> None:
+    assert redact_environment({"LD_PRELOAD": "/home/me/lib.so"}) == {"LD_PRELOAD": "~/lib.so"}
+
+
+def test_the_root_folder_is_not_a_place_to_hide(
+    monkeypatch: pytest.MonkeyPatch, places: None
+) -> None:
+    monkeypatch.setenv("HOME", "/")
+    monkeypatch.chdir("/")
+    assert redact_paths("/usr/lib/x") == "/usr/lib/x"
+
+
+@pytest.mark.xfail(reason="defect: any text that begins alike is taken for the folder")
+@pytest.mark.usefixtures("places")
+def test_a_folder_that_only_begins_like_home_is_not_home() -> None:
+    assert redact_paths("/home/meredith/x") == "/home/meredith/x"
+
+
+@pytest.mark.xfail(reason="defect: the user's own name and password in a URL are shown")
+def test_a_password_within_a_value_is_not_shown() -> None:
+    kept = redact_environment({"TORCH_INDEX": "https://me:hunter2@host/simple"})
+    assert "hunter2" not in kept["TORCH_INDEX"]

@@ -1,0 +1,162 @@
+"""What children are told of a run, and how probes' answers and failures become a settled run."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb import workloads
+from llmb.config import RunConfig, RunRequest
+from llmb.errors import LlmbError, RunFailedError, UnavailableError, UsageError
+from llmb.plugin import discovery
+from llmb.plugin.discovery import InstalledPlugin
+from llmb.supervision import negotiation
+from llmb.supervision.negotiation import for_children, negotiate, survey
+from llmb.supervision.stream import derive
+from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
+from tests.unit.builders_runtime import TINY, offer, run_config
+
+DEBUG = workloads.find("llama-1.4b", TINY)
+WARP = offer(plugin="warp", distribution="llmb-warp", device="warp:0")
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345, 2**63 - 1])
+def test_children_see_the_models_seed_and_cannot_get_the_steps_from_it(seed: int) -> None:
+    config = run_config(seed=seed)
+    shown = for_children(config)
+    assert shown.seed != seed
+    assert str(seed) not in shown.model_dump_json() or len(str(seed)) < 5
+    steps = {derive(seed, "step", 0, index) for index in range(100)}
+    guessed = {derive(shown.seed, "step", 0, index) for index in range(100)}
+    assert not steps & guessed
+    assert shown.seed not in steps
+
+
+def test_children_see_everything_else_as_it_is() -> None:
+    config = run_config(batch_size=3)
+    assert for_children(config).model_copy(update={"seed": config.seed}) == config
+
+
+def test_children_of_one_run_see_the_same_seed_and_of_another_run_another() -> None:
+    seeds = [for_children(run_config(seed=seed)).seed for seed in (1, 1, 2)]
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+class FakeChild:
+    """A probe that answers, or fails, as its plugin's entry in ``answers`` says."""
+
+    answers: dict[str, Offer | LlmbError]
+    seen: list[RunConfig]
+    ended: int
+
+    def __init__(self, module: str, environment: dict[str, str], log: object) -> None:
+        assert module == "llmb.probe"
+        log.write(b"a probe was here\n")
+
+    def begin(self) -> None:
+        self.answer: Offer | LlmbError = UsageError("nothing was ordered")
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, ProbeOrder):
+            self.answer = self.answers[message.plugin]
+        else:
+            assert isinstance(message, Resolved)
+            self.seen.append(message.config)
+
+    def expect(self, kind: type, timeout_s: float) -> Message:
+        if isinstance(self.answer, LlmbError):
+            raise self.answer
+        if kind is Offer:
+            return self.answer
+        return Terms(environment={"A": "1"}, warmup_steps=3, facts={}, peak=None)
+
+    def end(self) -> None:
+        type(self).ended += 1
+
+
+@pytest.fixture
+def probes(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
+    class Fresh(FakeChild):
+        ended = 0
+
+    Fresh.answers, Fresh.seen = {}, []
+    monkeypatch.setattr(negotiation, "Child", Fresh)
+    monkeypatch.setattr(discovery, "installed", lambda: PLUGINS)
+    return Fresh
+
+
+PLUGINS = (
+    InstalledPlugin("warp", "warp_llmb", "llmb-warp", "2.0"),
+    InstalledPlugin("cpu", "llmb.plugin.builtin.cpu", "llmb", "0.1.0"),
+)
+
+
+def test_the_best_offer_is_settled_with_its_plugin_and_every_probe_is_ended(
+    probes: type[FakeChild],
+) -> None:
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    settled = negotiate(RunRequest(), DEBUG)
+    assert settled.offer == WARP
+    assert settled.config.plugin == "warp"
+    assert settled.terms.environment == {"A": "1"}
+    assert "a probe was here" in settled.log
+    assert probes.ended == 2
+
+
+def test_warm_up_is_the_larger_of_what_user_and_plugin_want(probes: type[FakeChild]) -> None:
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    for wanted, steps in ((None, 3), (2, 3), (9, 9)):
+        assert negotiate(RunRequest(warmup_steps=wanted), DEBUG).config.warmup_steps == steps
+
+
+def test_the_plugin_is_not_told_the_seed(probes: type[FakeChild]) -> None:
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    config = negotiate(RunRequest(seed=77), DEBUG).config
+    assert config.seed == 77
+    assert [shown.seed for shown in probes.seen] == [derive(77, "model")]
+
+
+def test_a_plugin_that_breaks_does_not_keep_another_from_running(
+    probes: type[FakeChild],
+) -> None:
+    probes.answers = {"warp": RunFailedError("exit status 3"), "cpu": offer()}
+    assert negotiate(RunRequest(), DEBUG).config.plugin == "cpu"
+
+
+def test_a_survey_lists_a_broken_plugin_with_its_reason(probes: type[FakeChild]) -> None:
+    probes.answers = {"warp": RunFailedError("exit status 3"), "cpu": offer()}
+    broken, good = survey(PLUGINS, RunRequest())
+    assert (broken.plugin, broken.version, broken.available) == ("warp", "2.0", False)
+    assert broken.reason == "exit status 3"
+    assert good.available
+    assert probes.ended == 2
+
+
+def test_the_plugin_asked_for_that_dies_in_its_probe_is_unavailable_by_name(
+    probes: type[FakeChild],
+) -> None:
+    probes.answers = {"warp": RunFailedError("exit status 3")}
+    with pytest.raises(UnavailableError, match="'warp' cannot be probed: exit status 3"):
+        negotiate(RunRequest(plugin="warp"), DEBUG)
+    assert probes.ended == 1
+
+
+def test_a_bad_option_of_the_plugin_asked_for_stays_a_usage_error(
+    probes: type[FakeChild],
+) -> None:
+    probes.answers = {"warp": UsageError("-O x: no such option")}
+    with pytest.raises(UsageError, match=r"^-O x: no such option$"):
+        negotiate(RunRequest(plugin="warp"), DEBUG)
+
+
+def test_only_the_plugin_asked_for_is_probed(probes: type[FakeChild]) -> None:
+    probes.answers = {"cpu": offer()}
+    assert negotiate(RunRequest(plugin="cpu"), DEBUG).config.plugin == "cpu"
+    assert probes.ended == 1
+
+
+def test_a_plugin_that_is_not_installed_is_refused_before_anything_is_started(
+    probes: type[FakeChild],
+) -> None:
+    with pytest.raises(UnavailableError, match="no plugin 'gone'"):
+        negotiate(RunRequest(plugin="gone"), DEBUG)
+    assert probes.ended == 0

@@ -1,0 +1,155 @@
+"""The values a run is asked for and resolved to: immutable, closed and checked at the door."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from pydantic import ValidationError
+
+from llmb import config
+from llmb.config import BF16, FP16, FP32, TF32, Parallelism, Precision, RunConfig, RunRequest
+from tests.unit.builders_runtime import run_config
+
+
+def test_a_request_without_options_is_the_official_run_with_everything_else_left_open() -> None:
+    request = RunRequest()
+    assert (request.workload, request.timed_steps, request.repeats) == ("llama-1.4b", 50, 1)
+    open_ = ("plugin", "device", "precision", "batch_size", "seed", "warmup_steps")
+    assert [getattr(request, name) for name in open_] == [None] * 6
+
+
+@pytest.mark.parametrize("value", [RunRequest(), run_config(), BF16, Parallelism()])
+def test_no_field_of_a_value_can_be_changed(value: config.Frozen) -> None:
+    for name in type(value).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(value, name, getattr(value, name))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 0},
+        {"batch_size": -3},
+        {"batch_size": "many"},
+        {"seed": -1},
+        {"seed": 2**63},
+        {"warmup_steps": 0},
+        {"timed_steps": 0},
+        {"repeats": 0},
+        {"mode": "dream"},
+        {"shape_overrides": {"vocab_size": 100}},
+        {"shape_overrides": {"hidden_size": "wide"}},
+        {"colour": "blue"},
+    ],
+    ids=str,
+)
+def test_a_request_that_cannot_mean_anything_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        RunRequest(**changes)
+
+
+@pytest.mark.parametrize("size", [1, 4096, "auto", None])
+def test_a_batch_size_is_a_positive_number_or_auto_or_left_open(size: object) -> None:
+    assert RunRequest(batch_size=size).batch_size == size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch_size": 0},
+        {"batch_size": "auto"},
+        {"batch_size": None},
+        {"seed": None},
+        {"seed": 2**63},
+        {"warmup_steps": 0},
+        {"timed_steps": 0},
+        {"repeats": 0},
+        {"parallelism": {"tp": 0}},
+        {"parallelism": {"ep": 2}},
+    ],
+    ids=str,
+)
+def test_a_resolved_run_leaves_nothing_open_and_takes_nothing_impossible(
+    changes: dict[str, object],
+) -> None:
+    with pytest.raises(ValidationError):
+        run_config(**changes)
+
+
+def test_the_largest_seed_is_one_less_than_two_to_the_63() -> None:
+    assert run_config(seed=2**63 - 1).seed == 2**63 - 1
+
+
+def test_a_resolved_run_survives_its_own_json() -> None:
+    given = run_config(shape_overrides={"hidden_size": 64}, plugin_options={"a": True, "b": 1.5})
+    again = RunConfig.model_validate_json(given.model_dump_json())
+    assert again == given
+    assert again.plugin_options["a"] is True
+
+
+def test_numbers_that_are_not_finite_are_refused_in_every_value() -> None:
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValidationError):
+            run_config(plugin_options={"scale": value})
+
+
+@pytest.mark.parametrize(
+    ("precision", "stored", "size"),
+    [
+        (FP32, "float32", 4),
+        (TF32, "float32", 4),
+        (FP16, "float16", 2),
+        (BF16, "bfloat16", 2),
+        (BF16.model_copy(update={"master_weights": True}), "float32", 4),
+        (Precision(name="FP64", bits=64, dtype="float64"), "float64", 8),
+    ],
+    ids=str,
+)
+def test_weights_are_stored_in_the_format_or_in_float32_masters(
+    precision: Precision, stored: str, size: int
+) -> None:
+    assert precision.stored_dtype == stored
+    assert precision.bytes_per_value == size
+
+
+def test_a_precision_has_at_least_one_bit() -> None:
+    with pytest.raises(ValidationError):
+        Precision(name="FP0", bits=0, dtype="float32")
+
+
+def test_the_common_formats_have_their_known_number_of_bits() -> None:
+    assert [p.bits for p in (FP32, TF32, FP16, BF16)] == [32, 19, 16, 16]
+
+
+def test_world_size_is_the_product_of_all_four_dimensions() -> None:
+    assert Parallelism().world_size == 1
+    assert Parallelism(dp_replicate=2, dp_shard=3, tp=5, pp=7).world_size == 210
+
+
+def test_a_child_gets_this_environment_plus_the_plugins_variables_plus_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KEPT", "yes")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    address = config.WorkerAddress(socket_path="/tmp/s", nonce="n")
+    child = config.child_environment(address, {"OMP_NUM_THREADS": "4", "LLMB_NONCE": "forged"})
+    assert child["KEPT"] == "yes"
+    assert child["OMP_NUM_THREADS"] == "4"
+    assert (child["LLMB_SOCKET"], child["LLMB_NONCE"]) == ("/tmp/s", "n")
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_child_takes_its_address_out_of_the_environment_so_that_no_plugin_reads_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LLMB_SOCKET", "/tmp/s")
+    monkeypatch.setenv("LLMB_NONCE", "n")
+    assert config.worker_address() == config.WorkerAddress(socket_path="/tmp/s", nonce="n")
+    assert not {"LLMB_SOCKET", "LLMB_NONCE"} & set(os.environ)
+
+
+def test_the_environment_handed_out_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LLMB_TEST_ONLY", raising=False)
+    config.environment()["LLMB_TEST_ONLY"] = "1"
+    assert "LLMB_TEST_ONLY" not in os.environ

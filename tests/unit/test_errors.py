@@ -1,0 +1,41 @@
+"""Every error on purpose has the exit code that records.md promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb import errors
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.LlmbError, 1),
+        (errors.UsageError, 2),
+        (errors.UnavailableError, 3),
+        (errors.RunFailedError, 4),
+        (errors.NotEnoughMemoryError, 4),
+        (errors.AuditInvalidError, 5),
+        (errors.BundleRefusedError, 6),
+        (errors.RequirementError, 7),
+    ],
+)
+def test_each_error_ends_in_its_documented_exit_code(
+    kind: type[errors.LlmbError], code: int
+) -> None:
+    assert issubclass(kind, errors.LlmbError)
+    assert kind("message").exit_code == code
+
+
+def test_running_out_of_memory_is_a_failed_run() -> None:
+    assert issubclass(errors.NotEnoughMemoryError, errors.RunFailedError)
+
+
+def test_the_tree_in_the_docstring_names_every_error_with_its_code() -> None:
+    assert errors.__doc__
+    drawn = [line.split() for line in errors.__doc__.splitlines() if "Error " in line]
+    table = {words[-7:][0]: words for words in drawn}
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.LlmbError):
+            (line,) = (words for words in table.values() if name in words)
+            assert line[line.index(name) + 1] == str(kind.exit_code)

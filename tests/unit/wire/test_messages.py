@@ -1,0 +1,93 @@
+"""One JSON line per message: what is written is read back, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from llmb.config import RunRequest
+from llmb.wire import messages
+from llmb.wire.messages import (
+    EvidenceFile,
+    Failure,
+    Hello,
+    Phase,
+    ProbeOrder,
+    Resolved,
+    StepOrder,
+    Stop,
+    Terms,
+    Tick,
+    Worked,
+    WorkOrder,
+)
+from tests.unit.builders_runtime import fence, offer, run_config
+
+EVERY = [
+    Hello(nonce="n", pid=1),
+    Failure(error="UsageError", message="first\nsecond é"),
+    ProbeOrder(plugin="cpu", request=RunRequest(batch_size="auto")),
+    offer(),
+    Resolved(config=run_config()),
+    Terms(environment={"A": "1"}, warmup_steps=3, facts={}, peak=None),
+    WorkOrder(config=run_config(), evidence_folder="e", collect_evidence=True),
+    StepOrder(index=3, seed=2**63 - 1, fence=True),
+    Stop(steps=4),
+    Phase(name="training"),
+    Tick(index=0, ns=5),
+    fence(12, energy_j=1.5, energy_source="counter", energy_scope="device"),
+    EvidenceFile(name="weights.json", sha256="0" * 64),
+    Worked(steps=60),
+]
+
+
+@pytest.mark.parametrize("message", EVERY, ids=lambda message: message.kind)
+def test_every_message_is_one_line_and_is_read_back_equal(message: messages.Message) -> None:
+    line = messages.encode(message)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    again = messages.decode(line)
+    assert again == message
+    assert type(again) is type(message)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"not json",
+        b'{"kind":"shout"}',
+        b'{"kind":"stop"}',
+        b'{"kind":"stop","steps":"many"}',
+        b'{"kind":"stop","steps":1,"colour":"blue"}',
+        b'{"kind":"tick","index":0,"ns":1.5}',
+        b'{"kind":"phase","name":"\xff"}',
+    ],
+)
+def test_a_line_of_another_form_is_a_value_error(line: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        messages.decode(line)
+
+
+def test_no_two_messages_share_a_kind() -> None:
+    kinds = [
+        kind.model_fields["kind"].default
+        for kind in vars(messages).values()
+        if isinstance(kind, type) and "kind" in getattr(kind, "model_fields", {})
+    ]
+    assert len(kinds) == len(set(kinds)) >= 17
+
+
+def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
+    order = WorkOrder(config=run_config(), evidence_folder="", collect_evidence=False)
+    assert set(json.loads(messages.encode(order))) == {
+        "kind",
+        "config",
+        "evidence_folder",
+        "collect_evidence",
+    }
+    assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
