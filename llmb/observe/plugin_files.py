@@ -23,21 +23,24 @@ def closed_components(module_name: str, distribution: str) -> tuple[ClosedCompon
     """Return the compiled extension modules loaded from the package of ``module_name``."""
     root = source_root(module_name)
     files = {file.resolve() for file in _loaded(root.package) if file.suffix != ".py"}
-    facts = metadata(distribution) if files else None
-    components = []
-    for file in sorted(files):
-        digest = _file_digest(file, root.folder)
-        component = ClosedComponent(
+    digests = [_file_digest(file, root.folder) for file in sorted(files)]
+    return tuple(
+        ClosedComponent(
             name=digest.path,
-            version=facts.get("Version") if facts else None,
+            version=_fact(distribution, "Version"),
             sha256=digest.sha256,
             bytes=digest.bytes,
-            where_to_get=(facts and facts.get("Home-page")) or f"pip install {distribution}",
-            licence=(facts and (facts.get("License-Expression") or facts.get("License")))
-            or "not stated",
+            where_to_get=_fact(distribution, "Home-page") or f"pip install {distribution}",
+            licence=_fact(distribution, "License-Expression", "License") or "not stated",
         )
-        components.append(component)
-    return tuple(components)
+        for digest in digests
+    )
+
+
+def _fact(distribution: str, *names: str) -> str | None:
+    """Return the first of the metadata fields ``names`` that ``distribution`` has."""
+    facts = metadata(distribution)
+    return next((facts[name] for name in names if name in facts), None)
 
 
 def _loaded(package: str) -> Iterator[Path]:

@@ -126,7 +126,7 @@ def _student_t(nu: int) -> float:
     if nu == 1:
         return math.tan(0.475 * math.pi)
     if nu == 2:
-        return 0.95 / (2 * 0.975 * 0.025) ** 0.5
+        return 0.95 / math.sqrt(2 * 0.975 * 0.025)
     z = 1.959963984540054
     first = (z**3 + z) / 4
     second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
