@@ -11,48 +11,19 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Literal, Protocol
 
 from llmb import workloads
-from llmb.config import RunConfig, RunRequest
-from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock, host, statistics
+from llmb.config import RunRequest
+from llmb.errors import LlmbError
+from llmb.measure import clock, host
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
-from llmb.records.run_record import BatchTrial, Ceiling, Ceilings, RunRecord, SearchLog
-from llmb.supervision import batch_search, selection
-from llmb.supervision.assembly import Raw, assemble, waivers
-from llmb.supervision.negotiation import Negotiated, for_children, negotiate
-from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
-from llmb.wire.channel import Child
-from llmb.wire.messages import Calibration, CalibrationOrder, Fence, Phase, Tick, WorkOrder
+from llmb.records.run_record import Ceiling, Ceilings, RunRecord
+from llmb.supervision import selection, stations
+from llmb.supervision.assembly import Raw, assemble
+from llmb.supervision.negotiation import Negotiated, negotiate
+from llmb.supervision.stations import Display, Stations
 from llmb.workloads import Workload
-
-#: Seconds a calibrator spends on the ceilings, before and again after the run.
-_CALIBRATION_S = {"official": 4.0, "debug": 0.5}
-_CALIBRATION_LIMIT_S = 600.0
-#: Timed steps of one trial of the batch-size search.
-_TRIAL_STEPS = 3
-
-
-class Display(Protocol):
-    """Where a run's progress is shown; it decides nothing."""
-
-    def phase(self, name: str) -> None:
-        """Show that ``name`` has begun."""
-        ...
-
-    def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
-        """Show that a stream of at most ``steps`` steps begins."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Show something the user should know before waiting for it."""
-        ...
-
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        """Show what a worker reports; None when a moment has passed without a report."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,26 +62,6 @@ def run(request: RunRequest, output: Path, display: Display) -> Finished:
         raise
 
 
-def calibrate(request: RunRequest, seconds: float) -> Ceiling:
-    """Return the ceilings of the device ``request`` chooses, without a run.
-
-    Raises:
-        LlmbError: the device is not available, or the calibrator failed.
-    """
-    workload = workloads.find(request.workload, request.shape_overrides)
-    negotiated = negotiate(request, workload)
-    with tempfile.TemporaryFile() as log:
-        return _calibrate(negotiated, negotiated.config, seconds, log)
-
-
-def _calibrate(
-    negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes]
-) -> Ceiling:
-    with Child("llmb.calibrator", negotiated.terms.environment, log) as child:
-        child.send(CalibrationOrder(config=for_children(config), seconds=seconds))
-        return child.expect(Calibration, _CALIBRATION_LIMIT_S).ceiling
-
-
 def _run(
     request: RunRequest,
     workload: Workload,
@@ -119,15 +70,8 @@ def _run(
     created: datetime,
     display: Display,
 ) -> Finished:
-    line = Line(workload, negotiated, directory, display)
-    directory.log(negotiated.log)
-    notes = list(negotiated.notes)
-    if not negotiated.config.precision.native:
-        slow = negotiated.config.precision.name
-        notes.append(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
-    for note in notes:
-        display.note(note)
-        directory.log(note)
+    line = Stations(workload, negotiated, directory, display)
+    _announce(negotiated, directory, display)
     load_before = host.load()
     search = None
     config = negotiated.config
@@ -139,7 +83,7 @@ def _run(
     repeats = tuple(line.repeat(config, number) for number in range(config.repeats))
     after = line.ceiling(config)
 
-    display.phase("judging and writing the record")
+    line.say("judging and writing the record")
     raw = Raw(
         run_id=uuid.uuid4().hex,
         created=created,
@@ -158,100 +102,25 @@ def _run(
     return Finished(record, directory.path)
 
 
-class Line:
-    """The stations of a run that need a child: each starts one, listens to it, and ends it."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        negotiated: Negotiated,
-        directory: RunDirectory,
-        display: Display,
-    ) -> None:
-        """Work for one run."""
-        self._workload, self._negotiated = workload, negotiated
-        self._directory, self._display = directory, display
-
-    def ceiling(self, config: RunConfig) -> Ceiling | None:
-        """Return what the device attains; None where that fails or the precision is emulated."""
-        if not config.precision.native:
-            return None
-        self._say("measuring the device's ceiling")
-        seconds = _CALIBRATION_S["debug" if waivers(config) else "official"]
-        try:
-            with self._directory.child_log() as log:
-                return _calibrate(self._negotiated, config, seconds, log)
-        except RunFailedError as error:  # the timed window is worth more than its denominator
-            self._directory.log(f"the ceiling was not measured: {error}")
-            return None
-
-    def repeat(self, config: RunConfig, number: int) -> Streamed:
-        """Return one timed window, from a fresh worker."""
-        of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
-        self._say(f"starting worker{of}")
-        evidence = self._directory.evidence_folder(number)
-        return self._work(config, plan_window(config, number), number, f"timing{of}", evidence)
-
-    def search_batch_size(self, config: RunConfig) -> SearchLog:
-        """Return the log of the search for the best batch size."""
-        trial = config.model_copy(update={"timed_steps": _TRIAL_STEPS})
-
-        def measure(batch_size: int) -> BatchTrial:
-            return self._trial(trial.model_copy(update={"batch_size": batch_size}))
-
-        return batch_search.search(measure, _TRIAL_STEPS)
-
-    def _trial(self, config: RunConfig) -> BatchTrial:
-        size = config.batch_size
-        try:
-            selection.check_memory(self._negotiated.offer, self._workload, config.precision, size)
-        except NotEnoughMemoryError as error:
-            return _no_memory(size, "predicted_out_of_memory", error)
-        self._say(f"trying batch size {size}")
-        try:
-            streamed = self._work(config, plan_trial(config), 0, f"batch size {size}", None)
-        except NotEnoughMemoryError as error:
-            self._directory.log(f"batch size {size}: {error}")
-            return _no_memory(size, "out_of_memory", error)
-        tokens = self._workload.tokens_per_step(size)
-        return BatchTrial(
-            batch_size=size,
-            status="measured",
-            tokens_per_second=statistics.tokens_per_second(streamed.timing, tokens),
-            peak_memory_bytes=streamed.timing.peak_memory_bytes,
-        )
-
-    def _work(
-        self, config: RunConfig, window: Window, number: int, label: str, evidence: Path | None
-    ) -> Streamed:
-        tokens = self._workload.tokens_per_step(config.batch_size)
-        with (
-            self._directory.child_log() as log,
-            Child("llmb.worker", self._negotiated.terms.environment, log) as child,
-        ):
-            child.send(
-                WorkOrder(
-                    config=for_children(config),
-                    evidence_folder=str(evidence.resolve()) if evidence else "",
-                    collect_evidence=evidence is not None,
-                )
-            )
-            self._display.stream(window.end, tokens, label)
-            clock_kind = self._negotiated.offer.step_clock
-            return drive(child, config, window, number, clock_kind, self._display.message)
-
-    def _say(self, phase: str) -> None:
-        self._display.phase(phase)
-        self._directory.log(f"{clock.utc_now().isoformat()} {phase}")
+def _announce(negotiated: Negotiated, directory: RunDirectory, display: Display) -> None:
+    """Tell the user, and the log, what should be known before a long wait."""
+    directory.log(negotiated.log)
+    notes = list(negotiated.notes)
+    if not negotiated.config.precision.native:
+        slow = negotiated.config.precision.name
+        notes.append(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
+    for note in notes:
+        display.note(note)
+        directory.log(note)
 
 
-def _no_memory(
-    size: int, status: Literal["out_of_memory", "predicted_out_of_memory"], error: Exception
-) -> BatchTrial:
-    return BatchTrial(
-        batch_size=size,
-        status=status,
-        tokens_per_second=None,
-        peak_memory_bytes=None,
-        message=str(error),
-    )
+def calibrate(request: RunRequest, seconds: float) -> Ceiling:
+    """Return the ceilings of the device ``request`` chooses, without a run.
+
+    Raises:
+        LlmbError: the device is not available, or the calibrator failed.
+    """
+    workload = workloads.find(request.workload, request.shape_overrides)
+    negotiated = negotiate(request, workload)
+    with tempfile.TemporaryFile() as log:
+        return stations.calibrate(negotiated, negotiated.config, seconds, log)

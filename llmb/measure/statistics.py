@@ -63,7 +63,7 @@ def confidence_interval(
     error = statistics.stdev(results) * math.sqrt(count / (count - 1))
     rates = [tokens_per_second(timing, tokens_per_step) for timing in repeats]
     headline, half = rates[median_index(rates)], _student_t975(count - 1) * error
-    return headline - half, headline + half
+    return max(0.0, headline - half), headline + half
 
 
 def _resample(

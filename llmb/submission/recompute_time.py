@@ -113,7 +113,7 @@ def confidence_interval(
         medians.append(statistics.median_low(rates))
     middle = statistics.median_low([_rate(blocks, tokens_per_step) for blocks in per_repeat])
     half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
-    return middle - half, middle + half
+    return (middle - half if half < middle else 0.0), middle + half
 
 
 def _rate(blocks: Sequence[Block], tokens_per_step: int) -> float:

@@ -1,1 +1,1 @@
-"""The stations of the supervisor's line: negotiate, search, stream, assemble. Trusted, no torch."""
+"""What the supervisor's line calls: negotiate, stations, stream, assemble. Trusted, no torch."""

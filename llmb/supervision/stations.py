@@ -1,0 +1,157 @@
+"""The stations of a run that need a child: each starts one, listens to it, and ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import IO, Literal, Protocol
+
+from llmb.config import RunConfig
+from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.measure import clock, statistics
+from llmb.records.run_directory import RunDirectory
+from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
+from llmb.supervision import batch_search, selection
+from llmb.supervision.assembly import waivers
+from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
+from llmb.wire.channel import Child
+from llmb.wire.messages import Calibration, CalibrationOrder, Fence, Phase, Tick, WorkOrder
+from llmb.workloads import Workload
+
+#: Seconds a calibrator spends on the ceilings, before and again after the run.
+_CALIBRATION_S = {"official": 4.0, "debug": 0.5}
+_CALIBRATION_LIMIT_S = 600.0
+#: Timed steps of one trial of the batch-size search.
+_TRIAL_STEPS = 3
+
+
+class Display(Protocol):
+    """Where a run's progress is shown; it decides nothing."""
+
+    def phase(self, name: str) -> None:
+        """Show that ``name`` has begun."""
+        ...
+
+    def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
+        """Show that a stream of at most ``steps`` steps begins."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show something the user should know before waiting for it."""
+        ...
+
+    def message(self, message: Phase | Tick | Fence | None) -> None:
+        """Show what a worker reports; None when a moment has passed without a report."""
+        ...
+
+
+class Stations:
+    """What one run does with its children, in the order in which the supervisor calls."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        negotiated: Negotiated,
+        directory: RunDirectory,
+        display: Display,
+    ) -> None:
+        """Work for one run."""
+        self._workload, self._negotiated = workload, negotiated
+        self._directory, self._display = directory, display
+
+    def ceiling(self, config: RunConfig) -> Ceiling | None:
+        """Return what the device attains; None where that fails or the precision is emulated."""
+        if not config.precision.native:
+            return None
+        self.say("measuring the device's ceiling")
+        seconds = _CALIBRATION_S["debug" if waivers(config) else "official"]
+        try:
+            with self._directory.child_log() as log:
+                return calibrate(self._negotiated, config, seconds, log)
+        except RunFailedError as error:  # the timed window is worth more than its denominator
+            self._directory.log(f"the ceiling was not measured: {error}")
+            return None
+
+    def repeat(self, config: RunConfig, number: int) -> Streamed:
+        """Return one timed window, from a fresh worker."""
+        of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
+        self.say(f"starting worker{of}")
+        evidence = self._directory.evidence_folder(number)
+        return self._work(config, plan_window(config, number), number, f"timing{of}", evidence)
+
+    def search_batch_size(self, config: RunConfig) -> SearchLog:
+        """Return the log of the search for the best batch size."""
+        trial = config.model_copy(update={"timed_steps": _TRIAL_STEPS})
+
+        def measure(batch_size: int) -> BatchTrial:
+            return self._trial(trial.model_copy(update={"batch_size": batch_size}))
+
+        return batch_search.search(measure, _TRIAL_STEPS)
+
+    def _trial(self, config: RunConfig) -> BatchTrial:
+        size = config.batch_size
+        try:
+            selection.check_memory(self._negotiated.offer, self._workload, config.precision, size)
+        except NotEnoughMemoryError as error:
+            return _no_memory(size, "predicted_out_of_memory", error)
+        self.say(f"trying batch size {size}")
+        try:
+            # A stream of its own number: the run's own tokens stay unknown to its trials.
+            streamed = self._work(config, plan_trial(config), -size, f"batch size {size}", None)
+        except NotEnoughMemoryError as error:
+            self._directory.log(f"batch size {size}: {error}")
+            return _no_memory(size, "out_of_memory", error)
+        tokens = self._workload.tokens_per_step(size)
+        return BatchTrial(
+            batch_size=size,
+            status="measured",
+            tokens_per_second=statistics.tokens_per_second(streamed.timing, tokens),
+            peak_memory_bytes=streamed.timing.peak_memory_bytes,
+        )
+
+    def _work(
+        self, config: RunConfig, window: Window, number: int, label: str, evidence: Path | None
+    ) -> Streamed:
+        tokens = self._workload.tokens_per_step(config.batch_size)
+        with (
+            self._directory.child_log() as log,
+            Child("llmb.worker", self._negotiated.terms.environment, log) as child,
+        ):
+            child.send(
+                WorkOrder(
+                    config=for_children(config),
+                    evidence_folder=str(evidence.resolve()) if evidence else "",
+                    collect_evidence=evidence is not None,
+                )
+            )
+            self._display.stream(window.end, tokens, label)
+            clock_kind = self._negotiated.offer.step_clock
+            return drive(child, config, window, number, clock_kind, self._display.message)
+
+    def say(self, phase: str) -> None:
+        """Show and log that ``phase`` has begun."""
+        self._display.phase(phase)
+        self._directory.log(f"{clock.utc_now().isoformat()} {phase}")
+
+
+def calibrate(negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes]) -> Ceiling:
+    """Return what the device of ``config`` attains, from a calibrator of its own.
+
+    Raises:
+        LlmbError: the calibrator failed.
+    """
+    with Child("llmb.calibrator", negotiated.terms.environment, log) as child:
+        child.send(CalibrationOrder(config=for_children(config), seconds=seconds))
+        return child.expect(Calibration, _CALIBRATION_LIMIT_S).ceiling
+
+
+def _no_memory(
+    size: int, status: Literal["out_of_memory", "predicted_out_of_memory"], error: Exception
+) -> BatchTrial:
+    return BatchTrial(
+        batch_size=size,
+        status=status,
+        tokens_per_second=None,
+        peak_memory_bytes=None,
+        message=str(error),
+    )
