@@ -105,17 +105,20 @@ def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
 @hookimpl
 def llmb_precisions() -> list[Precision]:
     """Offer BF16 first where the processor has it; FP16 is emulated (100 times slower) on most."""
-    capabilities = torch.cpu.get_capabilities()
-    bf16, fp16 = (
-        any(has for name, has in capabilities.items() if form in name and isinstance(has, bool))
-        for form in ("bf16", "fp16")
-    )
+    features = _features()
+    bf16, fp16 = (any(form in feature for feature in features) for form in ("bf16", "fp16"))
     formats = [
         BF16.model_copy(update={"native": bf16}),
         FP32,
         FP16.model_copy(update={"native": fp16}),
     ]
     return sorted(formats, key=lambda precision: not precision.native)
+
+
+def _features() -> set[str]:
+    """Return the processor's features, by torch where it tells (2.8 does not), else by Linux."""
+    tell = getattr(torch.cpu, "get_capabilities", None)
+    return {name for name, has in tell().items() if has is True} if tell else host.cpu_flags()
 
 
 @hookimpl

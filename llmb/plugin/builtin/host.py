@@ -57,6 +57,15 @@ def usable_cores() -> int:
     return cores
 
 
+def cpu_flags() -> set[str]:
+    """Return the processor's feature flags as Linux lists them, empty elsewhere."""
+    for line in (read_text(Path("/proc/cpuinfo")) or "").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):  # x86, Arm
+            return set(value.split())
+    return set()
+
+
 def compute_threads() -> int:
     """Return one thread per physical core this process may use."""
     logical, physical = psutil.cpu_count() or 1, psutil.cpu_count(logical=False) or 1
