@@ -70,6 +70,8 @@ def _fence_faults(timing: RepeatTiming) -> list[str]:
     # Where the window is no multiple of FENCE_EVERY long, STOP's double (``stream.Window``) shows.
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected
     faults = []
+    if len({*timing.fence_steps}) != len(timing.fence_steps):
+        faults.append("two fences are claimed after one step")
     if expected - {*timing.fence_steps} or extra - {end - FENCE_EVERY}:
         faults.append(f"the window from step {begin} to {end} lacks fences or has more")
     if any(b <= a for a, b in zip(timing.fence_ns, timing.fence_ns[1:], strict=False)):

@@ -5,6 +5,7 @@ Commands are imported when they are asked for, so that ``llmb --help`` answers a
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -16,7 +17,10 @@ import click
 
 from llmb import __version__
 from llmb.cli.text import printable
-from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError
+from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError
+
+#: What writing to a full or broken stdout ends in.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 #: Command -> (module, help line). A test holds the help lines to the commands' own.
 COMMANDS = {
@@ -79,10 +83,12 @@ def main() -> None:
         sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
         sys.exit(1)
-    except OSError as error:  # everything else was turned into an LlmbError where it happened
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
         with suppress(OSError):
             click.echo(f"llmb: cannot write the output: {error.strerror}", err=True)
-        os._exit(1)  # the interpreter would try to flush once more
+        os._exit(RunFailedError.exit_code)  # the interpreter would try to flush once more
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

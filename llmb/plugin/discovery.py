@@ -88,11 +88,11 @@ def torch_extensions() -> dict[str, str]:
 
     They can change torch without any plugin, so the record names them.
     """
-    return {
-        distribution.metadata["Name"]: distribution.version
-        for distribution in distributions()
-        if any(point.group == "torch.backends" for point in distribution.entry_points)
-    }
+    found: dict[str, str] = {}
+    for distribution in distributions():
+        if any(point.group == "torch.backends" for point in distribution.entry_points):
+            found.setdefault(distribution.metadata["Name"], distribution.version)
+    return found
 
 
 @dataclass(frozen=True)

@@ -36,5 +36,5 @@ def redact_paths(text: str) -> str:
     )
     for place, name in places:
         if len(place.parts) > 1:  # never the root
-            text = re.sub(rf"{re.escape(str(place))}(?![\w.-])", name, text)
+            text = re.sub(rf"{re.escape(str(place))}(?![\w-]|\.\w)", name, text)
     return _LOGIN.sub("//(redacted)@", text)

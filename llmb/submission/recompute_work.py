@@ -5,6 +5,8 @@ The official sizes and formulas are written out again here; ``llmb.workloads`` i
 
 from __future__ import annotations
 
+from collections import Counter
+
 from llmb.records.run_record import Ceiling, RunRecord
 from llmb.submission.comparison import Comparison
 
@@ -108,17 +110,30 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect(f"{field}.flops_per_second", ceiling.flops_per_second, rate)
         tokens = record.workload.tokens_per_step
         comparison.expect(f"{field}.tokens", ceiling.tokens, tokens)
-        done = sum(2 * g.m * g.k * g.n * g.count for g in ceiling.gemms)
-        comparison.expect(f"{field}.gemms", done, tokens * _weight_flops(record))
+        products = Counter[tuple[str, int, int, int]]()
+        for gemm in ceiling.gemms:
+            products[gemm.direction, gemm.m, gemm.k, gemm.n] += gemm.count
+        comparison.expect(f"{field}.gemms", dict(products), _products(record))
 
 
-def _weight_flops(record: RunRecord) -> int:
-    """Return FLOPs per token of the weight products alone: what a ceiling is measured on."""
+def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
+    """Return how often the model multiplies what: (direction, tokens, inputs, outputs) -> count."""
     sizes = {k: v for k, v in record.workload.shapes.items() if isinstance(v, int)}
     if not sizes.keys() >= _NEEDED or sizes["num_attention_heads"] < 1:
-        return 0  # not shapes at all, which has been noted already
-    layers = sizes["num_hidden_layers"] * sum(_layer_matrices(sizes).values())
-    return 6 * (layers + sizes["hidden_size"] * sizes["vocab_size"])
+        return {}  # not shapes at all, which has been noted already
+    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
+    head = hidden // sizes["num_attention_heads"]
+    queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
+    layer = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
+    layer += [(hidden, inner), (hidden, inner), (inner, hidden)]
+    layers = sizes["num_hidden_layers"]
+    every = Counter({product: n * layers for product, n in Counter(layer).items()})
+    every[hidden, sizes["vocab_size"]] += 1
+    return {
+        (direction, record.workload.tokens_per_step, k, n): count
+        for direction in ("forward", "grad_input", "grad_weight")
+        for (k, n), count in every.items()
+    }
 
 
 def _attained(ceiling: Ceiling) -> float | str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import IO
 
 from llmb.config import RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
@@ -61,7 +63,7 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
 def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
     """Return a sentence for each vendor's plugin that is installed and cannot be used."""
     vendors = [o for o in offers if o.distribution != "llmb" and not o.available]
-    return tuple(f"plugin {o.plugin!r} is not used: {o.reason}" for o in vendors)
+    return tuple(f"{o.plugin} is not used: {o.reason}" for o in vendors)
 
 
 def for_children(config: RunConfig) -> RunConfig:
@@ -77,18 +79,19 @@ class Probes:
         self._plugins, self._request = plugins, request
         self._stack = ExitStack()
         self._children: dict[str, Child] = {}
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the stack)
+        self._outputs: dict[str, IO[bytes]] = {}
         self.offers: list[Offer] = []
         self.failures: dict[str, LlmbError] = {}
 
     def __enter__(self) -> Probes:
         """Start every probe, then collect every offer."""
         with ExitStack() as stack:
-            stack.enter_context(self._output)
             sound = [plugin for plugin in self._plugins if plugin.fault is None]
             started = {}
             for plugin in sound:
-                started[plugin.name] = Child("llmb.probe", {}, self._output)
+                output = stack.enter_context(tempfile.TemporaryFile())
+                self._outputs[plugin.name] = output
+                started[plugin.name] = Child("llmb.probe", {}, output)
                 stack.callback(started[plugin.name].end)
             for plugin in self._plugins:
                 self.offers.append(self._ask(plugin, started.get(plugin.name)))
@@ -107,8 +110,13 @@ class Probes:
 
     def log(self) -> str:
         """Return what the probes wrote to their stdout and stderr."""
-        self._output.seek(0)
-        return self._output.read().decode(errors="replace")
+        return "".join(map(self._said, self._outputs))
+
+    def _said(self, plugin: str) -> str:
+        output = self._outputs[plugin]
+        # By position: the child shares the file's offset and may still be writing.
+        size = os.fstat(output.fileno()).st_size
+        return os.pread(output.fileno(), size, 0).decode(errors="replace")
 
     def _ask(self, plugin: InstalledPlugin, child: Child | None) -> Offer:
         try:
@@ -135,5 +143,5 @@ class Probes:
         """Return ``error``, naming the plugin where its probe died or hung without saying so."""
         if not isinstance(error, RunFailedError):
             return error
-        last_words = (self.log().strip().splitlines() or ["it said nothing"])[-1]
+        last_words = (self._said(plugin).strip().splitlines() or ["it said nothing"])[-1]
         return UnavailableError(f"plugin {plugin!r} cannot be probed: {error} ({last_words})")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from llmb.config import RunConfig
-from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
@@ -68,7 +68,7 @@ class Stations:
         try:
             with self._directory.child_log() as log:
                 return calibrate(self._negotiated, config, seconds, log)
-        except RunFailedError as error:  # the timed window is worth more than its denominator
+        except LlmbError as error:  # the timed window is worth more than its denominator
             self._directory.log(f"the ceiling was not measured: {error}")
             return None
 

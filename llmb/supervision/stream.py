@@ -146,16 +146,19 @@ def drive(
         message = child.receive(_IDLE_S)
         patience.heard(message)
         if isinstance(message, Ready):
+            if sent:
+                raise RunFailedError("the worker said twice that it is ready")
             sent = _send_ahead(child, config, window, repeat, sent=0, done=0)
         elif isinstance(message, Fence):
-            if message.steps != len(log.steps) or not window.is_fence(message.steps):
+            due = message.steps == len(log.steps) and window.is_fence(message.steps)
+            if not due or (log.fences and log.fences[-1].steps >= message.steps):
                 raise RunFailedError(f"the worker reported a fence after {message.steps} steps")
             log.stamps.append(child.received_ns)
             log.fences.append(message)
             if message.steps == window.stop:
                 child.send(Stop(steps=window.end))
         elif isinstance(message, Tick):
-            if message.index != len(log.steps):
+            if message.index != len(log.steps) or message.index >= sent:
                 raise RunFailedError(f"the worker reported step {message.index} out of turn")
             log.steps.append(message.ns)
             sent = _send_ahead(child, config, window, repeat, sent=sent, done=message.index + 1)

@@ -36,8 +36,9 @@ from llmb.wire.messages import Failure, Hello, Message
 _BOOT = """
 import runpy, sys
 module, root = sys.argv[1:]
-sys.path = [place for place in sys.path if place]
-sys.path[:0] = [] if root in sys.path else [root]
+sys.path = [root, *(place for place in sys.path if place)]
+import llmb
+del sys.path[0]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 _ROOT = Path(llmb.__file__).resolve().parent.parent
@@ -103,7 +104,7 @@ class Channel:
 
     def pending(self) -> bool:
         """Tell whether something can be read without waiting."""
-        return bool(self._buffer) or bool(select.select([self._socket], [], [], 0)[0])
+        return b"\n" in self._buffer or bool(select.select([self._socket], [], [], 0)[0])
 
     def expect(self, kind: type[M], timeout_s: float | None = None) -> M:
         """Return the next message, which must be a ``kind``.
@@ -271,7 +272,11 @@ class Child:
         try:
             hello = channel.receive(_CONNECT_S)
         except ChannelClosedError:
+            channel.close()
             raise self._obituary() from None
+        except BaseException:
+            channel.close()
+            raise
         if not isinstance(hello, Hello) or not secrets.compare_digest(hello.nonce, self._nonce):
             channel.close()
             raise RunFailedError(f"a stranger spoke on the socket of {self.module}")
@@ -322,7 +327,7 @@ def _signal_name(number: int) -> str:
 def _socket_folder() -> str:
     """Return a new private folder with a path short enough for a socket in it."""
     folder = tempfile.mkdtemp(prefix="llmb-")
-    if len(folder) + len("/socket") > _MAX_SOCKET_PATH:
+    if len(os.fsencode(folder)) + len("/socket") > _MAX_SOCKET_PATH:
         os.rmdir(folder)
         folder = tempfile.mkdtemp(prefix="llmb-", dir="/tmp")
     return folder

@@ -68,12 +68,9 @@ def test_the_verdict_of_an_unfinished_audit_is_unverified_and_lists_what_is_miss
 ) -> None:
     audit = tiny_run.record["audit"]
     seen = {(finding["id"], finding["status"]) for finding in audit["findings"]}
-    assert {(rule, "pass") for rule in ("O1", "T2", "S1")} <= seen
+    assert {(rule, "pass") for rule in ("O1", "T1", "T2", "S1")} <= seen
     assert ("W1", "not_observed") in seen
-    # T1 allows 5 ms in so short a window, which a busy machine may take from the supervisor.
-    failed = {rule for rule, status in seen if status == "fail"}
-    assert failed <= {"T1"}
-    assert audit["verdict"] == ("INVALID" if failed else "UNVERIFIED")
+    assert audit["verdict"] == "UNVERIFIED"
 
 
 def test_throughput_is_tokens_between_start_and_stop_over_the_stamps(tiny_run: Ended) -> None:
@@ -121,23 +118,27 @@ def test_the_flags_of_the_source_document_are_obeyed(tiny_run: Ended) -> None:
     assert flags == (1, "BF16", "cpu")
 
 
-def test_a_terminal_gets_a_live_display_and_is_left_with_the_summary(tmp_path: Path) -> None:
-    flags = ("--precision=FP16", *harness.TINY_RUN, "--output-dir", tmp_path / "out")
-    master, slave = pty.openpty()
-    env = harness.environment(TERM="xterm")
-    env.pop("NO_COLOR")
-    process = subprocess.Popen(
-        harness.llmb_command("run", *flags), env=env, stdin=slave, stdout=slave, stderr=slave
-    )
-    os.close(slave)
-    shown = b""
-    while chunk := _read(master):
-        shown += chunk
-    os.close(master)
-    assert process.wait(harness.LIMIT_S) == 0
-    assert b"\x1b[" in shown
-    assert b"timing: training" in shown
-    assert b"run directory:" in shown
+@pytest.fixture(scope="session")
+def terminal_run(once: Once) -> Ended:
+    """A run on a terminal, without seed or plugin, where a vendor's broken plugin is installed."""
+
+    def run_it(folder: Path) -> Ended:
+        broken = harness.plugin(folder / "plugins", "odd", "import llmb_odd_missing")
+        flags = ("--precision=FP16", *harness.TINY_RUN, "--output-dir", folder / "out")
+        master, slave = pty.openpty()
+        env = harness.environment(broken, TERM="xterm")
+        env.pop("NO_COLOR")
+        process = subprocess.Popen(
+            harness.llmb_command("run", *flags), env=env, stdin=slave, stdout=slave, stderr=slave
+        )
+        os.close(slave)
+        shown = b""
+        while chunk := _read(master):
+            shown += chunk
+        os.close(master)
+        return Ended(process.wait(harness.LIMIT_S), shown.decode(), "", folder / "out")
+
+    return once("terminal-run", run_it)
 
 
 def _read(terminal: int) -> bytes:
@@ -147,19 +148,58 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_plugin_that_prints_does_not_disturb_the_json_on_stdout(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_live_display_and_is_left_with_the_summary(terminal_run: Ended) -> None:
+    assert terminal_run.code == 0
+    assert "\x1b[" in terminal_run.stdout
+    assert "timing: training" in terminal_run.stdout
+    assert "run directory:" in terminal_run.stdout
+
+
+def test_a_run_on_the_cpu_says_which_installed_plugin_could_not_be_used(
+    terminal_run: Ended,
+) -> None:
+    assert terminal_run.record["plugin"]["name"] == "cpu"
+    note = "plugin 'odd' is not used: "
+    assert note in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal_run.stdout)
+    (line,) = (line for line in terminal_run.log.splitlines() if line.startswith(note))
+    assert "llmb_odd_missing" in line
+
+
+@pytest.fixture(scope="session")
+def peculiar_run(once: Once) -> Ended:
+    """A run with whatever is odd and allowed: prints, torch's newer switches, a long TMPDIR."""
     source = """
     print("import speaks")
     os.write(1, b"import writes to descriptor 1\\n")
+    @hookimpl
+    def llmb_set_environment(config):
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
     @hookimpl
     def llmb_post_process_model(model):
         print("post-processing speaks")
         os.system("echo a child of the plugin speaks")
     """
-    done = harness.run_plugin(tmp_path, source, "--json")
-    assert json.loads(done.stdout)["plugin"]["name"] == "odd"
-    assert "post-processing speaks" in done.log
-    assert "a child of the plugin speaks" in done.log
+
+    def run_it(folder: Path) -> Ended:
+        scratch = folder / ("t" * 100)  # a socket's path has at most 107 bytes
+        scratch.mkdir()
+        return harness.run_plugin(folder, source, "--json", TMPDIR=str(scratch))
+
+    return once("peculiar-run", run_it)
+
+
+def test_a_plugin_that_prints_does_not_disturb_the_json_on_stdout(peculiar_run: Ended) -> None:
+    assert json.loads(peculiar_run.stdout)["plugin"]["name"] == "odd"
+    assert "post-processing speaks" in peculiar_run.log
+    assert "a child of the plugin speaks" in peculiar_run.log
+
+
+def test_a_plugin_may_use_torchs_newer_precision_switches(peculiar_run: Ended) -> None:
+    assert "fp32_precision" in (peculiar_run.directory / "settings.diff").read_text()
+
+
+def test_the_temporary_folder_may_have_a_path_too_long_for_a_socket(peculiar_run: Ended) -> None:
+    assert (peculiar_run.code, peculiar_run.said) == (0, [])
 
 
 def test_plugin_list_prints_json_although_a_plugin_prints(tmp_path: Path) -> None:
@@ -225,9 +265,9 @@ def test_the_same_seed_gives_the_same_weights_and_losses(
 
 
 def test_without_a_seed_two_runs_have_other_seeds_weights_and_tokens(
-    two_repeats: Ended, tmp_path: Path
+    two_repeats: Ended, terminal_run: Ended
 ) -> None:
-    one, two = two_repeats, run(tmp_path / "out", "--precision=FP16", *harness.TINY_RUN)
+    one, two = two_repeats, terminal_run
     assert one.record["config"]["seed"] != two.record["config"]["seed"]
     digests = [
         {w["name"]: w["sha256"] for w in done.evidence("weights.json")["pristine"]}
@@ -267,21 +307,7 @@ def test_start_varies_with_the_seed_and_with_the_repeat() -> None:
     assert len({stream.plan_window(config(5, 50), repeat).start for repeat in range(64)}) == 2
 
 
-@pytest.mark.parametrize(
-    "timed_steps",
-    [
-        20,
-        50,
-        60,
-        pytest.param(
-            55,
-            marks=pytest.mark.xfail(
-                reason="defect: an official window that is no multiple of 10 steps ends in a fence "
-                "of its own, which tells the worker where STOP is, and so START"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("timed_steps", [20, 50, 55, 60])
 def test_both_places_of_start_give_the_worker_the_same_fences(timed_steps: int) -> None:
     early, late = windows(timed_steps).values()
     steps = range(1, min(early.end, late.end) + 1)
@@ -381,7 +407,6 @@ def test_the_end_of_the_stream_is_not_told_before_stop(tapped: dict[int, list[di
         assert start + 20 < stop["steps"] <= start + 24
 
 
-@pytest.mark.xfail(reason="defect: the first orders are sent before post-processing is over")
 def test_no_seed_of_a_step_is_sent_before_post_processing_is_over(
     tapped: dict[int, list[dict]],
 ) -> None:
@@ -394,11 +419,9 @@ def test_no_seed_of_a_step_is_sent_before_post_processing_is_over(
 
 
 def test_the_batch_size_search_survives_a_worker_that_runs_out_of_memory(tmp_path: Path) -> None:
-    # The time of a step does not depend on the batch size, so throughput doubles with it.
     source = """
     def before(calls, ids):
-        time.sleep(0.04)
-        if ids.shape[0] >= 4:
+        if ids.shape[0] >= 2:
             torch.empty(2**50)
     @hookimpl
     def llmb_post_process_model(model):
@@ -408,9 +431,9 @@ def test_the_batch_size_search_survives_a_worker_that_runs_out_of_memory(tmp_pat
     assert (done.code, done.said) == (0, [])
     search = done.record["batch_size_search"]
     status = {trial["batch_size"]: trial["status"] for trial in search["trials"]}
-    assert status == {1: "measured", 2: "measured", 4: "out_of_memory", 3: "measured"}
-    assert search["best"] == done.record["config"]["batch_size"] == 3
-    failed = next(trial for trial in search["trials"] if trial["batch_size"] == 4)
+    assert status == {1: "measured", 2: "out_of_memory"}
+    assert search["best"] == done.record["config"]["batch_size"] == 1
+    failed = search["trials"][-1]
     assert "allocate" in failed["message"]
     assert failed["tokens_per_second"] is None
 

@@ -39,3 +39,27 @@ def test_the_tree_in_the_docstring_names_every_error_with_its_code() -> None:
         if isinstance(kind, type) and issubclass(kind, errors.LlmbError):
             (line,) = (words for words in table.values() if name in words)
             assert line[line.index(name) + 1] == str(kind.exit_code)
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like the class that torch raises on accelerators."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (OutOfMemoryError("tried to allocate 9 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), True),
+        (RuntimeError("WARP Out Of Memory"), True),
+        (OSError(12, "not enough memory"), True),
+        (RuntimeError("shape mismatch"), False),
+        (ValueError("memory_format must be contiguous"), False),
+        (KeyboardInterrupt(), False),
+    ],
+    ids=repr,
+)
+def test_running_out_of_memory_is_told_by_class_or_words_on_any_device(
+    error: BaseException, expected: bool
+) -> None:
+    assert errors.is_out_of_memory(error) is expected

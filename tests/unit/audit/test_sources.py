@@ -33,6 +33,12 @@ def test_a_loaded_file_that_is_not_shown_as_it_was_fails_by_its_name(shown: tupl
     assert "plugin file fast/kernel.py is not the one that was loaded" in found.message
 
 
+def test_a_plugin_of_which_no_file_was_seen_fails() -> None:
+    found = sources.judge((), (), PINNED, PINNED)
+    assert found.status is Status.FAIL
+    assert "no file of the plugin was seen loaded" in found.message
+
+
 def test_a_file_that_is_shown_and_was_not_loaded_fails_by_its_name() -> None:
     shown = digests({"fast/__init__.py": b"", "fast/kernel.py": b"1", "fast/nice.py": b""})
     found = sources.judge(LOADED, shown, PINNED, PINNED)

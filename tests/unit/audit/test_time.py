@@ -9,7 +9,7 @@ from llmb.records.finding import Level, Status
 from llmb.records.run_record import RepeatTiming
 from tests.unit.builders_runtime import timing
 
-HONEST = timing([1000] * 5)  # 5 s: the clocks may differ by 25 ms + 5 ms
+HONEST = timing([1000] * 5)  # 5 s: the clocks may differ by 25 ms + 50 ms
 
 
 def with_worker_clock(off_by_ns: int) -> RepeatTiming:
@@ -17,8 +17,8 @@ def with_worker_clock(off_by_ns: int) -> RepeatTiming:
     return HONEST.model_copy(update={"fence_worker_ns": worker})
 
 
-@pytest.mark.parametrize("off_by_ms", [0, 30, -30])
-def test_clocks_that_agree_within_half_a_percent_and_five_milliseconds_pass(
+@pytest.mark.parametrize("off_by_ms", [0, 75, -75])
+def test_clocks_that_agree_within_half_a_percent_and_fifty_milliseconds_pass(
     off_by_ms: int,
 ) -> None:
     found = time.judge_clocks([with_worker_clock(off_by_ms * 1_000_000)])
@@ -26,7 +26,7 @@ def test_clocks_that_agree_within_half_a_percent_and_five_milliseconds_pass(
     assert found.measured == f"{off_by_ms:+.3f} ms in 5.000 s"
 
 
-@pytest.mark.parametrize("off_by_ns", [30_000_001, -30_000_001, 10**10])
+@pytest.mark.parametrize("off_by_ns", [75_000_001, -75_000_001, 10**10])
 def test_clocks_that_differ_by_more_fail(off_by_ns: int) -> None:
     found = time.judge_clocks([with_worker_clock(off_by_ns)])
     assert found.status is Status.FAIL
@@ -34,9 +34,9 @@ def test_clocks_that_differ_by_more_fail(off_by_ns: int) -> None:
 
 
 def test_one_disagreeing_repeat_fails_and_is_the_one_that_is_shown() -> None:
-    found = time.judge_clocks([HONEST, with_worker_clock(40_000_000), HONEST])
+    found = time.judge_clocks([HONEST, with_worker_clock(80_000_000), HONEST])
     assert found.status is Status.FAIL
-    assert found.measured == "+40.000 ms in 5.000 s"
+    assert found.measured == "+80.000 ms in 5.000 s"
 
 
 def test_two_clocks_that_start_at_different_moments_agree() -> None:
@@ -49,7 +49,6 @@ def test_without_a_repeat_no_clock_was_seen_and_nothing_passes() -> None:
     assert time.judge_clocks([]).status is not Status.PASS
 
 
-@pytest.mark.xfail(reason="defect: without a repeat T2 passes with 0 fences")
 def test_without_a_repeat_no_fence_was_seen_and_nothing_passes() -> None:
     assert time.judge_fences([])[0].status is not Status.PASS
 
@@ -77,6 +76,24 @@ def test_a_short_last_block_is_no_fault() -> None:
     assert fences(short).status is Status.PASS
 
 
+def odd_window(*steps: int) -> RepeatTiming:
+    """Return a window of 25 steps from step 12 on, with fences at ``steps``."""
+    stamps = tuple(range(len(steps)))
+    given = {"fence_steps": steps, "fence_ns": stamps, "fence_worker_ns": stamps}
+    return HONEST.model_copy(update={**given, "warmup_steps": 12, "timed_steps": 25})
+
+
+def test_the_double_of_an_irregular_stop_is_no_fault() -> None:
+    # START might have been at 2, so there is a fence 25 steps after that as well.
+    assert fences(odd_window(2, 12, 22, 27, 32, 37)).status is Status.PASS
+
+
+@pytest.mark.parametrize("extra", [26, 28, 36])
+def test_an_irregular_fence_that_is_not_stops_double_fails(extra: int) -> None:
+    steps = sorted([2, 12, 22, 32, 37, extra])
+    assert fences(odd_window(*steps)).status is Status.FAIL
+
+
 def without(timing_: RepeatTiming, place: int) -> RepeatTiming:
     cut = {
         name: tuple(v for i, v in enumerate(getattr(timing_, name)) if i != place)
@@ -92,7 +109,13 @@ def test_a_fence_that_is_missing_fails(place: int) -> None:
     assert "from step 2 to 52 lacks fences" in found.message
 
 
-@pytest.mark.parametrize("steps", [(2, 12, 22, 32, 42, 43, 52), (2, 12, 12, 22, 32, 42, 52)])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (2, 12, 22, 32, 42, 43, 52),
+        (2, 12, 12, 22, 32, 42, 52),
+    ],
+)
 def test_a_fence_too_many_fails(steps: tuple[int, ...]) -> None:
     more = tuple(range(7))
     given = {"fence_steps": steps, "fence_ns": more, "fence_worker_ns": more}

@@ -147,7 +147,6 @@ def test_what_the_host_does_not_tell_is_no_reason_to_warn() -> None:
     assert warnings_of(before=unknown, after=unknown) == ()
 
 
-@pytest.mark.xfail(reason="defect: None != 0 is taken for throttling")
 @pytest.mark.parametrize("known", ["before", "after"])
 def test_a_throttle_count_known_only_once_is_no_reason_to_warn(known: str) -> None:
     loads = {

@@ -160,13 +160,17 @@ def test_a_loss_that_is_not_finite_is_read_as_it_is() -> None:
     assert samples(random(3)).read(torch.tensor(float("inf")))[0] == float("inf")
 
 
-@pytest.mark.xfail(reason="defect: unravel_index of no dimensions gives no index; torch.cat raises")
-def test_a_parameter_that_is_one_number_is_sampled_too() -> None:
-    reading = samples(torch.tensor(2.0), random(3))
-    reading.read(LOSS)
-    assert reading.tensors()["parameters"][0, :16].tolist() == [2.0] * 16
+def test_a_parameter_that_is_one_number_is_read_once() -> None:
+    scale = nn.Parameter(torch.tensor(2.0))
+    reading = FenceSamples([scale, nn.Parameter(random(3))], seed=3)
+    bits = reading.read(LOSS)[1]
+    with torch.no_grad():
+        scale.add_(1.0)
+    assert reading.read(LOSS)[1] != bits
+    kept = reading.tensors()["parameters"]
+    assert kept.shape == (2, 17)
+    assert kept[:, 0].tolist() == [2.0, 3.0]
 
 
-@pytest.mark.xfail(reason="defect: torch.randint(0, ...) raises")
 def test_a_parameter_without_elements_is_passed_over() -> None:
     assert len(samples(torch.empty(0, 4), random(3)).read(LOSS)[1]) == 64

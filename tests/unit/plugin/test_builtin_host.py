@@ -152,3 +152,19 @@ def test_energy_is_not_measured_where_one_package_cannot_be_read(
         (tmp_path / zone).mkdir()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("1500000")
     assert host.package_energy_joules() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processor : 0\nflags\t\t: fpu avx512_bf16\n\nflags : other", {"fpu", "avx512_bf16"}),
+        ("Features\t: fp asimd bf16\n", {"fp", "asimd", "bf16"}),
+        ("vmx flags : ept\n", set()),
+        (None, set()),
+    ],
+)
+def test_the_processors_features_are_those_linux_lists_for_the_first_core(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, expected: set[str]
+) -> None:
+    monkeypatch.setattr(host, "read_text", lambda path: text)
+    assert host.cpu_flags() == expected

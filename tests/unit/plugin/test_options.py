@@ -46,9 +46,6 @@ def test_text_of_another_type_is_refused_by_option_value_and_type(kind: str, tex
         option.parse(text)
 
 
-@pytest.mark.xfail(
-    reason="defect: it parses, RunConfig then refuses it in the probe: exit code 3, no flag named"
-)
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999"])
 def test_a_number_that_is_not_finite_is_refused_as_not_a_value(text: str) -> None:
     with pytest.raises(UsageError, match="-O x="):
@@ -62,6 +59,17 @@ def test_a_value_beside_the_choices_is_refused_with_the_choices() -> None:
         LEVEL.parse("slow")
     with pytest.raises(UsageError, match="-O width=5: choose one of 4, 8"):
         WIDTH.parse("5")
+
+
+def test_a_number_below_the_minimum_is_refused_with_the_minimum() -> None:
+    count = PluginOption(name="n", type="int", default=1, minimum=0, help="")
+    share = PluginOption(name="share", type="float", default=1.0, minimum=0.5, help="")
+    assert count.parse("0") == 0
+    assert share.parse("0.5") == 0.5
+    with pytest.raises(UsageError, match=r"-O n=-1: it must be at least 0$"):
+        count.parse("-1")
+    with pytest.raises(UsageError, match=r"-O share=0.4: it must be at least 0\.5$"):
+        share.parse("0.4")
 
 
 def test_what_is_not_given_keeps_its_default_and_every_option_is_resolved() -> None:

@@ -203,7 +203,6 @@ def test_a_disk_that_stays_full_does_not_hide_the_reason_behind_another_error(
     directory.abandon("the disk is full")
 
 
-@pytest.mark.xfail(reason="defect: Ctrl-C between finish and return: write to closed file")
 def test_abandoning_a_finished_run_changes_nothing_and_raises_nothing(
     directory: RunDirectory,
 ) -> None:

@@ -140,6 +140,46 @@ def test_a_fraction_of_a_ceiling_without_a_ceiling_is_found(record):
     assert [m.field for m in mismatches(forged)] == ["result.fraction_of_ceiling"]
 
 
+def larger(gemms):
+    """Twice the rows in twice the time: the rate stays what it was."""
+    for gemm in gemms:
+        gemm["m"] *= 2
+        gemm["best_s"] *= 2
+
+
+def one_left_out(gemms):
+    gemms.pop()
+
+
+def one_for_all(gemms):
+    """Put one square product in the place of all, of as many FLOPs in the same time."""
+    flops = sum(g["m"] * g["k"] * g["n"] * g["count"] for g in gemms)
+    seconds = sum(g["best_s"] * g["count"] for g in gemms)
+    gemms[1:] = []
+    gemms[0].update(m=flops, k=1, n=1, count=1, best_s=seconds)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("by", [larger, one_left_out, one_for_all])
+def test_a_ceiling_of_other_products_than_the_models_is_found(record, when, by):
+    forged = edited(record, lambda data: by(data["ceilings"][when]["gemms"]))
+    assert f"ceilings.{when}.gemms" in [m.field for m in mismatches(forged)]
+
+
+def test_a_ceiling_for_another_number_of_tokens_or_precision_is_found(record):
+    for field, value in (("tokens", 7), ("precision", "FP32")):
+        change_ = break_(f"ceilings.before.{field}", value)
+        assert [m.field for m in mismatches(edited(record, change_))] == [
+            f"ceilings.before.{field}"
+        ]
+
+
+def test_an_official_window_need_not_be_a_multiple_of_ten_steps():
+    record = make_record(2, timed_steps=55)
+    assert record.class_ == "official"
+    assert mismatches(record) == ()
+
+
 def test_a_debug_run_sold_as_official_is_found():
     record = make_record(1, timed_steps=20, waivers=("--timed-steps 20",))
     forged = edited(record, lambda data: data.update({"class": "official", "waivers": []}))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from llmb import __version__
 from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
+from llmb.reference import pins
+from llmb.submission import verify as verification
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import verify, verify_bundle
 from tests import builders
@@ -286,6 +290,26 @@ def test_another_reference_is_said_so(record):
     verification = verify_bundle(from_files(with_manifest(forge(record, forged))))
     check = next(check for check in verification.checks if not check.ok)
     assert (check.name, "nobody published" in check.message) == ("reference", True)
+
+
+def test_a_reference_that_was_published_once_stays_known(record, tmp_path, monkeypatch):
+    published = tmp_path / "known.txt"
+    published.write_text(f"{'1' * 64} 0.0.1\n{'0' * 64} 0.0.2\n")
+    monkeypatch.setattr(verification, "_KNOWN_REFERENCES", published)
+
+    def older(digest):
+        return lambda data: data.update(reference_digest=digest)
+
+    assert failed(forge(record, older("0" * 64))) == []
+    assert failed(forge(record, older("2" * 64))) == ["reference"]
+    assert failed(forge(record, lambda data: None)) == []  # this llmb's own is always known
+
+
+def test_the_list_of_published_references_holds_this_releases_own():
+    lines = verification._KNOWN_REFERENCES.read_text().splitlines()
+    assert all(re.fullmatch(r"[0-9a-f]{64} \d+\.\d+\.\d+", line) for line in lines)
+    ours = pins.reference_digest(pins.pinned_digests())
+    assert f"{ours} {__version__}" in lines
 
 
 def test_signatures_are_reported_as_unchecked(files):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmb import workloads
@@ -126,7 +128,7 @@ def test_a_survey_lists_a_broken_plugin_with_its_reason(probes: type[FakeChild])
     probes.answers = {"warp": RunFailedError("exit status 3"), "cpu": offer()}
     broken, good = survey(PLUGINS, RunRequest())
     assert (broken.plugin, broken.version, broken.available) == ("warp", "2.0", False)
-    assert broken.reason == "exit status 3"
+    assert broken.reason == "plugin 'warp' cannot be probed: exit status 3 (a probe was here)"
     assert good.available
     assert probes.ended == 2
 
@@ -146,6 +148,58 @@ def test_a_bad_option_of_the_plugin_asked_for_stays_a_usage_error(
     probes.answers = {"warp": UsageError("-O x: no such option")}
     with pytest.raises(UsageError, match=r"^-O x: no such option$"):
         negotiate(RunRequest(plugin="warp"), DEBUG)
+
+
+def test_a_vendors_plugin_that_is_passed_over_is_noted_with_its_reason(
+    probes: type[FakeChild],
+) -> None:
+    gone = WARP.model_copy(update={"available": False, "reason": "no device"})
+    probes.answers = {"warp": gone, "cpu": offer()}
+    settled = negotiate(RunRequest(), DEBUG)
+    assert settled.config.plugin == "cpu"
+    assert settled.notes == ("plugin 'warp' is not used: no device",)
+
+
+def test_what_can_be_used_and_what_is_built_in_need_no_note(probes: type[FakeChild]) -> None:
+    gone = offer().model_copy(update={"available": False, "reason": "no device"})
+    probes.answers = {"warp": WARP, "cpu": gone}
+    assert negotiate(RunRequest(), DEBUG).notes == ()
+
+
+def test_a_plugin_whose_name_is_claimed_twice_is_noted_and_no_probe_is_started_for_it(
+    probes: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = replace(PLUGINS[0], fault="claimed by two")
+    monkeypatch.setattr(discovery, "installed", lambda: (twice, PLUGINS[1]))
+    probes.answers = {"cpu": offer()}
+    settled = negotiate(RunRequest(), DEBUG)
+    assert settled.config.plugin == "cpu"
+    assert settled.notes == ("plugin 'warp' is not used: claimed by two",)
+    assert probes.ended == 1
+
+
+def test_a_plugin_that_dies_is_not_quoted_with_the_words_of_another(
+    probes: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Talking(probes):
+        def __init__(self, module: str, environment: dict[str, str], log: object) -> None:
+            self.log = log
+
+        def send(self, message: Message) -> None:
+            super().send(message)
+            if message.plugin == "cpu":
+                self.log.write(b"words of the cpu\n")
+
+    monkeypatch.setattr(negotiation, "Child", Talking)
+    probes.answers = {"warp": RunFailedError("exit status 3"), "cpu": offer()}
+    _, broken = survey(PLUGINS[::-1], RunRequest())
+    assert "words of the cpu" not in broken.reason
+
+
+def test_a_note_names_a_broken_plugin_once(probes: type[FakeChild]) -> None:
+    probes.answers = {"warp": RunFailedError("exit status 3"), "cpu": offer()}
+    (note,) = negotiate(RunRequest(), DEBUG).notes
+    assert note.count("plugin 'warp'") == 1
 
 
 def test_only_the_plugin_asked_for_is_probed(probes: type[FakeChild]) -> None:

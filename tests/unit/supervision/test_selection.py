@@ -189,7 +189,6 @@ def test_a_refusal_says_when_nothing_fits() -> None:
     assert "no precision fits; try --preset debug" in refusal(10**9, BF16, 1)
 
 
-@pytest.mark.xfail(reason="defect: an emulated format, 100 times slower, is named as the way out")
 def test_a_refusal_does_not_send_anybody_to_an_emulated_format() -> None:
     assert "--precision BF16" not in refusal(14 * 10**9, FP32, 1, FP32, SLOW_BF16)
 

@@ -143,10 +143,7 @@ def test_an_error_on_purpose_arrives_as_the_same_class_with_the_same_words(
     assert str(error) == "why"
 
 
-NO_CLASS = pytest.mark.xfail(reason="defect: a name of llmb.errors that is no class: TypeError")
-
-
-@pytest.mark.parametrize("name", ["VendorError", "", pytest.param("annotations", marks=NO_CLASS)])
+@pytest.mark.parametrize("name", ["VendorError", "", "annotations"])
 def test_an_error_of_an_unknown_class_is_a_failed_run(name: str) -> None:
     error = wire._error(Failure(error=name, message="why"))
     assert type(error) is RunFailedError
