@@ -63,7 +63,10 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
 def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
     """Return a sentence for each vendor's plugin that is installed and cannot be used."""
     vendors = [o for o in offers if o.distribution != "llmb" and not o.available]
-    return tuple(f"{o.plugin} is not used: {o.reason}" for o in vendors)
+    return tuple(
+        f"plugin {o.plugin!r} is not used: {(o.reason or '').removeprefix(f'plugin {o.plugin!r} ')}"
+        for o in vendors
+    )
 
 
 def for_children(config: RunConfig) -> RunConfig:
@@ -89,7 +92,7 @@ class Probes:
             sound = [plugin for plugin in self._plugins if plugin.fault is None]
             started = {}
             for plugin in sound:
-                output = stack.enter_context(tempfile.TemporaryFile())
+                output = stack.enter_context(tempfile.TemporaryFile(buffering=0))
                 self._outputs[plugin.name] = output
                 started[plugin.name] = Child("llmb.probe", {}, output)
                 stack.callback(started[plugin.name].end)

@@ -15,8 +15,9 @@ VENDOR_VERSION = "2.14.0a0+vendor"
 
 
 @pytest.fixture
-def python_with_a_vendors_torch(tmp_path: Path) -> Path:
+def python_with_a_vendors_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the interpreter of a new environment in which a vendor's pre-release is installed."""
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)  # the reference environment is not meant
     wheel = tmp_path / f"torch-{VENDOR_VERSION}-py3-none-any.whl"
     info = f"torch-{VENDOR_VERSION}.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -38,9 +39,8 @@ def python_with_a_vendors_torch(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_pip_install_keeps_the_torch_that_is_there(
-    python_with_a_vendors_torch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    python_with_a_vendors_torch: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)  # the reference environment is not meant
     report = tmp_path / "report.json"
     command = [python_with_a_vendors_torch, "-m", "pip", "install", "--quiet", "--dry-run"]
     done = subprocess.run(
