@@ -29,7 +29,7 @@ def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> No
 
     \b
     Examples:
-      llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-cuda-1f0c2a9b
+      llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
     """
     from llmb.errors import BundleRefusedError
