@@ -10,11 +10,13 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision, RunConfig, RunRequest
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
-from llmb.workloads.arithmetic import training_bytes
+from llmb.workloads.arithmetic import parameter_count, training_bytes
 
-#: What a process needs besides the model: interpreter, torch, allocator slack.
-_PROCESS_BYTES = 500 * 2**20
-_SLACK = 1.05  # estimate to measured peak of llama-1.4b in BF16 on a CPU: 1.00 to 1.05
+#: What a process needs besides the model: interpreter, torch, blocks the allocator keeps.
+_PROCESS_BYTES = 2**30
+#: With these two, the need is 0.1 to 0.8 GB above the measured peaks of llama-1.4b in BF16 on a
+#: CPU: 12.7, 13.6, 14.8, 15.9, 16.3 and 17.3 GB at batch sizes 1, 2, 4, 5, 6 and 8.
+_ACTIVATION_SLACK = 1.3
 _COMMON_FORMATS = {p.name for p in (FP32, TF32, FP16, BF16)} | {"FP8"}
 
 
@@ -81,8 +83,9 @@ def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
 
 def needed_bytes(workload: Workload, precision: Precision, batch_size: int) -> int:
     """Return what a worker needs in bytes, with slack."""
-    estimate = training_bytes(workload.shape, precision, batch_size)
-    return int(estimate * _SLACK) + _PROCESS_BYTES
+    state = 4 * precision.bytes_per_value * parameter_count(workload.shape)
+    activations = training_bytes(workload.shape, precision, batch_size) - state
+    return state + int(activations * _ACTIVATION_SLACK) + _PROCESS_BYTES
 
 
 def check_memory(offer: Offer, workload: Workload, precision: Precision, batch_size: int) -> None:

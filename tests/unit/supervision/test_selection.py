@@ -182,7 +182,18 @@ def test_a_refusal_says_need_have_and_the_largest_batch_size_that_fits() -> None
 
 
 def test_a_refusal_names_another_format_where_no_batch_size_fits() -> None:
-    assert "use --precision BF16 (13.1 GB" in refusal(14 * 10**9, FP32, 1)
+    need = selection.needed_bytes(OFFICIAL, BF16, 1) / 1e9
+    assert f"use --precision BF16 ({need:.1f} GB" in refusal(14 * 10**9, FP32, 1)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "measured_gb"), [(1, 12.68), (2, 13.58), (4, 14.80), (5, 15.85), (8, 17.30)]
+)
+def test_what_a_run_is_said_to_need_covers_what_runs_took_and_little_more(
+    batch_size: int, measured_gb: float
+) -> None:
+    need_gb = selection.needed_bytes(OFFICIAL, BF16, batch_size) / 1e9
+    assert measured_gb < need_gb < measured_gb + 1.0
 
 
 def test_a_refusal_says_when_nothing_fits() -> None:
