@@ -66,6 +66,13 @@ class Precision(Frozen):
         return {"float32": 4, "float64": 8}.get(self.stored_dtype, 2)
 
 
+class Refused(Frozen):
+    """A numeric format that is not offered here, and why: what a user who asks for it is told."""
+
+    name: str
+    reason: str
+
+
 FP32 = Precision(name="FP32", bits=32, dtype="float32")
 TF32 = Precision(name="TF32", bits=19, dtype="float32")
 FP16 = Precision(name="FP16", bits=16, dtype="float16")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from llmb.config import AUTO_DEVICE, FP32, RunConfig, RunRequest
+from llmb.config import AUTO_DEVICE, FP32, Precision, Refused, RunConfig, RunRequest
 from llmb.errors import UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.backend import Backend
@@ -89,6 +89,7 @@ def _offer(
     if backend is not None and device == AUTO_DEVICE:
         device = backend.device_type
     config = config.model_copy(update={"device": device})
+    formats = plugin.precisions(config) if backend else ()
     return Offer(
         plugin=plugin.name,
         distribution=plugin.distribution,
@@ -101,7 +102,8 @@ def _offer(
         available_memory_bytes=backend.memory().available_bytes if backend else None,
         options=dict(config.plugin_options),
         option_help={option.name: option.help for option in options},
-        precisions=plugin.precisions(config) if backend else (),
+        precisions=tuple(p for p in formats if isinstance(p, Precision)),
+        refused=tuple(p for p in formats if isinstance(p, Refused)),
         torch_version=str(torch.__version__),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,7 @@ from llmb import workloads
 from llmb.config import RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
-from llmb.observe import model_tree, plugin_files, settings
+from llmb.observe import compilations, model_tree, plugin_files, settings
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples, digests
 from llmb.plugin.backend import Backend
@@ -31,7 +31,7 @@ from llmb.reference.data import random_tokens
 from llmb.reference.llama import build_llama
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
-from llmb.reference.train_loop import Step, train_loop
+from llmb.reference.train_loop import Step, StepDone, train_loop
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
     EvidenceFile,
@@ -80,10 +80,12 @@ def work(channel: Channel) -> None:
     channel.send(Ready())
     batches = Batches(config, shape, backend)
     for done in train_loop(model, optimizer, stream, batches.make):
+        if done.step.index == 0:
+            notebook.program(plugin, [done.loss, *model.parameters()])
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            channel.send(fence(done.step, done.loss, backend, samples, stream.starved))
+            channel.send(fence(done, plugin, backend, samples, stream.starved))
 
     channel.send(Phase(name="writing evidence"))
     notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
@@ -141,22 +143,24 @@ class Batches:
         return ids.to(self._config.device, non_blocking=True)
 
 
-def fence(step: Step, loss: Tensor, backend: Backend, samples: FenceSamples, starved: int) -> Fence:
+def fence(
+    done: StepDone, plugin: Plugin, backend: Backend, samples: FenceSamples, starved: int
+) -> Fence:
     """Wait for the device, read results back, and return what the supervisor stamps.
 
     Raises:
         RunFailedError: the loss is not a finite number.
     """
     backend.synchronize()
-    value, bits = samples.read(loss)
+    value, bits = samples.read(done.loss)
     if not math.isfinite(value):
         raise RunFailedError(
-            f"the loss is {value} after {step.index + 1} steps: the model has become non-finite; "
-            "try another --precision, and check what the plugin does to the model"
+            f"the loss is {value} after {done.step.index + 1} steps: the model has become "
+            "non-finite; try another --precision, and check what the plugin does to the model"
         )
     energy = backend.energy()
     return Fence(
-        steps=step.index + 1,
+        steps=done.step.index + 1,
         worker_ns=clock.now_ns(),
         loss=value,
         bits=bits,
@@ -166,6 +170,7 @@ def fence(step: Step, loss: Tensor, backend: Backend, samples: FenceSamples, sta
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,
+        telemetry=compilations.torchs_own() | plugin.telemetry(),
     )
 
 
@@ -217,6 +222,11 @@ class Notebook:
             declared_patches=plugin.patches(),
         )
         self.write(evidence.PLUGIN, found)
+
+    def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
+        """Write down the program that is about to compute ``tensors``, where the device has one."""
+        if self._wanted and (text := plugin.program(tensors)) is not None:
+            self.write_bytes(evidence.PROGRAM, text.encode())
 
     def write(self, name: str, value: evidence.Evidence) -> None:
         """Write ``value`` as the JSON file ``name``."""

@@ -75,8 +75,9 @@ def complete(observed: Iterable[Finding]) -> Audit:
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
-    """Return the first failing finding of one rule over all repeats, or else the first."""
-    return next((finding for finding in findings if finding.status is Status.FAIL), findings[0])
+    """Return the worst finding of one rule over all repeats: failed, flagged, not observed."""
+    order = (Status.FAIL, Status.FLAG, Status.NOT_OBSERVED)
+    return min(findings, key=lambda f: order.index(f.status) if f.status in order else len(order))
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:

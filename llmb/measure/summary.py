@@ -126,6 +126,26 @@ def warnings_of(
     stopped = (before.throttled_periods, after.throttled_periods)
     if None not in stopped and stopped[0] != stopped[1]:
         found.append("the container's CPU quota stopped the run at times")
+    found += _telemetry_warnings(timing)
     if timing.starved_steps:
         found.append(f"{timing.starved_steps} steps waited for their seed: the figure is too low")
     return tuple(found)
+
+
+def _telemetry_warnings(timing: Timing) -> list[str]:
+    """Return what the plugin's own gauges say of the timed window."""
+    if not timing.telemetry:
+        return []
+    start = timing.fence_steps.index(timing.warmup_steps)
+    window = timing.telemetry[start:]
+    found = []
+    counts = [reading.get("compilations", 0.0) for reading in window]
+    if counts[-1] > counts[0]:
+        found.append(
+            f"{counts[-1] - counts[0]:.0f} compilations inside the timed window: the figure is too "
+            "low; ask for more --warmup-steps"
+        )
+    slowed = sum(reading.get("throttled", 0.0) > 0 for reading in window)
+    if slowed:
+        found.append(f"the device slowed itself at {slowed} of {len(window)} fences (power, heat)")
+    return found

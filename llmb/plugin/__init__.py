@@ -10,6 +10,7 @@ A plugin module imports everything it needs from here::
 
 from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
 from llmb.plugin.hookspecs import ParameterView, hookimpl
+from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.run_record import ClosedComponent, DeclaredPatch
 from llmb.records.system import Device
@@ -21,6 +22,7 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "EnergyReading",
+    "NativeLibrary",
     "ParameterView",
     "Peak",
     "PluginOption",

@@ -9,9 +9,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import llmb
+from llmb.config import environment
 from llmb.errors import UnavailableError
 
 GROUP = "llmb"
+#: Comma-separated names (or distributions) of the vendors' plugins to look at; unset: all of them,
+#: empty: none. The built-in ones are always there.
+LOAD_PLUGINS = "LLMB_LOAD_PLUGINS"
 #: Name -> module of the plugins that come with llmb.
 BUILT_IN = {
     "cpu": "llmb.plugin.builtin.cpu",
@@ -37,12 +41,14 @@ class InstalledPlugin:
 
 
 def installed() -> tuple[InstalledPlugin, ...]:
-    """Return every plugin: vendors' packages by name, then the built-in ones.
+    """Return every plugin that may be used: vendors' packages by name, then the built-in ones.
+
+    ``LLMB_LOAD_PLUGINS`` restricts the vendors' packages.
 
     A name that two packages claim is returned once, with the ``fault`` that it cannot be used.
     """
     found: dict[str, InstalledPlugin] = {}
-    for plugin in _entry_points():
+    for plugin in filter(_is_wanted, _entry_points()):
         other = found.get(plugin.name)
         if plugin.built_in or (other and other.distribution != plugin.distribution):
             owner = "llmb itself" if plugin.built_in else other and other.distribution
@@ -69,6 +75,11 @@ def find(name: str) -> InstalledPlugin:
             raise UnavailableError(plugin.fault)
         if plugin.name == name:
             return plugin
+    if any(plugin.name == name for plugin in _entry_points()):
+        raise UnavailableError(
+            f"plugin {name!r} is installed, but {LOAD_PLUGINS}={environment()[LOAD_PLUGINS]!r} "
+            "leaves it out"
+        )
     names = ", ".join(plugin.name for plugin in plugins)
     raise UnavailableError(
         f"no plugin {name!r} is installed (installed: {names}): pip install llmb-{name}"
@@ -81,6 +92,17 @@ def _entry_points() -> Iterator[InstalledPlugin]:
             if point.group == GROUP:
                 name = distribution.metadata["Name"]
                 yield InstalledPlugin(point.name, point.module, name, distribution.version)
+
+
+def wanted_names() -> frozenset[str] | None:
+    """Return what ``LLMB_LOAD_PLUGINS`` names, None if it is not set."""
+    given = environment().get(LOAD_PLUGINS)
+    return None if given is None else frozenset(filter(None, map(str.strip, given.split(","))))
+
+
+def _is_wanted(plugin: InstalledPlugin) -> bool:
+    wanted = wanted_names()
+    return wanted is None or plugin.name in wanted or plugin.distribution in wanted
 
 
 def torch_extensions() -> dict[str, str]:

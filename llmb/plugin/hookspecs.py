@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import pluggy
 
-from llmb.config import Precision, RunConfig
+from llmb.config import Precision, Refused, RunConfig
 from llmb.plugin.backend import Backend
+from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.run_record import DeclaredPatch
 
@@ -62,8 +63,11 @@ def llmb_options() -> Sequence[PluginOption] | None:
 
 
 @hookspec(firstresult=True)
-def llmb_precisions(config: RunConfig) -> Sequence[Precision] | None:
-    """Return the formats the device computes in, best first for speed; formats may be new ones."""
+def llmb_precisions(config: RunConfig) -> Sequence[Precision | Refused] | None:
+    """Return the formats the device computes in, best first for speed; formats may be new ones.
+
+    A ``Refused`` among them says why the device, or the chosen options, rule a format out.
+    """
 
 
 @hookspec(firstresult=True)
@@ -104,6 +108,33 @@ def llmb_parameter_map(model: nn.Module) -> Mapping[str, ParameterView] | None:
 @hookspec(firstresult=True)
 def llmb_patches() -> Sequence[DeclaredPatch] | None:
     """Declare callables that importing the vendor's library replaces, each with a reason."""
+
+
+@hookspec(firstresult=True)
+def llmb_native_libraries() -> Sequence[NativeLibrary] | None:
+    """Declare native libraries outside Python's packages whose sources are not published.
+
+    Compiled parts of the plugin's own package, and of packages it imports, are found without it.
+    """
+
+
+@hookspec(firstresult=True)
+def llmb_telemetry() -> Mapping[str, float] | None:
+    """Return gauges and counters of the device by name, unit included: ``{"power_w": 690.0}``.
+
+    Read at every fence, so it must be quick. Two names have a meaning: ``compilations``, how many
+    programs the runtime has compiled so far in this process, and ``throttled``, 1 while the device
+    slows itself for power or heat. Both are reported where they show inside the timed window.
+    """
+
+
+@hookspec(firstresult=True)
+def llmb_program(tensors: Sequence[Tensor]) -> str | None:
+    """Return the text (HLO or StableHLO) of the program that is going to compute ``tensors``.
+
+    For devices that record a step and run it later. Asked once, in the first untimed step, after
+    the optimizer's step and before ``Backend.step_end``; types are counted in what comes back.
+    """
 
 
 @hookspec(firstresult=True)

@@ -5,24 +5,25 @@ Imported only by the processes that may hold vendor code: probe, calibrator, wor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmb.config import Precision, RunConfig
+from llmb.config import Precision, Refused, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, is_out_of_memory
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
 from llmb.plugin.discovery import BUILT_IN, find
+from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.run_record import DeclaredPatch
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-T = TypeVar("T")
 _OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
 
 
@@ -96,9 +97,21 @@ class Plugin:
         """Return the options the plugin offers."""
         return self._each("llmb_options", PluginOption)
 
-    def precisions(self, config: RunConfig) -> tuple[Precision, ...]:
-        """Return the formats the plugin offers on ``config.device``, preferred first."""
-        return self._each("llmb_precisions", Precision, config=config)
+    def precisions(self, config: RunConfig) -> tuple[Precision | Refused, ...]:
+        """Return the formats the plugin offers on ``config.device``, preferred first, or refuses.
+
+        Raises:
+            UnavailableError: a format is there twice.
+        """
+        formats: tuple[Precision | Refused, ...]
+        formats = self._each("llmb_precisions", Precision, Refused, config=config)
+        names = [precision.name.upper() for precision in formats]
+        for name in names:
+            if names.count(name) > 1:
+                raise UnavailableError(
+                    f"plugin {self.name!r}: llmb_precisions returned {name} more than once"
+                )
+        return formats
 
     def warmup_steps(self, config: RunConfig) -> int:
         """Return the untimed steps the plugin needs, at least 1."""
@@ -143,12 +156,33 @@ class Plugin:
         facts = self._call("llmb_describe_system", Mapping, config=config) or {}
         return {str(key): str(value) for key, value in facts.items()}
 
-    def _each(self, hook: str, kind: type[T], **arguments: Any) -> tuple[T, ...]:
+    def native_libraries(self) -> tuple[NativeLibrary, ...]:
+        """Return the closed libraries the plugin declares."""
+        return self._each("llmb_native_libraries", NativeLibrary)
+
+    def telemetry(self) -> dict[str, float]:
+        """Return the plugin's gauges and counters, those that are finite numbers."""
+        readings = self._call("llmb_telemetry", Mapping) or {}
+        try:
+            values = {str(name): float(value) for name, value in readings.items()}
+        except (TypeError, ValueError) as error:
+            raise UnavailableError(
+                f"plugin {self.name!r}: llmb_telemetry returned something that is no number "
+                f"({error})"
+            ) from None
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def program(self, tensors: Sequence[Tensor]) -> str | None:
+        """Return the text of the program that will compute ``tensors``, None if there is none."""
+        text: str | None = self._call("llmb_program", str, tensors=tensors)
+        return text
+
+    def _each(self, hook: str, *kinds: type, **arguments: Any) -> tuple[Any, ...]:
         values = self._call(hook, Sequence, **arguments) or ()
         for value in values:
-            if not isinstance(value, kind):
+            if not isinstance(value, kinds):
                 raise UnavailableError(
                     f"plugin {self.name!r}: {hook} returned a {type(value).__name__}, "
-                    f"expected {kind.__name__}s"
+                    f"expected {' or '.join(f'{kind.__name__}s' for kind in kinds)}"
                 )
         return tuple(values)

@@ -7,13 +7,14 @@ from llmb.records.run_record import ClosedComponent, DeclaredPatch, FileDigest
 
 EVIDENCE_FOLDER = "evidence"
 #: File names within ``evidence/repeat-<n>/``.
-OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES = (
+OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES, PROGRAM = (
     "optimizer.json",
     "weights.json",
     "model.json",
     "settings.json",
     "plugin.json",
     "fences.safetensors",
+    "program.txt",  # only from devices that record a step and run it later
 )
 
 

@@ -43,6 +43,7 @@ class FileDigest(Frozen):
 class ClosedComponent(Frozen):
     """A native library a plugin loads without its source."""
 
+    #: Path relative to the folder of Python's packages, or the file's name if it lies elsewhere.
     name: str
     version: str | None
     sha256: str
@@ -137,6 +138,8 @@ class RepeatTiming(Frozen):
     energy_stop_j: float | None
     #: CPU seconds of the worker within the window, by the kernel's account.
     cpu_s: float | None
+    #: The plugin's gauges and counters at each fence, empty where it has none.
+    telemetry: tuple[dict[str, float], ...] = ()
 
 
 class Timing(RepeatTiming):

@@ -28,7 +28,7 @@ _OF_EACH_REPEAT = (
     evidence.SETTINGS,
     evidence.PLUGIN,
 )
-_EVIDENCE = re.compile(r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|safetensors)")
+_EVIDENCE = re.compile(r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|safetensors|txt)")
 
 
 def is_known(name: str) -> bool:

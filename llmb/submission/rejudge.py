@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from llmb.audit import optimizer, rules, sources, time
+from llmb.audit import optimizer, rules, sources, time, types
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
 from llmb.records import evidence
@@ -59,7 +59,8 @@ def judge(bundle: Bundle, record: RunRecord) -> Audit:
         raise BundleRefusedError("the fences of the record do not span its window") from None
     o1 = rules.worst([_judge_optimizer(bundle, record, n) for n in range(len(repeats))])
     s1 = rules.worst([_judge_sources(bundle, n) for n in range(len(repeats))])
-    return rules.complete([o1, t1, *t2, s1])
+    p2 = _judge_programs(bundle, record)
+    return rules.complete([*p2, o1, t1, *t2, s1])
 
 
 def differences(claimed: Audit, judged: Audit) -> Iterator[str]:
@@ -100,6 +101,17 @@ def _judge_optimizer(bundle: Bundle, record: RunRecord, n: int) -> Finding:
     if seen.steps_expected < repeat.warmup_steps + repeat.timed_steps:
         raise BundleRefusedError(f"{path!r} is of fewer steps than the window has")
     return optimizer.judge(seen, path)
+
+
+def _judge_programs(bundle: Bundle, record: RunRecord) -> list[Finding]:
+    paths = [evidence.path(n, evidence.PROGRAM) for n in range(len(record.timing.repeats))]
+    if any(path not in bundle.files for path in paths):
+        return []
+    found = []
+    for path in paths:
+        text = bundle.files[path].decode(errors="replace")
+        found.append(types.judge(text, record.config.precision, path))
+    return [rules.worst(found)]
 
 
 def _judge_sources(bundle: Bundle, n: int) -> Finding:

@@ -16,6 +16,7 @@ from llmb import __version__
 from llmb.audit import optimizer as rule_o1
 from llmb.audit import sources as rule_s1
 from llmb.audit import time as rules_t
+from llmb.audit import types as rule_p2
 from llmb.audit.rules import RULES_VERSION, complete, worst
 from llmb.config import OFFICIAL_TIMED_STEPS, Frozen, RunConfig
 from llmb.errors import RunFailedError
@@ -232,14 +233,27 @@ def _audit(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Au
         rule_s1.judge(files, shown, pins.actual_digests(), pins.pinned_digests())
         for files in loaded
     ]
+    programs = [
+        rule_p2.judge(text, raw.config.precision, evidence.path(n, evidence.PROGRAM))
+        for n in count
+        if (text := _program(raw, directory, n)) is not None
+    ]
     return complete(
         [
+            *([worst(programs)] if len(programs) == len(timings) else []),
             worst(optimizers),
             rules_t.judge_clocks(timings),
             *rules_t.judge_fences(timings),
             worst(shown_and_pinned),
         ]
     )
+
+
+def _program(raw: Raw, directory: RunDirectory, repeat: int) -> str | None:
+    """Return the program that a repeat's device ran, None where it has none."""
+    if evidence.PROGRAM not in raw.repeats[repeat].evidence:
+        return None
+    return _read(directory.path / evidence.path(repeat, evidence.PROGRAM)).decode()
 
 
 def _diff(raw: Raw, directory: RunDirectory) -> Diff:

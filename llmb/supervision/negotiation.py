@@ -140,6 +140,7 @@ class Probes:
                 reason=str(error),
                 device=self._request.device or "",
                 torch_version="",
+                broken=True,
             )
 
     def _named(self, plugin: str, error: LlmbError) -> LlmbError:

@@ -125,6 +125,12 @@ def _precision(offer: Offer, request: RunRequest, workload: Workload) -> Precisi
         for precision in offer.precisions:
             if precision.name.upper() == wanted:
                 return precision
+        for refused in offer.refused:
+            if refused.name.upper() == wanted:
+                raise UnavailableError(
+                    f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
+                    f"{offer.device}: {refused.reason} (it offers {offered})"
+                )
         if wanted in _COMMON_FORMATS:
             raise UnavailableError(
                 f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "

@@ -191,6 +191,7 @@ def _streamed(log: _Log, window: Window, step_clock: StepClock) -> Streamed:
     start, stop = fences[by_step[window.start]], fences[-1]
     if start.loss is None or stop.loss is None:
         raise RunFailedError("the worker read no loss back at a fence")
+    telemetry = [fence.telemetry for fence in fences]
     timing = RepeatTiming(
         warmup_steps=window.start,
         timed_steps=window.stop - window.start,
@@ -208,6 +209,7 @@ def _streamed(log: _Log, window: Window, step_clock: StepClock) -> Streamed:
         energy_start_j=start.energy_j,
         energy_stop_j=stop.energy_j,
         cpu_s=stop.cpu_s - start.cpu_s,
+        telemetry=tuple(telemetry) if any(telemetry) else (),
     )
     meter = None
     if stop.energy_source is not None and stop.energy_scope is not None:

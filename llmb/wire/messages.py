@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from llmb.config import Frozen, OptionValue, Precision, RunConfig, RunRequest
+from llmb.config import Frozen, OptionValue, Precision, Refused, RunConfig, RunRequest
 from llmb.plugin.backend import Peak
 from llmb.records.run_record import Ceiling, StepClock
 from llmb.records.system import Device
@@ -63,7 +63,10 @@ class Offer(Frozen):
     options: dict[str, OptionValue] = Field(default_factory=dict)
     option_help: dict[str, str] = Field(default_factory=dict)
     precisions: tuple[Precision, ...] = ()
+    refused: tuple[Refused, ...] = ()
     torch_version: str
+    #: The plugin itself is at fault: it cannot be loaded, or one of its hooks went wrong.
+    broken: bool = False
 
 
 class Resolved(Frozen):
@@ -166,6 +169,7 @@ class Fence(Frozen):
     energy_j: float | None
     energy_source: Literal["counter", "sampled", "estimated"] | None
     energy_scope: Literal["device", "package", "node"] | None
+    telemetry: dict[str, float] = Field(default_factory=dict)
 
 
 class EvidenceFile(Frozen):

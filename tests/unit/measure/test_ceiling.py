@@ -181,4 +181,5 @@ def test_a_burst_is_timed_from_an_idle_device_to_an_idle_device(time: Clock) -> 
         return torch.empty(0)
 
     assert ceiling._burst_s(backend, operation, 2) == pytest.approx(0.001)
-    assert backend.calls == ["synchronize", "operation", "operation", "step_end", "synchronize"]
+    each = ["operation", "step_end"]  # a lazy device cuts its graph after every operation
+    assert backend.calls == ["synchronize", *each, *each, "synchronize"]

@@ -1,0 +1,123 @@
+"""A ``Backend`` over ``torch.accelerator``: complete, and open to what only a vendor knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from llmb.config import AUTO_DEVICE
+from llmb.errors import UnavailableError
+from llmb.plugin.backend import DeviceMemory, EnergyReading, Peak
+from llmb.records.run_record import StepClock
+from llmb.records.system import Device
+
+#: torch.distributed's own default pairing of device type and collective library.
+_COLLECTIVES = torch.distributed.Backend.default_device_backend_map
+
+
+class Accelerator:
+    """The accelerator of this torch build. A vendor's class may override any answer."""
+
+    step_clock: StepClock = "enqueue"
+
+    def __init__(self, device: str) -> None:
+        """Drive ``device``, such as ``xyz:0``; ``auto`` and ``xyz`` mean the present one.
+
+        Raises:
+            UnavailableError: this torch has no such accelerator.
+        """
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if accelerator is None:
+            raise UnavailableError(f"this torch ({torch.__version__}) sees no accelerator")
+        wanted, _, index = device.partition(":")
+        if wanted not in (accelerator.type, AUTO_DEVICE):
+            raise UnavailableError(f"this torch sees {accelerator.type!r}, not {device!r}")
+        self.device_type = accelerator.type
+        self.distributed_backend: str | None = _COLLECTIVES.get(accelerator.type)
+        count = torch.accelerator.device_count()
+        if device not in (wanted, *(f"{wanted}:{number}" for number in range(count))):
+            raise UnavailableError(
+                f"device {device!r}: there are {count} {wanted} devices, numbered from 0"
+            )
+        self.index = int(index) if index else torch.accelerator.current_device_index()
+        torch.accelerator.set_device_index(self.index)
+
+    def is_available(self) -> bool:
+        """Tell whether torch can use the accelerator."""
+        return torch.accelerator.is_available()
+
+    def devices(self) -> tuple[Device, ...]:
+        """List the accelerator's devices."""
+        return tuple(
+            Device(
+                name=f"{self.device_type}:{index}",
+                description=self._ask("get_device_name", index),
+                memory_bytes=self._memory_info(index)[1],
+            )
+            for index in range(torch.accelerator.device_count())
+        )
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        torch.accelerator.synchronize(self.index)
+
+    def step_begin(self) -> None:
+        """Nothing to mark, unless the model replays captured graphs (``compiling.mark_step``)."""
+
+    def step_end(self) -> None:
+        """Nothing to mark: work goes on while Python runs ahead."""
+
+    def memory(self) -> DeviceMemory:
+        """The device's memory, and the peak of torch's allocator."""
+        free, total = self._memory_info(self.index)
+        peak = self._ask("max_memory_allocated", self.index)
+        return DeviceMemory(total_bytes=total, available_bytes=free, peak_bytes=peak or None)
+
+    def reset_peak_memory(self) -> None:
+        """Start a new peak at the allocator's present use."""
+        self._ask("reset_peak_memory_stats", self.index)
+
+    def energy(self) -> EnergyReading | None:
+        """Torch has no device-neutral energy counter."""
+        return None
+
+    def peak_flops(self, precision: str) -> Peak | None:
+        """Datasheet peaks are the vendor packages' knowledge."""
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """Nothing beyond torch itself."""
+        return {}
+
+    def _memory_info(self, index: int) -> tuple[int | None, int | None]:
+        free, total = self._ask("mem_get_info", index) or (None, None)
+        return free, total
+
+    def _ask(self, name: str, index: int) -> Any:
+        """Return what torch's neutral module, or else the device's own, answers; None if neither.
+
+        An out-of-tree device need not have an allocator of torch's, and the neutral memory
+        functions came with torch 2.9.
+        """
+        neutral = {"mem_get_info": "get_memory_info"}.get(name, name)
+        for module, function in ((None, neutral), (self.device_type, name)):
+            try:
+                holder = torch.get_device_module(module) if module else torch.accelerator
+                return getattr(holder, function)(index)
+            except Exception:  # missing, not implemented, or an internal assertion
+                continue
+        return None
+
+
+def has_fused_adamw(device_type: str) -> bool:
+    """Tell whether torch's fused AdamW kernel runs on ``device_type``."""
+    # torch's own list names every out-of-tree device, whether it has the kernel or not; without
+    # one the step would fail, or move all state to the host and back.
+    listed = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
+    try:
+        key = torch._C._dispatch_key_for_device(device_type)
+        own = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_adamw_", key)
+    except (AttributeError, RuntimeError):  # private names, which may go
+        return False
+    return own and device_type in listed

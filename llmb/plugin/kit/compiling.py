@@ -1,0 +1,40 @@
+"""``torch.compile`` as a post-processing step that keeps every parameter's name."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from llmb.config import environment
+
+#: Untimed steps until everything is compiled and captured: the first compiles, the second runs
+#: with the optimizer's state there, and graphs are captured in the two after that.
+WARMUP_STEPS = 4
+
+
+def compile_in_place(model: nn.Module, mode: str) -> nn.Module:
+    """Return ``model``, whose ``forward`` is compiled with ``mode`` on its first call.
+
+    In place: ``torch.compile(model)`` would wrap it and rename every parameter. Shapes are
+    static, as those of the benchmark are.
+    """
+    model.compile(mode=None if mode == "default" else mode, dynamic=False)
+    return model
+
+
+def mark_step() -> None:
+    """Say that a step begins: captured graphs may then reuse the memory of the last one."""
+    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+
+
+def missing_for_compiling() -> str | None:
+    """Return what torch.compile lacks to make code for an accelerator, None if nothing."""
+    if find_spec("triton") is None:
+        return "the Python package triton"
+    compilers = (environment().get("CC"), "cc", "gcc", "clang")
+    if not any(shutil.which(name) for name in compilers if name):
+        return "a C compiler (install gcc, or set CC)"
+    return None

@@ -1,0 +1,104 @@
+"""Formats beyond a plain cast: TF32 products of float32 operands, and FP8 linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import nn
+
+from llmb.config import Precision
+from llmb.errors import UnavailableError
+
+#: 8-bit operands in the linear layers of every block, BF16 elsewhere. Weights, gradients and
+#: moments are stored in BF16.
+FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+
+#: Recipes of torchao by its own names: one scale a tensor, or one a row.
+TORCHAO_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+TRANSFORMER_ENGINE = "transformer-engine"
+FP8_CHOICES = (*TORCHAO_RECIPES, TRANSFORMER_ENGINE)
+_ALIGNMENT = 16  # 8-bit matrix products want both sizes of a weight to be multiples of it
+
+
+def set_float32_products(precision: Precision) -> None:
+    """Let float32 matrix products use TF32 if that was asked for, and nothing narrower if not."""
+    torch.set_float32_matmul_precision("high" if precision.name == "TF32" else "highest")
+
+
+def missing_for_fp8(recipe: str, *, compiled: bool) -> str | None:
+    """Return why FP8 by ``recipe`` cannot be had with this software, None if it can."""
+    package = "transformer-engine-torch" if recipe == TRANSFORMER_ENGINE else "torchao"
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return f"-O fp8={recipe} needs the package {package}"
+    if recipe == TRANSFORMER_ENGINE and compiled:
+        return "Transformer Engine's FP8 does not go through torch.compile: add -O compile=none"
+    return None
+
+
+def to_fp8(model: nn.Module, recipe: str) -> nn.Module:
+    """Return ``model`` with the linear layers of its blocks computing in FP8.
+
+    The output head stays as it is, and so does a layer whose sizes are no multiples of 16.
+
+    Raises:
+        UnavailableError: no layer is left that could.
+    """
+    names = {
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear)
+        and ".layers." in f".{name}"
+        and not (module.in_features % _ALIGNMENT or module.out_features % _ALIGNMENT)
+    }
+    if not names:
+        raise UnavailableError(
+            f"FP8: no linear layer has sizes that are multiples of {_ALIGNMENT}; "
+            "use other --hidden-size and --intermediate-size"
+        )
+    if recipe == TRANSFORMER_ENGINE:
+        return _with_transformer_engine(model, names)
+    float8 = import_module("torchao.float8")
+    converted: nn.Module = float8.convert_to_float8_training(
+        model,
+        config=float8.Float8LinearConfig.from_recipe_name(recipe),
+        module_filter_fn=lambda module, name: name in names,
+    )
+    return converted
+
+
+def _with_transformer_engine(model: nn.Module, names: set[str]) -> nn.Module:
+    engine = import_module("transformer_engine.pytorch")
+    for name in names:
+        old = model.get_submodule(name)
+        assert isinstance(old, nn.Linear)
+        new = engine.Linear(
+            old.in_features,
+            old.out_features,
+            bias=False,
+            params_dtype=old.weight.dtype,
+            device=old.weight.device,
+        )
+        with torch.no_grad():
+            new.weight.copy_(old.weight)
+        model.set_submodule(name, new)
+    autocast = getattr(engine, "autocast", None) or engine.fp8_autocast  # renamed in 2.9
+    _run_under(model, lambda: autocast(enabled=True))
+    return model
+
+
+def _run_under(model: nn.Module, context: Callable[[], AbstractContextManager[Any]]) -> None:
+    """Let ``model`` compute under ``context``, without a wrapper that would rename parameters."""
+    forward = model.forward
+
+    def under(*arguments: Any, **named: Any) -> Any:
+        with context():
+            return forward(*arguments, **named)
+
+    model.forward = under
