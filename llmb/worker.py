@@ -21,6 +21,7 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
 from llmb.observe import compilations, model_tree, plugin_files, settings
+from llmb.observe.closed_components import closed_components
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples, digests
 from llmb.plugin.backend import Backend
@@ -216,8 +217,8 @@ class Notebook:
             return
         found = evidence.PluginEvidence(
             files=plugin_files.loaded_sources(plugin.module_name),
-            closed_components=plugin_files.closed_components(
-                plugin.module_name, plugin.distribution
+            closed_components=closed_components(
+                plugin.module_name, plugin.distribution, plugin.native_libraries()
             ),
             declared_patches=plugin.patches(),
         )

@@ -41,7 +41,7 @@ class FileDigest(Frozen):
 
 
 class ClosedComponent(Frozen):
-    """A native library a plugin loads without its source."""
+    """A native library that a plugin ships or uses, and whose source the bundle does not show."""
 
     #: Path relative to the folder of Python's packages, or the file's name if it lies elsewhere.
     name: str

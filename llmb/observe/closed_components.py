@@ -1,0 +1,126 @@
+"""Native libraries this process has loaded on the plugin's behalf, whose sources are not shown."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from llmb.errors import UnavailableError
+from llmb.observe.plugin_files import loaded_files
+from llmb.plugin import NativeLibrary
+from llmb.plugin.discovery import source_root, torch_extensions
+from llmb.records.run_record import ClosedComponent
+
+_MAPS = Path("/proc/self/maps")
+_LIBRARY = re.compile(r"\.(so(\.[0-9]+)*|dylib|pyd|dll)$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def closed_components(
+    module_name: str, plugin: str, declared: Sequence[NativeLibrary]
+) -> tuple[ClosedComponent, ...]:
+    """Return what of the plugin's native code is loaded: shipped, required, or declared by it.
+
+    Shipped: compiled files in the package of ``module_name``. Required: those of every distribution
+    that ``plugin`` (a distribution) depends on, or that torch loads by itself, and that neither
+    torch nor llmb needs. Drivers and the system's libraries are the system's, not components.
+
+    Raises:
+        UnavailableError: a declared library is not there.
+    """
+    found = {c.name: c for c in _shipped(module_name, plugin)}
+    everybodys = _closure(["torch", "llmb"], extras=False)
+    brought = {_key(name) for name in (plugin, *torch_extensions())} - everybodys
+    for name in sorted(_closure(brought, extras=True) - everybodys - {_key(plugin)}):
+        found |= {c.name: c for c in _of_distribution(distribution(name))}
+    found |= {c.name: c for c in map(_as_declared, declared)}
+    return tuple(found[name] for name in sorted(found))
+
+
+def _shipped(module_name: str, plugin: str) -> Iterator[ClosedComponent]:
+    root = source_root(module_name)
+    inside = root.folder / root.package.replace(".", "/")
+    files = {file.resolve() for file in loaded_files(root.package) if file.suffix != ".py"}
+    files |= {file for file in _mapped() if file.is_relative_to(inside)}
+    owner = distribution(plugin)
+    for file in files:
+        yield _component(file, file.relative_to(root.folder).as_posix(), owner)
+
+
+def _of_distribution(owner: Distribution) -> Iterator[ClosedComponent]:
+    mapped = set(_mapped())
+    for entry in owner.files or ():
+        if _LIBRARY.search(entry.name):
+            file = Path(str(owner.locate_file(entry))).resolve()
+            if file in mapped:
+                yield _component(file, str(entry), owner)
+
+
+def _as_declared(library: NativeLibrary) -> ClosedComponent:
+    file = Path(library.path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise UnavailableError(
+            f"llmb_native_libraries declares {library.path!r}: {error.strerror}"
+        ) from None
+    return ClosedComponent(
+        name=file.name,
+        version=library.version,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        where_to_get=library.where_to_get,
+        licence=library.licence,
+    )
+
+
+def _component(file: Path, name: str, owner: Distribution) -> ClosedComponent:
+    data = file.read_bytes()
+    return ClosedComponent(
+        name=name,
+        version=owner.version,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        where_to_get=_fact(owner, "Home-page") or f"pip install {owner.metadata['Name']}",
+        licence=_fact(owner, "License-Expression", "License") or "not stated",
+    )
+
+
+def _fact(owner: Distribution, *names: str) -> str | None:
+    """Return the first of the metadata fields ``names`` that ``owner`` has."""
+    return next((owner.metadata[name] for name in names if name in owner.metadata), None)
+
+
+def _mapped() -> Iterator[Path]:
+    """Yield the libraries mapped into this process, where the kernel tells."""
+    try:
+        lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return
+    for path in {line.split(maxsplit=5)[5] for line in lines if line.count("/") > 1}:
+        if _LIBRARY.search(path):
+            yield Path(path)
+
+
+def _closure(names: Iterable[str], *, extras: bool) -> set[str]:
+    """Return the normalised names of ``names`` and all they require, as far as installed."""
+    found: set[str] = set()
+    queue = [_key(name) for name in names]
+    while queue:
+        name = queue.pop()
+        try:
+            requires = distribution(name).requires or ()
+        except PackageNotFoundError:
+            continue
+        if name not in found:
+            found.add(name)
+            needed = [r for r in requires if extras or "extra ==" not in r]
+            queue += [_key(match.group()) for r in needed if (match := _NAME.match(r))]
+    return found
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
