@@ -1,0 +1,177 @@
+"""Official runs of one GPU in every precision, its best batch size, and the submission of them.
+
+    python official.py OUTPUT [--plugin cuda] [--submitter NAME --system NAME] [--limit SECONDS]
+
+Stages come in the order of their worth, and one that would not fit into what is left of the limit
+is skipped, with a line that says so. What was finished by then is packaged. Leaves in OUTPUT:
+runs/, submissions/ (verified, with zips), summary.json and summary.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Kept back for packaging and verifying what there is.
+RESERVE_S = 25
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One call of ``llmb run``, and about how long it takes on an H100."""
+
+    name: str
+    seconds: int
+    arguments: tuple[str, ...]
+    own_batch: bool = False
+
+
+def stages(batch: str | None) -> list[Stage]:
+    """Return what is to be done, the most wanted first; ``batch`` saves the search."""
+    long = ("--timed-steps", "100")
+    best = Stage(
+        "BF16, best batch", 240, ("--precision", "BF16", "--batch-size", "auto", *long), True
+    )
+    known = Stage("BF16", 60, ("--precision", "BF16", *long))
+    return [
+        Stage("debug", 15, ("--preset", "debug"), True),
+        known if batch else best,
+        Stage("FP8", 70, ("--precision", "FP8", *long)),
+        Stage("FP16", 60, ("--precision", "FP16", *long)),
+        Stage("TF32", 80, ("--precision", "TF32")),
+        Stage("BF16, eager", 45, ("--precision", "BF16", "-O", "compile=none", *long)),
+        Stage("FP32", 150, ("--precision", "FP32")),
+    ]
+
+
+class Session:
+    """The stages of one call, with what is left of its time."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.output = options.output
+        self.rows: list[dict[str, object]] = []
+        self.batch: str | None = options.batch_size
+
+    def left_s(self) -> float:
+        return self.options.started + self.options.limit - RESERVE_S - time.time()
+
+    def say(self, text: str) -> None:
+        print(f"[{self.options.limit - RESERVE_S - self.left_s():5.0f} s] {text}", flush=True)
+
+    def run(self, stage: Stage) -> None:
+        """Do one stage, and note what came of it."""
+        if self.left_s() < stage.seconds:
+            self.note(stage, f"skipped: {self.left_s():.0f} s left, about {stage.seconds} s needed")
+            return
+        self.say(stage.name)
+        batch = () if stage.own_batch else ("--batch-size", str(self.batch or 1))
+        command = ["run", "--plugin", self.options.plugin, *stage.arguments, *batch]
+        done = llmb(*command, "--output-dir", str(self.output / "runs"), "--json", "--quiet",
+                    limit=self.left_s())  # fmt: skip
+        if done.returncode != 0:
+            self.note(stage, f"failed with {done.returncode}: {last_line(done.stderr)}")
+            return
+        record = json.loads(done.stdout)
+        if stage.own_batch and "best" in stage.name:
+            self.batch = str(record["config"]["batch_size"])
+        self.rows.append(row(stage, record))
+        self.say(line(self.rows[-1]))
+
+    def note(self, stage: Stage, text: str) -> None:
+        self.rows.append({"stage": stage.name, "outcome": text})
+        self.say(f"{stage.name}: {text}")
+
+    def package(self) -> None:
+        """Make and verify the submission of all official runs, and write the summary."""
+        folders = [str(r["folder"]) for r in self.rows if r.get("class") == "official"]
+        if folders:
+            names = ["--submitter", self.options.submitter, "--system", self.options.system]
+            where = ["--output", str(self.output / "submissions"), "--zip"]
+            done = llmb("package-submission", *folders, *names, *where, limit=60)
+            self.say(done.stdout.strip() or last_line(done.stderr))
+            done = llmb("verify", "--all", str(self.output / "submissions"), limit=60)
+            self.say(last_line(done.stdout) or last_line(done.stderr))
+        (self.output / "summary.json").write_text(json.dumps(self.rows, indent=1) + "\n")
+        text = "\n".join(map(line, self.rows)) + "\n"
+        (self.output / "summary.txt").write_text(text)
+        print(text, end="")
+
+
+def row(stage: Stage, record: dict) -> dict[str, object]:
+    """Return what a reader wants of a record."""
+    result, config = record["result"], record["config"]
+    run = next(p for p in sorted(RUNS.iterdir()) if holds(p, record["run_id"]))
+    keys = (
+        "tokens_per_second",
+        "ci95",
+        "fraction_of_ceiling",
+        "mfu",
+        "peak_memory_bytes",
+        "energy",
+    )
+    return {
+        "stage": stage.name,
+        "class": record["class"],
+        "folder": str(run),
+        "precision": config["precision"]["name"],
+        "batch_size": config["batch_size"],
+        "options": config["plugin_options"],
+        **{key: result[key] for key in keys},
+        "warnings": record["warnings"],
+        "verdict": record["audit"]["verdict"],
+    }
+
+
+def holds(folder: Path, run_id: str) -> bool:
+    file = folder / "record.json"
+    return file.exists() and json.loads(file.read_bytes())["run_id"] == run_id
+
+
+def line(row: dict) -> str:
+    """Return a row as a line of text."""
+    if "outcome" in row:
+        return f"{row['stage']:<18} {row['outcome']}"
+    share = row["fraction_of_ceiling"]
+    of = "ceiling not measured" if share is None else f"{share:.1%} of the ceiling"
+    mfu = f", MFU {row['mfu']['value']:.1%}" if row["mfu"] else ""
+    rate = f"{row['tokens_per_second']:,.0f} tokens/s"
+    return f"{row['stage']:<18} {rate} at batch size {row['batch_size']}, {of}{mfu}"
+
+
+def llmb(*arguments: str, limit: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "llmb", *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"not done after {limit:.0f} s")
+
+
+def last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--plugin", default="cuda")
+    parser.add_argument("--submitter", default="llmb")
+    parser.add_argument("--system", default="gpu")
+    parser.add_argument("--batch-size", help="use this one, and save the search")
+    parser.add_argument("--limit", type=float, default=540, help="seconds in all")
+    parser.add_argument("--started", type=float, default=time.time(), help="when the call began")
+    options = parser.parse_args()
+    RUNS = options.output / "runs"
+    RUNS.mkdir(parents=True, exist_ok=True)
+    print(llmb("plugin", "list", limit=120).stdout)
+    session = Session(options)
+    try:
+        for stage in stages(options.batch_size):
+            session.run(stage)
+    finally:
+        session.package()
