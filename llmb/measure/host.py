@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +14,11 @@ from llmb.config import environment
 from llmb.plugin.builtin import host
 from llmb.records.redact import redact_environment
 from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescription
+
+_PCI = Path("/sys/bus/pci/devices")
+#: Display controllers and processing accelerators, by the first byte of the PCI class code.
+_MAY_ACCELERATE = ("0x03", "0x12")
+_LIMITS = ("memory.max", "cpu.max", "pids.max")
 
 
 def load() -> HostLoad:
@@ -59,6 +66,40 @@ def describe(
         load_before=before,
         load_after=after,
     )
+
+
+def free_disk_bytes() -> dict[str, int | None]:
+    """Return the free bytes of the working folder and of the one for temporary files."""
+    places = {"working folder": Path(), "temporary files": Path(tempfile.gettempdir())}
+    found: dict[str, int | None] = {}
+    for name, place in places.items():
+        try:
+            found[name] = shutil.disk_usage(place).free
+        except OSError:
+            found[name] = None
+    return found
+
+
+def container_limits() -> dict[str, str]:
+    """Return the limits that the container sets, as the kernel words them; none outside of one."""
+    limits = {name: host.read_text(Path("/sys/fs/cgroup") / name) for name in _LIMITS}
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def bus_accelerators() -> tuple[str, ...]:
+    """Return PCI devices that may be accelerators, as ``vendor:device class``, all hexadecimal.
+
+    They are there whatever drivers and torch say. A plain VGA adapter may be a server's own.
+    """
+    found = []
+    for device in sorted(_PCI.glob("*")):
+        vendor, number, kind = (
+            host.read_text(device / name) or "" for name in ("vendor", "device", "class")
+        )
+        if kind.startswith(_MAY_ACCELERATE):
+            bare = (text.removeprefix("0x") for text in (vendor, number, kind[:6]))
+            found.append("{}:{} class {}".format(*bare))
+    return tuple(found)
 
 
 def _cpu_model() -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -10,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.e2e import harness
 from tests.e2e.harness import Ended
+from tests.plugins.fakedev.install import compiler
 
-EXAMPLE = Path(__file__).parent.parent / "plugins" / "llmb-example"
+PLUGINS = Path(__file__).parent.parent / "plugins"
+FAKEDEV = PLUGINS / "fakedev"
 
 
 @pytest.fixture(scope="session")
@@ -65,22 +70,52 @@ def tiny_run(once: Once) -> Ended:
 @pytest.fixture(scope="session")
 def example_site(once: Once) -> Path:
     """The folder into which pip has installed the example package."""
-
-    def install(folder: Path) -> Ended:
-        # hatchling from the environment where it is, from the index where it is not
-        local = ["--no-build-isolation"] if harness.has_module("hatchling") else []
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *local]
-        command = [*pip, "--target", str(folder / "out"), str(_copy(folder))]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return Ended(0, done.stdout, done.stderr, folder / "out")
-
-    return once("example-site", install).output
+    return once("example-site", lambda folder: installed(folder, "llmb-example")).output
 
 
-def _copy(folder: Path) -> Path:
-    """Return a copy of the example, so that building it leaves nothing in the repository."""
-    return shutil.copytree(EXAMPLE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="session")
+def fake_plugin_site(once: Once) -> Path:
+    """The folder into which pip has installed the fake device's own plugin package."""
+    return once("fakedev-plugin", lambda folder: installed(folder, "llmb-fakedev")).output
+
+
+def installed(folder: Path, package: str) -> Ended:
+    """Let pip install ``package`` into a folder of its own."""
+    # a copy, so that building leaves nothing in the repository
+    source = shutil.copytree(
+        PLUGINS / package, folder / "source", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    # hatchling from the environment where it is, from the index where it is not
+    local = ["--no-build-isolation"] if harness.has_module("hatchling") else []
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *local]
+    command = [*pip, "--target", str(folder / "out"), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Ended(0, done.stdout, done.stderr, folder / "out")
+
+
+@pytest.fixture(scope="session")
+def fake_site(request: pytest.FixtureRequest) -> Path:
+    """The folder that fakedev is installed in, built once per torch and source (8 s)."""
+    if compiler() is None:
+        pytest.skip("no C++ compiler: the fake device cannot be built (install g++, or set CXX)")
+    made_of = [
+        torch.__version__,
+        sys.version,
+        *(f.read_text() for f in sorted(FAKEDEV.glob("*.*"))),
+    ]
+    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
+    cache = request.config.cache.mkdir("fakedev")
+    site = cache / digest
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not site.exists():
+            draft = cache / f"{digest}.{os.getpid()}"
+            command = [sys.executable, str(FAKEDEV / "install.py"), str(draft)]
+            built = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert built.returncode == 0, built.stderr
+            draft.rename(site)
+    return site
 
 
 @pytest.fixture(scope="session")

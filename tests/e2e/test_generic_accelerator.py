@@ -5,15 +5,10 @@ The fake device is real to torch: out of tree, autoloaded, with memory and a que
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import itertools
 import json
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,36 +22,14 @@ from llmb.submission import layout
 from llmb.submission.manifest import with_manifest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
-from tests.plugins.fakedev.install import compiler
 
 pytestmark = pytest.mark.slow
 
-SOURCE = Path(__file__).parent.parent / "plugins" / "fakedev"
 FLAGS = (*harness.TINY, "--timed-steps=20", "--seed=3")
 #: A step takes its time, whatever the batch size; memory for three sequences but not for four.
 SLOW_AND_SMALL = {"FAKEDEV_KERNEL_US": "400", "FAKEDEV_MEMORY_MB": "110"}
 
 Once = Callable[[str, Callable[[Path], Ended]], Ended]
-
-
-@pytest.fixture(scope="session")
-def fake_site(request: pytest.FixtureRequest) -> Path:
-    """The folder that fakedev is installed in, built once per torch and source (8 s)."""
-    if compiler() is None:
-        pytest.skip("no C++ compiler: the fake device cannot be built (install g++, or set CXX)")
-    made_of = [torch.__version__, sys.version, *(f.read_text() for f in sorted(SOURCE.glob("*.*")))]
-    digest = hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:16]
-    cache = request.config.cache.mkdir("fakedev")
-    site = cache / digest
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not site.exists():
-            draft = cache / f"{digest}.{os.getpid()}"
-            command = [sys.executable, str(SOURCE / "install.py"), str(draft)]
-            built = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert built.returncode == 0, built.stderr
-            draft.rename(site)
-    return site
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,10 @@ class Accelerator:
 
     step_clock: StepClock = "enqueue"
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, replays_graphs: bool = False) -> None:
         """Drive ``device``, such as ``xyz:0``; ``auto`` and ``xyz`` mean the present one.
+
+        ``replays_graphs``: torch.compile captures the model's graphs (``surface``).
 
         Raises:
             UnavailableError: this torch has no such accelerator.
@@ -33,6 +35,7 @@ class Accelerator:
         wanted, _, index = device.partition(":")
         if wanted not in (accelerator.type, AUTO_DEVICE):
             raise UnavailableError(f"this torch sees {accelerator.type!r}, not {device!r}")
+        self._replays_graphs = replays_graphs
         self.device_type = accelerator.type
         self.distributed_backend: str | None = _COLLECTIVES.get(accelerator.type)
         count = torch.accelerator.device_count()
@@ -63,7 +66,9 @@ class Accelerator:
         torch.accelerator.synchronize(self.index)
 
     def step_begin(self) -> None:
-        """Nothing to mark, unless the model replays captured graphs (``compiling.mark_step``)."""
+        """Let captured graphs reuse the memory of the last step."""
+        if self._replays_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
     def step_end(self) -> None:
         """Nothing to mark: work goes on while Python runs ahead."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from importlib.util import find_spec
 
-import torch
 from torch import nn
 
 from llmb.config import environment
@@ -23,11 +22,6 @@ def compile_in_place(model: nn.Module, mode: str) -> nn.Module:
     """
     model.compile(mode=None if mode == "default" else mode, dynamic=False)
     return model
-
-
-def mark_step() -> None:
-    """Say that a step begins: captured graphs may then reuse the memory of the last one."""
-    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
 
 
 def missing_for_compiling() -> str | None:

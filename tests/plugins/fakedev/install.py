@@ -39,6 +39,7 @@ def install(folder: Path) -> None:
     info = folder / "fakedev-0.1.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakedev\nVersion: 0.1\n")
+    (info / "RECORD").write_text("fakedev.py,,\nfakedev_device.so,,\n")
     (info / "entry_points.txt").write_text("[torch.backends]\nfakedev = fakedev:autoload\n")
 
 

@@ -1,0 +1,1 @@
+"""A vendor's package for the fake device, as short as a working one can be."""
