@@ -1,0 +1,1 @@
+"""llmb on AMD devices."""
