@@ -7,7 +7,8 @@ import torch
 from llmb.config import AUTO_DEVICE, FP32, Precision, Refused, RunConfig, RunRequest
 from llmb.errors import UnavailableError
 from llmb.plugin import discovery
-from llmb.plugin.backend import Backend
+from llmb.plugin.answers import Answers, check_dtypes
+from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import PluginOption, resolve
 from llmb.wire.channel import Channel, serve
@@ -23,6 +24,8 @@ def probe(channel: Channel) -> None:
     config = _provisional(order, options)
     try:
         backend = _usable_backend(plugin, config)
+    except PluginFaultError:  # not what this machine lacks: the plugin is broken
+        raise
     except UnavailableError as error:
         channel.send(_offer(plugin, options, config, reason=str(error)))
         return
@@ -61,8 +64,8 @@ def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunCon
     )
 
 
-def _usable_backend(plugin: Plugin, config: RunConfig) -> Backend:
-    backend = plugin.backend(config)
+def _usable_backend(plugin: Plugin, config: RunConfig) -> Answers:
+    backend = Answers(plugin.name, plugin.backend(config))
     wanted = config.device.partition(":")[0]
     if wanted not in (AUTO_DEVICE, backend.device_type):
         raise UnavailableError(f"it drives {backend.device_type!r}, not {config.device!r}")
@@ -82,7 +85,7 @@ def _offer(
     options: tuple[PluginOption, ...],
     config: RunConfig,
     *,
-    backend: Backend | None = None,
+    backend: Answers | None = None,
     reason: str | None = None,
 ) -> Offer:
     device = config.device
@@ -90,6 +93,9 @@ def _offer(
         device = backend.device_type
     config = config.model_copy(update={"device": device})
     formats = plugin.precisions(config) if backend else ()
+    check_dtypes(plugin.name, formats, _dtypes())
+    if backend is not None:
+        backend.check_energy()
     return Offer(
         plugin=plugin.name,
         distribution=plugin.distribution,
@@ -99,13 +105,18 @@ def _offer(
         device=device,
         step_clock=backend.step_clock if backend else "host",
         devices=backend.devices() if backend else (),
-        available_memory_bytes=backend.memory().available_bytes if backend else None,
+        available_memory_bytes=backend.available_bytes() if backend else None,
         options=dict(config.plugin_options),
         option_help={option.name: option.help for option in options},
+        option_choices={option.name: option.choices for option in options if option.choices},
         precisions=tuple(p for p in formats if isinstance(p, Precision)),
         refused=tuple(p for p in formats if isinstance(p, Refused)),
         torch_version=str(torch.__version__),
     )
+
+
+def _dtypes() -> list[str]:
+    return [name for name, value in vars(torch).items() if isinstance(value, torch.dtype)]
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def fence(
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,
-        telemetry=compilations.torchs_own() | plugin.telemetry(),
+        telemetry=compilations.torchs_own() | plugin.telemetry(backend),
     )
 
 
@@ -201,14 +201,19 @@ class Notebook:
         """Write down what post-processing did to ``pristine``."""
         if pristine is None:
             return
-        processed = digests(model, plugin.parameter_map(model))
+        views = plugin.parameter_map(model)
+        processed = digests(model, views)
         self.write(
             evidence.MODEL,
             evidence.ModelEvidence(before=pristine.tree, after=model_tree.describe(model)),
         )
         self.write(
             evidence.WEIGHTS,
-            evidence.WeightsEvidence(pristine=pristine.digests, processed=processed),
+            evidence.WeightsEvidence(
+                pristine=pristine.digests,
+                processed=processed,
+                padding=tuple(sorted({n for view in (views or {}).values() for n in view.padding})),
+            ),
         )
 
     def plugin(self, plugin: Plugin) -> None:
@@ -227,7 +232,7 @@ class Notebook:
     def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
         """Write down the program that is about to compute ``tensors``, where the device has one."""
         if self._wanted and (text := plugin.program(tensors)) is not None:
-            self.write_bytes(evidence.PROGRAM, text.encode())
+            self.write_bytes(evidence.PROGRAM, text.encode(errors="backslashreplace"))
 
     def write(self, name: str, value: evidence.Evidence) -> None:
         """Write ``value`` as the JSON file ``name``."""

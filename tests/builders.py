@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb import __version__
-from llmb.audit import optimizer, rules, sources, time
+from llmb.audit import optimizer, rules, sources, time, types
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import statistics
 from llmb.records import evidence, run_record
@@ -84,6 +84,7 @@ def make_record(
     plugin_files: Mapping[str, bytes] = PLUGIN_FILES,
     run_id: str = "0123456789abcdef0123456789abcdef",
     plugin: str = "fast",
+    program: str | None = None,
 ) -> RunRecord:
     """Return an honest record: official by default, UNVERIFIED as every run of this version."""
     every = tuple(repeat_timing(n, step_clock, timed_steps) for n in range(repeats))
@@ -142,7 +143,7 @@ def make_record(
         batch_size_search=_search(),
         result=_result(timing, rates[headline]),
         warnings=("the window is shorter than 30 s",),
-        audit=_audit(every, files),
+        audit=_audit(every, files, program),
         diff=run_record.Diff(
             model=run_record.ModelDiff(
                 modules_replaced=(), modules_added=(), modules_removed=(), parameters_repacked=()
@@ -281,11 +282,16 @@ def optimizer_evidence(timing: RepeatTiming) -> evidence.OptimizerEvidence:
     )
 
 
-def _audit(every: tuple[RepeatTiming, ...], files: tuple[FileDigest, ...]) -> Audit:
+def _audit(
+    every: tuple[RepeatTiming, ...], files: tuple[FileDigest, ...], program: str | None
+) -> Audit:
+    p2 = []
+    if program is not None:
+        p2 = [types.judge(program, BF16, evidence.path(0, evidence.PROGRAM))]
     o1 = optimizer.judge(optimizer_evidence(every[0]), "evidence/repeat-0/optimizer.json")
     pinned = pins.pinned_digests()
     s1 = sources.judge(files, files, pinned, pinned)
-    return rules.complete([o1, time.judge_clocks(every), *time.judge_fences(every), s1])
+    return rules.complete([*p2, o1, time.judge_clocks(every), *time.judge_fences(every), s1])
 
 
 def digests(files: Mapping[str, bytes]) -> tuple[FileDigest, ...]:
@@ -296,7 +302,11 @@ def digests(files: Mapping[str, bytes]) -> tuple[FileDigest, ...]:
     )
 
 
-def run_files(record: RunRecord, plugin: Mapping[str, bytes] = PLUGIN_FILES) -> dict[str, bytes]:
+def run_files(
+    record: RunRecord,
+    plugin: Mapping[str, bytes] = PLUGIN_FILES,
+    program: str | None = None,
+) -> dict[str, bytes]:
     """Return the files of the run directory that ``record`` belongs to."""
     files = {
         "record.json": pretty_bytes(record),
@@ -319,6 +329,8 @@ def run_files(record: RunRecord, plugin: Mapping[str, bytes] = PLUGIN_FILES) -> 
     for n, timing in enumerate(record.timing.repeats):
         every = {**seen, evidence.OPTIMIZER: optimizer_evidence(timing)}
         files |= {f"evidence/repeat-{n}/{name}": pretty_bytes(v) for name, v in every.items()}
+        if program is not None:
+            files[evidence.path(n, evidence.PROGRAM)] = program.encode()
     return files
 
 

@@ -12,8 +12,11 @@ from collections import Counter
 from llmb.config import Precision
 from llmb.records.finding import Finding, Level, Status
 
-_TYPE = r"([a-z]+[0-9]*[a-z0-9]*)\[[^\]]*\](?:\{[^}]*\})?"
-_PRODUCT = re.compile(rf"= {_TYPE} (?:dot|convolution)\({_TYPE} [^,()]+, {_TYPE} ")
+#: A text may be anything a stranger wrote: every part has a longest length, so that the search
+#: takes time in proportion to the text and no more.
+_TYPE = r"([a-z][a-z0-9]{1,15})\[[^\]\n]{0,200}\](?:\{[^}\n]{0,200}\})?"
+_PRODUCT = re.compile(rf"= {_TYPE} (?:dot|convolution)\({_TYPE} [^,()\n]{{1,200}}, {_TYPE} ")
+_MOST_KINDS = 20  # that are written out
 _CUSTOM = re.compile(r"\bcustom-call\(")
 _BITS = re.compile(r"(?:bf|f|s|u)([0-9]+)")
 
@@ -24,8 +27,10 @@ def judge(text: str, precision: Precision, path: str) -> Finding:
     narrowest = min((_bits(t) for types in products for t in types[1:]), default=None)
     seen = ", ".join(
         f"{count} {left} x {right} -> {result}"
-        for (result, left, right), count in sorted(products.items(), key=lambda item: -item[1])
+        for (result, left, right), count in products.most_common(_MOST_KINDS)
     )
+    if len(products) > _MOST_KINDS:
+        seen += f", {len(products) - _MOST_KINDS} other kinds"
     custom = len(_CUSTOM.findall(text))
     if custom:
         seen += f"{'; ' if seen else ''}{custom} custom calls, whose types do not show"

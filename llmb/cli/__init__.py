@@ -29,7 +29,8 @@ COMMANDS = {
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
-    "plugin": ("plugin", "List the installed plugins."),
+    "plugin": ("plugin", "List, check and write plugins."),
+    "doctor": ("doctor", "Show what llmb finds on this machine and what is missing."),
 }
 
 

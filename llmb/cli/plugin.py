@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from llmb.wire.messages import Offer
+from llmb.cli import plugin_check, plugin_new
 
 
-@click.group("plugin", short_help="List the installed plugins.")
+@click.group("plugin", short_help="List, check and write plugins.")
 def command() -> None:
-    """Look at the installed plugins."""
+    """List, check and write plugins."""
+
+
+command.add_command(plugin_new.command)
+command.add_command(plugin_check.command)
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_plugins(as_json: bool) -> None:
-    """List every installed plugin, and what it offers here or why it does not.
+    """List every installed plugin: ready, without a device, or broken, and what it offers here.
+
+    A broken plugin is listed with the reason and does not make the command fail. LLMB_LOAD_PLUGINS
+    (names or distributions, comma-separated; empty for none) restricts which vendors' plugins are
+    looked at.
 
     \b
     llmb plugin list
     llmb plugin list --json
+    LLMB_LOAD_PLUGINS= llmb plugin list
     """
+    from llmb.cli.offers import print_offers
     from llmb.config import RunRequest
     from llmb.plugin import discovery
+    from llmb.supervision.diagnosis import state_of
     from llmb.supervision.negotiation import survey
 
     offers = survey(discovery.installed(), RunRequest())
-    if as_json:
-        keys = {"option_help"}
-        click.echo(json.dumps([o.model_dump(mode="json", exclude=keys) for o in offers], indent=1))
+    if not as_json:
+        print_offers(offers)
         return
-    for offer in offers:
-        click.echo(f"{offer.plugin:<10} {offer.distribution} {offer.version}  {_state(offer)}")
-        for name, text in offer.option_help.items():
-            click.echo(f"{'':<10}   -O {name}={offer.options[name]}  {text}")
-
-
-def _state(offer: Offer) -> str:
-    if not offer.available:
-        return f"not available: {offer.reason}"
-    formats = ", ".join(p.name + ("" if p.native else " (slow)") for p in offer.precisions)
-    return f"{len(offer.devices)} x {offer.device}: {formats}"
+    keys = {"option_help"}
+    data = [{**o.model_dump(mode="json", exclude=keys), "state": state_of(o)} for o in offers]
+    click.echo(json.dumps(data, indent=1))

@@ -129,7 +129,7 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     same = ["workload", "plugin", "device", "precision", "batch_size", "seed"]
     same += ["warmup_steps", "timed_steps", "repeats"]
     return RunRequest(
-        plugin_options=_options(flags["plugin_options"]),
+        plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         **{name: flags[name] for name in same},
     )
@@ -139,7 +139,12 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _options(given: tuple[str, ...]) -> dict[str, str]:
+def options_of(given: tuple[str, ...]) -> dict[str, str]:
+    """Return name -> value of every ``-O name=value``.
+
+    Raises:
+        UsageError: one is not written like that.
+    """
     options = {}
     for text in given:
         key, equals, value = text.partition("=")

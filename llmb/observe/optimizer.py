@@ -35,7 +35,10 @@ class OptimizerBaseline:
         """Return what can be said of ``optimizer`` over ``model`` after so many steps."""
         kind = type(optimizer)
         named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-        held = Counter(id(p) for group in optimizer.param_groups for p in group["params"])
+        # What needs no gradient (declared padding, say) is never stepped and has no counter.
+        held = Counter(
+            id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad
+        )
         counters = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
         return OptimizerEvidence(
             class_name=f"{kind.__module__}.{kind.__qualname__}",

@@ -9,7 +9,7 @@ A plugin module imports everything it needs from here::
 """
 
 from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
-from llmb.plugin.hookspecs import ParameterView, hookimpl
+from llmb.plugin.hookspecs import Kind, ParameterView, hookimpl
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.run_record import ClosedComponent, DeclaredPatch
@@ -22,6 +22,7 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "EnergyReading",
+    "Kind",
     "NativeLibrary",
     "ParameterView",
     "Peak",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import distributions
+from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from llmb.config import environment
 from llmb.errors import UnavailableError
 
 GROUP = "llmb"
+#: The group of what torch loads by itself when it is imported.
+TORCH_GROUP = "torch.backends"
 #: Comma-separated names (or distributions) of the vendors' plugins to look at; unset: all of them,
 #: empty: none. The built-in ones are always there.
 LOAD_PLUGINS = "LLMB_LOAD_PLUGINS"
@@ -75,7 +78,7 @@ def find(name: str) -> InstalledPlugin:
             raise UnavailableError(plugin.fault)
         if plugin.name == name:
             return plugin
-    if any(plugin.name == name for plugin in _entry_points()):
+    if any(plugin.name == name for plugin in left_out()):
         raise UnavailableError(
             f"plugin {name!r} is installed, but {LOAD_PLUGINS}={environment()[LOAD_PLUGINS]!r} "
             "leaves it out"
@@ -86,12 +89,36 @@ def find(name: str) -> InstalledPlugin:
     )
 
 
+def entry_point(plugin: InstalledPlugin) -> EntryPoint:
+    """Return what a vendor's ``plugin`` is loaded by: the entry point of its own distribution."""
+    return next(
+        point
+        for distribution, point in _points(GROUP)
+        if point.name == plugin.name and _fact(distribution, "Name") == plugin.distribution
+    )
+
+
 def _entry_points() -> Iterator[InstalledPlugin]:
+    for distribution, point in _points(GROUP):
+        module = point.value.partition(":")[0].strip()
+        name, version = _fact(distribution, "Name"), _fact(distribution, "Version")
+        yield InstalledPlugin(point.name, module, name, version)
+
+
+def _points(group: str) -> Iterator[tuple[Distribution, EntryPoint]]:
     for distribution in distributions():
-        for point in distribution.entry_points:
-            if point.group == GROUP:
-                name = distribution.metadata["Name"]
-                yield InstalledPlugin(point.name, point.module, name, distribution.version)
+        try:
+            points = tuple(distribution.entry_points)
+        except Exception:  # a damaged package is not the end of all others
+            continue
+        yield from ((distribution, point) for point in points if point.group == group)
+
+
+def _fact(distribution: Distribution, field: str) -> str:
+    try:
+        return distribution.metadata[field] or "unknown"
+    except (KeyError, TypeError, OSError):  # no metadata: how that shows depends on the Python
+        return "unknown"
 
 
 def wanted_names() -> frozenset[str] | None:
@@ -100,9 +127,50 @@ def wanted_names() -> frozenset[str] | None:
     return None if given is None else frozenset(filter(None, map(str.strip, given.split(","))))
 
 
+def left_out() -> tuple[InstalledPlugin, ...]:
+    """Return the vendors' plugins that ``LLMB_LOAD_PLUGINS`` leaves out."""
+    return tuple(plugin for plugin in _entry_points() if not _is_wanted(plugin))
+
+
+def unknown_names() -> tuple[str, ...]:
+    """Return the names in ``LLMB_LOAD_PLUGINS`` that are neither a plugin nor a distribution."""
+    known = {*BUILT_IN, GROUP}
+    for plugin in _entry_points():
+        known |= {plugin.name, normalised(plugin.distribution)}
+    given = wanted_names() or ()
+    return tuple(sorted(n for n in given if n not in known and normalised(n) not in known))
+
+
 def _is_wanted(plugin: InstalledPlugin) -> bool:
     wanted = wanted_names()
-    return wanted is None or plugin.name in wanted or plugin.distribution in wanted
+    if wanted is None or plugin.name in wanted:
+        return True
+    return normalised(plugin.distribution) in map(normalised, wanted)
+
+
+def normalised(distribution: str) -> str:
+    """Return the one spelling of a distribution's name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@dataclass(frozen=True)
+class TorchExtension:
+    """Code that torch loads by itself when it is imported, and the package it comes from."""
+
+    name: str
+    target: str
+    distribution: str
+    version: str
+
+
+def torch_entry_points() -> tuple[TorchExtension, ...]:
+    """Return everything that torch loads by itself when it is imported."""
+    found: dict[tuple[str, str], TorchExtension] = {}
+    for distribution, point in _points(TORCH_GROUP):
+        name, version = _fact(distribution, "Name"), _fact(distribution, "Version")
+        extension = TorchExtension(point.name, point.value, name, version)
+        found.setdefault((name, point.name), extension)  # Python imports the first of two versions
+    return tuple(found.values())
 
 
 def torch_extensions() -> dict[str, str]:
@@ -110,11 +178,7 @@ def torch_extensions() -> dict[str, str]:
 
     They can change torch without any plugin, so the record names them.
     """
-    found: dict[str, str] = {}
-    for distribution in distributions():
-        if any(point.group == "torch.backends" for point in distribution.entry_points):
-            found.setdefault(distribution.metadata["Name"], distribution.version)
-    return found
+    return {extension.distribution: extension.version for extension in torch_entry_points()[::-1]}
 
 
 @dataclass(frozen=True)

@@ -119,12 +119,13 @@ def llmb_native_libraries() -> Sequence[NativeLibrary] | None:
 
 
 @hookspec(firstresult=True)
-def llmb_telemetry() -> Mapping[str, float] | None:
+def llmb_telemetry(backend: Backend) -> Mapping[str, float] | None:
     """Return gauges and counters of the device by name, unit included: ``{"power_w": 690.0}``.
 
-    Read at every fence, so it must be quick. Two names have a meaning: ``compilations``, how many
-    programs the runtime has compiled so far in this process, and ``throttled``, 1 while the device
-    slows itself for power or heat. Both are reported where they show inside the timed window.
+    ``backend`` is what ``llmb_backend`` returned. Read at every fence, so it must be quick. Two
+    names have a meaning: ``compilations``, how many programs the runtime has compiled so far in
+    this process, and ``throttled``, 1 while the device slows itself for power or heat. Both are
+    reported where they show inside the timed window.
     """
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmb.config import Precision, Refused, RunConfig
-from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, is_out_of_memory
+from llmb.config import AUTO_DEVICE, Precision, Refused, RunConfig
+from llmb.errors import LlmbError, NotEnoughMemoryError, is_out_of_memory
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
-from llmb.plugin.discovery import BUILT_IN, find
+from llmb.plugin.discovery import BUILT_IN, entry_point, find
+from llmb.plugin.faults import PluginFaultError, load_fault, members_missing, told
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.run_record import DeclaredPatch
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
+_VIEW = ("padding", "read", "write")
+#: What plugin code may raise. Ctrl-C never reaches a child, so an interrupt is the plugin's own.
+_ANYTHING = (Exception, SystemExit, KeyboardInterrupt)
+
+
+def _torchs_own(device: str) -> str:
+    """Return which built-in plugin drives ``device``; left open, an accelerator before the CPU."""
+    import torch
+
+    wanted = device.partition(":")[0]
+    if wanted == AUTO_DEVICE and not torch.accelerator.is_available():
+        wanted = "cpu"
+    return "cpu" if wanted == "cpu" else "generic"
 
 
 class Plugin:
@@ -34,7 +48,8 @@ class Plugin:
         """Load plugin ``name``.
 
         Raises:
-            UnavailableError: there is no such plugin, or it cannot be loaded.
+            UnavailableError: there is no such plugin.
+            PluginFaultError: it cannot be loaded.
         """
         self.name = name
         found = find(name)
@@ -44,11 +59,11 @@ class Plugin:
             if name in BUILT_IN:
                 self._manager.register(import_module(BUILT_IN[name]), name)
             else:
-                self._manager.load_setuptools_entrypoints(hookspecs.PROJECT, name=name)
+                self._manager.register(entry_point(found).load(), name)
             self._manager.check_pending()  # catches a misspelled hook
-        except Exception as error:  # a vendor's import can fail in any way
-            raise UnavailableError(
-                f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        except _ANYTHING as error:  # a vendor's import can fail in any way
+            raise PluginFaultError(
+                f"plugin {name!r} cannot be loaded: {load_fault(error, hookspecs)}"
             ) from error
         self.module_name = found.module
         self.distribution = found.distribution
@@ -60,15 +75,14 @@ class Plugin:
             value = caller(**arguments)
         except LlmbError:  # a plugin that says what is wrong is quoted as it is
             raise
-        except Exception as error:
-            kind = NotEnoughMemoryError if is_out_of_memory(error) else UnavailableError
-            raise kind(
-                f"plugin {self.name!r}: {hook} raised {type(error).__name__}: {error}"
-            ) from error
+        except _ANYTHING as error:
+            kind = NotEnoughMemoryError if is_out_of_memory(error) else PluginFaultError
+            raise kind(f"plugin {self.name!r}: {hook} raised {told(error)}") from error
         if value is not None and not isinstance(value, expected):
-            raise UnavailableError(
+            wanted = "None" if expected is type(None) else expected.__name__
+            raise PluginFaultError(
                 f"plugin {self.name!r}: {hook} returned a {type(value).__name__}, "
-                f"expected {expected.__name__}"
+                f"expected {wanted}{members_missing(value, expected)}"
             )
         return value
 
@@ -78,7 +92,7 @@ class Plugin:
         variables = {str(key): str(value) for key, value in mapping.items()}
         for name, value in variables.items():
             if not name or "=" in name or "\0" in name + value:
-                raise UnavailableError(
+                raise PluginFaultError(
                     f"plugin {self.name!r}: llmb_environment_variables returned {name!r}, "
                     "which no environment variable can be"
                 )
@@ -88,8 +102,7 @@ class Plugin:
         """Return the backend for ``config.device``; torch's own where the plugin brings none."""
         backend: Backend | None = self._call("llmb_backend", Backend, config=config)
         if backend is None:
-            builtin = "cpu" if config.device.startswith("cpu") else "generic"
-            backend = import_module(BUILT_IN[builtin]).llmb_backend(config)
+            backend = import_module(BUILT_IN[_torchs_own(config.device)]).llmb_backend(config)
         assert backend is not None
         return backend
 
@@ -101,14 +114,14 @@ class Plugin:
         """Return the formats the plugin offers on ``config.device``, preferred first, or refuses.
 
         Raises:
-            UnavailableError: a format is there twice.
+            PluginFaultError: a format is there twice.
         """
         formats: tuple[Precision | Refused, ...]
         formats = self._each("llmb_precisions", Precision, Refused, config=config)
         names = [precision.name.upper() for precision in formats]
         for name in names:
             if names.count(name) > 1:
-                raise UnavailableError(
+                raise PluginFaultError(
                     f"plugin {self.name!r}: llmb_precisions returned {name} more than once"
                 )
         return formats
@@ -119,7 +132,7 @@ class Plugin:
 
     def set_environment(self, config: RunConfig) -> None:
         """Let the plugin set up its backend: permitted point 1."""
-        self._call("llmb_set_environment", object, config=config)
+        self._call("llmb_set_environment", type(None), config=config)
 
     def post_process_model(self, model: nn.Module, config: RunConfig) -> nn.Module:
         """Return the model that is trained: permitted point 2."""
@@ -135,16 +148,28 @@ class Plugin:
         options = self._call("llmb_optimizer_options", Mapping, config=config) or {}
         unknown = set(options) - _OPTIMIZER_SWITCHES
         if unknown:
-            raise UnavailableError(
+            raise PluginFaultError(
                 f"plugin {self.name!r}: llmb_optimizer_options returned {sorted(unknown)}, "
                 f"only {sorted(_OPTIMIZER_SWITCHES)} may be chosen"
             )
+        for name, value in options.items():
+            if not isinstance(value, bool):
+                raise PluginFaultError(
+                    f"plugin {self.name!r}: llmb_optimizer_options returned a "
+                    f"{type(value).__name__} for {name!r}, expected bool"
+                )
         return dict(options)
 
     def parameter_map(self, model: nn.Module) -> Mapping[str, hookspecs.ParameterView] | None:
         """Return the plugin's map of canonical parameters, None where names still hold."""
         views: Mapping[str, hookspecs.ParameterView] | None
         views = self._call("llmb_parameter_map", Mapping, model=model)
+        for name, view in (views or {}).items():
+            if not all(hasattr(view, member) for member in _VIEW):
+                raise PluginFaultError(
+                    f"plugin {self.name!r}: llmb_parameter_map returned a {type(view).__name__} "
+                    f"for {name!r}, expected an object with {', '.join(_VIEW)}"
+                )
         return views
 
     def patches(self) -> tuple[DeclaredPatch, ...]:
@@ -160,13 +185,13 @@ class Plugin:
         """Return the closed libraries the plugin declares."""
         return self._each("llmb_native_libraries", NativeLibrary)
 
-    def telemetry(self) -> dict[str, float]:
+    def telemetry(self, backend: Backend) -> dict[str, float]:
         """Return the plugin's gauges and counters, those that are finite numbers."""
-        readings = self._call("llmb_telemetry", Mapping) or {}
+        readings = self._call("llmb_telemetry", Mapping, backend=backend) or {}
         try:
             values = {str(name): float(value) for name, value in readings.items()}
         except (TypeError, ValueError) as error:
-            raise UnavailableError(
+            raise PluginFaultError(
                 f"plugin {self.name!r}: llmb_telemetry returned something that is no number "
                 f"({error})"
             ) from None
@@ -181,7 +206,7 @@ class Plugin:
         values = self._call(hook, Sequence, **arguments) or ()
         for value in values:
             if not isinstance(value, kinds):
-                raise UnavailableError(
+                raise PluginFaultError(
                     f"plugin {self.name!r}: {hook} returned a {type(value).__name__}, "
                     f"expected {' or '.join(f'{kind.__name__}s' for kind in kinds)}"
                 )

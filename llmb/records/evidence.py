@@ -73,6 +73,8 @@ class WeightsEvidence(Frozen):
 
     pristine: tuple[ParameterDigest, ...]
     processed: tuple[ParameterDigest, ...]
+    #: Stored parameters that hold padding besides canonical values, as the plugin declares them.
+    padding: tuple[str, ...] = ()
 
 
 class ModelEvidence(Frozen):

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+from llmb.config import environment
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 _LOGIN = re.compile(r"//[^/@\s]+@")  # user and password in an address
+_ASSIGNED = re.compile(
+    r"(\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE)\w*=)[^\s&;,]+", re.IGNORECASE
+)
+#: A shorter name is in too many words, and a shorter value is no secret.
+_SHORTEST_NAME, _SHORTEST_SECRET = 3, 8
+_NOBODY = {"root", "localhost", "llmb", "torch"}
 #: Variables that steer torch, its compilers, its libraries or the allocator.
 _STEERING = re.compile(
     r"(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
@@ -30,7 +40,7 @@ def redact_paths(text: str) -> str:
     """Return ``text`` with the places of this machine shortened: interpreter, cwd, home, tmp."""
     places = (
         (Path(sys.prefix), "<python>"),
-        (Path.cwd(), "<cwd>"),
+        (_working_folder(), "<cwd>"),
         (Path.home(), "~"),
         (Path(tempfile.gettempdir()), "<tmp>"),
     )
@@ -38,3 +48,49 @@ def redact_paths(text: str) -> str:
         if len(place.parts) > 1:  # never the root
             text = re.sub(rf"{re.escape(str(place))}(?![\w-]|\.\w)", name, text)
     return _LOGIN.sub("//(redacted)@", text)
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # it has been deleted
+        return Path("/")
+
+
+def redact_everything(value: Any) -> Any:
+    """Return JSON data without this machine's places, its names, its users', and secrets.
+
+    For what is written by strangers, such as a vendor's error message. Keys of objects are kept.
+    """
+    if isinstance(value, dict):
+        return {key: redact_everything(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [redact_everything(each) for each in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    """Return ``text`` without this machine's places, its names, its users', and secrets."""
+    variables = environment()
+    for name, value in variables.items():
+        if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET:
+            text = text.replace(value, "(redacted)")
+    text = _ASSIGNED.sub(r"\1(redacted)", redact_paths(text))
+    for place, names in (("<host>", _host_names()), ("<user>", _user_names(variables))):
+        for name in names:
+            text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", place, text)
+    return text
+
+
+def _host_names() -> Iterator[str]:
+    full = platform.node()
+    yield from filter(_is_telling, dict.fromkeys((full, full.partition(".")[0])))
+
+
+def _user_names(variables: Mapping[str, str]) -> Iterator[str]:
+    given = (variables.get(name, "") for name in ("USER", "LOGNAME", "USERNAME"))
+    yield from filter(_is_telling, dict.fromkeys((Path.home().name, *given)))
+
+
+def _is_telling(name: str) -> bool:
+    return len(name) >= _SHORTEST_NAME and name.lower() not in _NOBODY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
@@ -62,10 +62,10 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
 
 def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
     """Return a sentence for each vendor's plugin that is installed and cannot be used."""
-    vendors = [o for o in offers if o.distribution != "llmb" and not o.available]
     return tuple(
-        f"plugin {o.plugin!r} is not used: {(o.reason or '').removeprefix(f'plugin {o.plugin!r} ')}"
-        for o in vendors
+        f"plugin {offer.plugin!r} is not used: {selection.reason_of(offer)}"
+        for offer in offers
+        if offer.distribution != "llmb" and not offer.available
     )
 
 
@@ -75,7 +75,7 @@ def for_children(config: RunConfig) -> RunConfig:
 
 
 class Probes:
-    """One probe process per plugin, all started at once; leaving the context ends them."""
+    """One probe process per plugin, all at work at once; leaving the context ends them."""
 
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
         """Prepare probes of ``plugins`` for ``request``."""
@@ -87,7 +87,7 @@ class Probes:
         self.failures: dict[str, LlmbError] = {}
 
     def __enter__(self) -> Probes:
-        """Start every probe, then collect every offer."""
+        """Start every probe, order every offer, then collect them."""
         with ExitStack() as stack:
             sound = [plugin for plugin in self._plugins if plugin.fault is None]
             started = {}
@@ -97,7 +97,8 @@ class Probes:
                 started[plugin.name] = Child("llmb.probe", {}, output)
                 stack.callback(started[plugin.name].end)
             for plugin in self._plugins:
-                self.offers.append(self._ask(plugin, started.get(plugin.name)))
+                self._order(plugin, started.get(plugin.name))
+            self.offers += map(self._collect, self._plugins)
             self._stack = stack.pop_all()
         return self
 
@@ -106,10 +107,27 @@ class Probes:
         self._stack.close()
 
     def settle(self, plugin: str, config: RunConfig) -> Terms:
-        """Return what ``plugin`` needs for the resolved run."""
-        child = self._children[plugin]
-        child.send(Resolved(config=config))
-        return child.expect(Terms, PROBE_LIMIT_S)
+        """Return what ``plugin`` needs for the resolved run.
+
+        Raises:
+            LlmbError: it does not say; names the plugin.
+        """
+        terms = self.settle_all({plugin: config})[plugin]
+        if isinstance(terms, LlmbError):
+            raise terms
+        return terms
+
+    def settle_all(self, configs: Mapping[str, RunConfig]) -> dict[str, Terms | LlmbError]:
+        """Return what each plugin needs for its own of ``configs``, or why it does not say."""
+        for plugin, config in configs.items():
+            self._children[plugin].send(Resolved(config=config))
+        found: dict[str, Terms | LlmbError] = {}
+        for plugin in configs:
+            try:
+                found[plugin] = self._children[plugin].expect(Terms, PROBE_LIMIT_S)
+            except LlmbError as error:
+                found[plugin] = self._named(plugin, error)
+        return found
 
     def log(self) -> str:
         """Return what the probes wrote to their stdout and stderr."""
@@ -121,31 +139,37 @@ class Probes:
         size = os.fstat(output.fileno()).st_size
         return os.pread(output.fileno(), size, 0).decode(errors="replace")
 
-    def _ask(self, plugin: InstalledPlugin, child: Child | None) -> Offer:
+    def _order(self, plugin: InstalledPlugin, child: Child | None) -> None:
         try:
             if child is None:
                 raise UnavailableError(plugin.fault)
             child.begin()
             child.send(ProbeOrder(plugin=plugin.name, request=self._request))
             self._children[plugin.name] = child
-            return child.expect(Offer, PROBE_LIMIT_S)
         except LlmbError as error:
-            error = self._named(plugin.name, error)
-            self.failures[plugin.name] = error
-            return Offer(
-                plugin=plugin.name,
-                distribution=plugin.distribution,
-                version=plugin.version,
-                available=False,
-                reason=str(error),
-                device=self._request.device or "",
-                torch_version="",
-                broken=True,
-            )
+            self.failures[plugin.name] = self._named(plugin.name, error)
+
+    def _collect(self, plugin: InstalledPlugin) -> Offer:
+        if plugin.name not in self.failures:
+            try:
+                return self._children[plugin.name].expect(Offer, PROBE_LIMIT_S)
+            except LlmbError as error:
+                self.failures[plugin.name] = self._named(plugin.name, error)
+        return Offer(
+            plugin=plugin.name,
+            distribution=plugin.distribution,
+            version=plugin.version,
+            available=False,
+            reason=str(self.failures[plugin.name]),
+            device=self._request.device or "",
+            torch_version="",
+            broken=True,
+        )
 
     def _named(self, plugin: str, error: LlmbError) -> LlmbError:
         """Return ``error``, naming the plugin where its probe died or hung without saying so."""
         if not isinstance(error, RunFailedError):
             return error
         last_words = (self._said(plugin).strip().splitlines() or ["it said nothing"])[-1]
-        return UnavailableError(f"plugin {plugin!r} cannot be probed: {error} ({last_words})")
+        quoted = "" if last_words in str(error) else f" ({last_words})"
+        return UnavailableError(f"plugin {plugin!r} cannot be probed: {error}{quoted}")

@@ -25,6 +25,12 @@ def is_cpu(device: str) -> bool:
     return device.partition(":")[0] == "cpu"
 
 
+def reason_of(offer: Offer) -> str:
+    """Return why ``offer`` is none, without the plugin's name in front."""
+    reason = offer.reason or "it said nothing"
+    return reason.removeprefix(f"plugin {offer.plugin!r}").lstrip(": ")
+
+
 def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
     """Return the offer to run: an accelerator before the CPU, a vendor's plugin before our own.
 
@@ -34,8 +40,10 @@ def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
     available = [offer for offer in offers if offer.available]
     if not available:
         if len(offers) == 1:
-            raise UnavailableError(f"plugin {offers[0].plugin!r}: {offers[0].reason}")
-        reasons = "; ".join(f"{offer.plugin}: {offer.reason}" for offer in offers)
+            raise UnavailableError(f"plugin {offers[0].plugin!r}: {reason_of(offers[0])}")
+        reasons = _reasons(offers)
+        if request.device is None:
+            raise UnavailableError(f"no installed plugin works here ({reasons}); see llmb doctor")
         raise UnavailableError(
             f"no installed plugin serves device {request.device!r} ({reasons}); "
             "choose another device, or install the package that serves it (llmb-<name>)"
@@ -47,6 +55,14 @@ def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
         return is_cpu(offer.device), built_in != is_cpu(offer.device), offer.plugin
 
     return min(available, key=rank)
+
+
+def _reasons(offers: Sequence[Offer]) -> str:
+    """Return each reason once, after the plugins that gave it."""
+    plugins: dict[str, list[str]] = {}
+    for offer in offers:
+        plugins.setdefault(reason_of(offer), []).append(offer.plugin)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in plugins.items())
 
 
 def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:

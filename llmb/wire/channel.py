@@ -48,6 +48,7 @@ _CONNECT_S = 300.0  # importing torch from a cold network file system takes minu
 _EXIT_S = 5.0
 _SLICE_S = 1.0  # how often a silent child is looked after
 _FAREWELL_S = 0.2
+_MOST_CHARACTERS = 2000  # of an error's message: its traceback is in the log
 M = TypeVar("M")
 
 
@@ -146,12 +147,19 @@ def serve(work: Callable[[Channel], None]) -> None:
         if error.__cause__ is not None:  # a hook's own traceback belongs into log.txt
             traceback.print_exc()
         ours = (k.__name__ for k in type(error).__mro__ if k.__module__ == llmb.errors.__name__)
-        channel.send(Failure(error=next(ours), message=str(error)))
+        channel.send(Failure(error=next(ours), message=_sayable(str(error))))
     except Exception as error:  # plugin code may raise anything; the traceback goes to log.txt
         traceback.print_exc()
         kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
         first_line = (str(error).splitlines() or [""])[0]
-        channel.send(Failure(error=kind.__name__, message=f"{type(error).__name__}: {first_line}"))
+        text = _sayable(f"{type(error).__name__}: {first_line}")
+        channel.send(Failure(error=kind.__name__, message=text))
+
+
+def _sayable(text: str) -> str:
+    """Return ``text`` as a message can carry it: no half characters, and not without end."""
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
 class Child:
@@ -170,6 +178,7 @@ class Child:
         )
         self._nonce = address.nonce
         self._oom_kills = host.oom_kills()
+        self._started_ns = self._heard_ns = clock.now_ns()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address.socket_path)
         self._listener.listen(1)
@@ -213,6 +222,7 @@ class Child:
 
     def send(self, message: Message) -> None:
         """Send ``message``; a child that is gone is reported by the next ``receive``."""
+        self._heard_ns = clock.now_ns()
         try:
             self._open().send(message)
         except ChannelClosedError:
@@ -236,6 +246,8 @@ class Child:
                     break
         except ChannelClosedError:
             raise self._obituary() from None
+        if message is not None:
+            self._heard_ns = clock.now_ns()
         if isinstance(message, Failure):
             raise _error(message)
         return message
@@ -248,9 +260,11 @@ class Child:
         """Return the next message, which must be a ``kind``.
 
         Raises:
-            RunFailedError: another message, or none within ``timeout_s``.
+            RunFailedError: another message, or none within ``timeout_s`` of what was last said by
+                either side, so that several children can be waited for one after the other.
         """
-        message = self.receive(timeout_s)
+        waited_s = (clock.now_ns() - self._heard_ns) / 1e9
+        message = self.receive(max(0.0, timeout_s - waited_s))
         if message is None:
             raise RunFailedError(f"{self.module} gave no answer within {timeout_s:.0f} s")
         if not isinstance(message, kind):
@@ -262,7 +276,7 @@ class Child:
         return self._channel
 
     def _accept(self) -> Channel:
-        deadline = clock.now_ns() + int(_CONNECT_S * 1e9)
+        deadline = self._started_ns + int(_CONNECT_S * 1e9)
         while not select.select([self._listener], [], [], 0.1)[0]:
             if self._process.poll() is not None:
                 raise self._obituary()
@@ -303,6 +317,7 @@ class Child:
             RunFailedError: it did not, or somebody else did.
         """
         self._channel = self._accept()
+        self._heard_ns = clock.now_ns()
 
     def end(self) -> None:
         """End the child, its descendants, and the socket."""

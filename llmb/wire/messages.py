@@ -11,6 +11,8 @@ from llmb.plugin.backend import Peak
 from llmb.records.run_record import Ceiling, StepClock
 from llmb.records.system import Device
 
+CheckStatus = Literal["pass", "fail", "skip"]
+
 # -- every child ----------------------------------------------------------------------------
 
 
@@ -62,6 +64,8 @@ class Offer(Frozen):
     available_memory_bytes: int | None = None
     options: dict[str, OptionValue] = Field(default_factory=dict)
     option_help: dict[str, str] = Field(default_factory=dict)
+    #: The values an option is limited to, where it is.
+    option_choices: dict[str, tuple[OptionValue, ...]] = Field(default_factory=dict)
     precisions: tuple[Precision, ...] = ()
     refused: tuple[Refused, ...] = ()
     torch_version: str
@@ -84,6 +88,25 @@ class Terms(Frozen):
     warmup_steps: int
     facts: dict[str, str]
     peak: Peak | None
+
+
+# -- inspector ------------------------------------------------------------------------------
+
+
+class TorchFacts(Frozen):
+    """What torch is like on this machine; with an ``error`` where it cannot be imported."""
+
+    kind: Literal["torch"] = "torch"
+    error: str | None = None
+    version: str | None = None
+    import_s: float | None = None
+    #: What the build says of itself: versions of the toolkits it was made with, debug or not.
+    build: dict[str, str] = Field(default_factory=dict)
+    #: The accelerator this build was made for, whether there is one or not.
+    accelerator: str | None = None
+    accelerators: int = 0
+    #: What is odd about it, in sentences.
+    troubles: tuple[str, ...] = ()
 
 
 # -- calibrator -----------------------------------------------------------------------------
@@ -187,6 +210,41 @@ class Worked(Frozen):
     steps: int
 
 
+# -- checker (llmb.sdk) ---------------------------------------------------------------------
+
+
+class CheckOrder(Frozen):
+    """Ask a checker to hold ``plugin`` against the interface, as ``request`` would use it."""
+
+    kind: Literal["check"] = "check"
+    plugin: str
+    request: RunRequest
+    #: The device that was settled with the plugin's probe, None where none was.
+    device: str | None
+    #: Why there is none; None also where the probe failed before it could tell.
+    reason: str | None
+    precision: Precision
+    #: The plugin's variables, which this process has been started with.
+    environment: dict[str, str]
+    checks: tuple[str, ...]
+
+
+class CheckBegun(Frozen):
+    """The checker is about to do this check: what it dies or hangs in."""
+
+    kind: Literal["check-begun"] = "check-begun"
+    id: str
+
+
+class Checked(Frozen):
+    """How one check ended, and what was seen."""
+
+    kind: Literal["checked"] = "checked"
+    id: str
+    status: CheckStatus
+    message: str
+
+
 Message = Annotated[
     Hello
     | Failure
@@ -195,6 +253,7 @@ Message = Annotated[
     | Offer
     | Resolved
     | Terms
+    | TorchFacts
     | CalibrationOrder
     | Calibration
     | WorkOrder
@@ -205,7 +264,10 @@ Message = Annotated[
     | Tick
     | Fence
     | EvidenceFile
-    | Worked,
+    | Worked
+    | CheckOrder
+    | CheckBegun
+    | Checked,
     Field(discriminator="kind"),
 ]
 _ADAPTER: TypeAdapter[Message] = TypeAdapter(Message)

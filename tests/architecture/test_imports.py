@@ -39,9 +39,11 @@ def loaded_after(code: str) -> set[str]:
         ["llmb.config"],
         RECORDS,
         ["llmb.supervisor"],
+        ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
+        ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
         ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
     ],
-    ids=["llmb", "cli", "config", "records", "supervisor", "other light rooms"],
+    ids=["llmb", "cli", "config", "records", "supervisor", "doctor", "sdk", "other light rooms"],
 )
 def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
     assert modules
@@ -66,7 +68,7 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
     assert not {"torch", "pydantic", "rich", "psutil", "pluggy"} & loaded
 
 
-@pytest.mark.parametrize("command", ["run", "show", "calibrate", "plugin", "verify"])
+@pytest.mark.parametrize("command", ["run", "show", "calibrate", "plugin", "doctor", "verify"])
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
     assert "torch" not in loaded_after(asked_for(command, "--help"))
 

@@ -18,6 +18,7 @@ from llmb import errors
         (errors.AuditInvalidError, 5),
         (errors.BundleRefusedError, 6),
         (errors.RequirementError, 7),
+        (errors.ConformanceError, 8),
     ],
 )
 def test_each_error_ends_in_its_documented_exit_code(

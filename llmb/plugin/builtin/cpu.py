@@ -18,7 +18,7 @@ class CpuBackend:
 
     device_type = "cpu"
     step_clock: StepClock = "host"
-    distributed_backend = "gloo"
+    distributed_backend: str | None = "gloo"
 
     def is_available(self) -> bool:
         """A CPU is always there."""

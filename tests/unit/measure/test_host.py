@@ -91,3 +91,56 @@ def test_a_maximum_frequency_of_zero_is_unknown(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cgroup_file_that_is_read_is_the_one_linux_has() -> None:
     assert Path("/sys/fs/cgroup") == kernel._CGROUP
+
+
+@pytest.fixture
+def bus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(host, "_PCI", tmp_path)
+    return tmp_path
+
+
+def card(bus: Path, address: str, vendor: str, device: str, kind: str) -> None:
+    (bus / address).mkdir()
+    for name, value in (("vendor", vendor), ("device", device), ("class", kind)):
+        (bus / address / name).write_text(f"{value}\n")
+
+
+def test_display_controllers_and_accelerators_on_the_bus_are_named_by_number(bus: Path) -> None:
+    card(bus, "0000:00:01.0", "0x8086", "0x1237", "0x060000")
+    card(bus, "0000:00:02.0", "0x1a03", "0x2000", "0x030000")
+    card(bus, "0000:00:03.0", "0x10ff", "0x2330", "0x030200")
+    card(bus, "0000:00:04.0", "0x1dff", "0x7064", "0x120000")
+    (bus / "0000:00:05.0").mkdir()
+    assert host.bus_accelerators() == (
+        "1a03:2000 class 0300",
+        "10ff:2330 class 0302",
+        "1dff:7064 class 1200",
+    )
+
+
+def test_a_machine_without_a_bus_has_nothing_on_it(bus: Path) -> None:
+    assert host.bus_accelerators() == ()
+
+
+def test_limits_of_the_container_are_quoted_and_absent_ones_left_out(
+    files: dict[str, str],
+) -> None:
+    files["/sys/fs/cgroup/memory.max"] = "1000"
+    files["/sys/fs/cgroup/cpu.max"] = "max 100000"
+    assert host.container_limits() == {"memory.max": "1000", "cpu.max": "max 100000"}
+
+
+def test_free_disk_is_that_of_the_working_and_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    free = host.free_disk_bytes()
+    assert set(free) == {"working folder", "temporary files"}
+    assert all(value is not None and value > 0 for value in free.values())
+
+
+def test_free_disk_of_a_folder_that_has_gone_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "nowhere"))
+    assert host.free_disk_bytes()["temporary files"] is None

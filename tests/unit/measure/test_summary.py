@@ -174,3 +174,43 @@ def test_the_stolen_share_is_of_all_cpu_time_between_the_two_readings(
     first, second = (host_load(steal_s=s, total_cpu_s=t) for s, t in (before, after))
     found = summary.steal_share(first, second)
     assert found == (share and pytest.approx(share))
+
+
+def telemetry(name: str, *values: float | None) -> tuple[dict[str, float], ...]:
+    return tuple({} if value is None else {name: value} for value in values)
+
+
+@pytest.mark.parametrize(
+    ("readings", "words"),
+    [
+        (telemetry("compilations", 2, 2, 2, 2, 2, 2), None),
+        (telemetry("compilations", 2, 2, 3, 3, 3, 5), "3 compilations inside the timed window"),
+        (telemetry("compilations", None, None, None, None, None, 1), "1 compilations inside"),
+        (telemetry("throttled", 0, 0, 0, 0, 0, 0), None),
+        (telemetry("throttled", 0, 1, 0, 0.5, 0, 0), "slowed itself at 2 of 6 fences"),
+        (telemetry("power_w", 1, 2, 3, 4, 5, 6), None),
+        ((), None),
+    ],
+)
+def test_compilations_and_throttling_inside_the_window_are_warned_of(
+    readings: tuple[dict[str, float], ...], words: str | None
+) -> None:
+    found = warnings_of(telemetry=readings)
+    assert [words in warning for warning in found] == ([True] if words else [])
+
+
+def test_what_happened_before_start_is_no_matter_of_the_window() -> None:
+    # START is the second fence: at the first one the compiler was still at work.
+    early = timing(warmup_steps=12, telemetry=telemetry("compilations", 1, 4, 4, 4, 4, 4, 4))
+    sooner = {"fence_steps": 2, "fence_ns": -(10**9), "fence_worker_ns": -(10**9)}
+    longer = {name: (value, *getattr(early, name)) for name, value in sooner.items()}
+    found = timing_of(early.model_copy(update=longer))
+    assert summary.warnings_of(found, result_of(found), QUIET, LATER, 4) == ()
+
+
+def test_compilations_and_throttling_are_each_said() -> None:
+    both = tuple({"compilations": float(n), "throttled": 1.0} for n in range(6))
+    first, second = warnings_of(telemetry=both)
+    assert "5 compilations" in first
+    assert "--warmup-steps" in first
+    assert "6 of 6 fences" in second

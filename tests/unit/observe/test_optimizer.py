@@ -168,6 +168,15 @@ def test_a_parameter_that_is_not_trained_need_not_be_stepped(
     assert (found.trainable, found.missing) == (2, ())
 
 
+def test_padding_that_needs_no_gradient_may_be_held_without_a_counter(
+    baseline: OptimizerBaseline, model: nn.Module
+) -> None:
+    model[0].padding = nn.Parameter(torch.empty(0), requires_grad=False)
+    found = observed(baseline, model, build_adamw(model.parameters()))
+    assert (found.trainable, found.steps_min, found.missing) == (3, STEPS, ())
+    assert judge(found, "x").status is Status.PASS
+
+
 def test_a_parameter_held_twice_is_named(baseline: OptimizerBaseline, model: nn.Module) -> None:
     optimizer = build_adamw(model.parameters())
     twice = {**optimizer.param_groups[0], "params": [model[0].bias]}

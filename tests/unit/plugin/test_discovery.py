@@ -157,3 +157,115 @@ def test_a_folder_without_a_file_of_its_own_is_refused_by_name(site: Path) -> No
     (site / "bare_llmb").mkdir()
     with pytest.raises(UnavailableError, match="'bare_llmb'"):
         discovery.source_root("bare_llmb")
+
+
+# -- LLMB_LOAD_PLUGINS ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def three(site: Path) -> None:
+    """Install the plugins ``one``, ``two`` and ``three``, each in a package of its own."""
+    for name in ("one", "two", "three"):
+        install(site, f"llmb-{name}", {name: name}, {f"{name}.py": BOMB})
+
+
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, {"one", "two", "three"}),
+        ("", set()),
+        (" , ", set()),
+        ("two", {"two"}),
+        ("one,three", {"one", "three"}),
+        (" one , llmb-three ", {"one", "three"}),
+        ("llmb_two", {"two"}),
+        ("LLMB.Two", {"two"}),
+        ("nobody", set()),
+        ("nobody,one", {"one"}),
+        ("on", set()),
+        ("cpu", set()),
+    ],
+)
+def test_the_variable_restricts_vendors_plugins_by_name_or_distribution_and_never_the_built_in(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, expected: set[str]
+) -> None:
+    monkeypatch.delenv(discovery.LOAD_PLUGINS, raising=False)
+    if value is not None:
+        monkeypatch.setenv(discovery.LOAD_PLUGINS, value)
+    names = {plugin.name for plugin in discovery.installed()}
+    assert names & {"one", "two", "three"} == expected
+    assert set(BUILT_IN) <= names
+
+
+@pytest.mark.usefixtures("three")
+def test_a_plugin_that_is_left_out_is_refused_with_the_variable_that_does_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(discovery.LOAD_PLUGINS, "one, llmb-two")
+    words = "'three' is installed, but LLMB_LOAD_PLUGINS='one, llmb-two' leaves it out"
+    with pytest.raises(UnavailableError, match=words):
+        discovery.find("three")
+    with pytest.raises(UnavailableError, match="no plugin 'four' is installed"):
+        discovery.find("four")
+    assert discovery.find("two").distribution == "llmb-two"
+
+
+@pytest.mark.usefixtures("three")
+def test_what_the_variable_leaves_out_and_names_in_vain_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(discovery.LOAD_PLUGINS, raising=False)
+    assert (discovery.left_out(), discovery.unknown_names()) == ((), ())
+    monkeypatch.setenv(discovery.LOAD_PLUGINS, "one,LLMB_Two,cpu,llmb,nobody,llmb-gone")
+    assert "three" in [plugin.name for plugin in discovery.left_out()]
+    assert not {"one", "two"} & {plugin.name for plugin in discovery.left_out()}
+    assert discovery.unknown_names() == ("llmb-gone", "nobody")
+
+
+def test_of_two_packages_of_one_name_the_one_that_is_not_left_out_is_the_one_that_is_loaded(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("llmb-first", "llmb-second"):
+        module = package.replace("-", "_")
+        install(site, package, {"fast": module}, {f"{module}.py": ""})
+    for package in ("llmb-first", "llmb-second"):
+        monkeypatch.setenv(discovery.LOAD_PLUGINS, package)
+        found = discovery.find("fast")
+        assert (found.distribution, found.fault) == (package, None)
+        assert discovery.entry_point(found).load().__name__ == package.replace("-", "_")
+    monkeypatch.setenv(discovery.LOAD_PLUGINS, "fast")
+    with pytest.raises(UnavailableError, match="uninstall"):
+        discovery.find("fast")
+
+
+# -- damaged packages -------------------------------------------------------------------------
+
+
+def test_a_package_without_metadata_does_not_hide_the_others(site: Path) -> None:
+    info = install(site, "llmb-bare", {"bare": "bare"})
+    (info / "METADATA").unlink()
+    install(site, "llmb-sound", {"sound": "sound"})
+    assert discovery.find("sound").version == "1.0"
+    assert discovery.find("bare").module == "bare"
+
+
+@pytest.mark.parametrize("text", ["[llmb]\njust words\n", "[llmb]\n= nothing\n", "\0[llmb"])
+def test_entry_points_that_cannot_be_read_do_not_hide_those_of_other_packages(
+    site: Path, text: str
+) -> None:
+    (install(site, "llmb-torn", {}) / "entry_points.txt").write_text(text)
+    install(site, "llmb-sound", {"sound": "sound"})
+    assert discovery.find("sound").fault is None
+
+
+def test_an_entry_point_that_names_no_module_is_still_listed(site: Path) -> None:
+    install(site, "llmb-odd", {"odd": "not a module!"})
+    assert discovery.find("odd").module == "not a module!"
+
+
+def test_what_torch_loads_by_itself_is_known_by_name_target_and_package(site: Path) -> None:
+    info = install(site, "torch-warp", {}, version="2.5")
+    (info / "entry_points.txt").write_text("[torch.backends]\nwarp = torch_warp:autoload\n")
+    expected = discovery.TorchExtension("warp", "torch_warp:autoload", "torch-warp", "2.5")
+    assert expected in discovery.torch_entry_points()

@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
-from llmb.config import BF16, Precision
+from llmb.config import BF16, Precision, Refused
 from llmb.errors import NotEnoughMemoryError, UnavailableError
+from llmb.plugin import hookspecs
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
 from tests.unit.builders_runtime import install, run_config
 
@@ -54,6 +57,9 @@ def test_a_plugin_without_hooks_changes_nothing_and_offers_nothing(load: Load) -
     assert plugin.parameter_map(MODEL) is None
     assert plugin.post_process_model(MODEL, CONFIG) is MODEL
     assert plugin.set_environment(CONFIG) is None
+    assert plugin.native_libraries() == ()
+    assert plugin.telemetry(CpuBackend()) == {}
+    assert plugin.program([torch.zeros(1)]) is None
 
 
 def test_a_plugin_without_a_backend_gets_the_harnesss_own_for_the_cpu(load: Load) -> None:
@@ -67,34 +73,47 @@ def test_a_plugin_without_a_backend_gets_the_generic_one_for_an_accelerator(load
 
 def test_every_hook_takes_effect(load: Load) -> None:
     plugin = load(
-        "from torch import nn\nfrom llmb.config import BF16\n"
+        "from torch import nn\nfrom llmb.config import BF16, Refused\n"
         "from llmb.plugin.builtin.cpu import CpuBackend\nSET = []\n"
         "class MyBackend(CpuBackend): pass\n"
         + hook("llmb_environment_variables", "config", "return {'OMP_NUM_THREADS': 3}")
         + hook("llmb_backend", "config", "return MyBackend()")
         + hook("llmb_options", "", "return [PluginOption(name='a', default=1, help='')]")
-        + hook("llmb_precisions", "config", "return [BF16]")
+        + hook("llmb_precisions", "config", "return [BF16, Refused(name='FP8', reason='old')]")
         + hook("llmb_warmup_steps", "config", "return 7")
         + hook("llmb_set_environment", "config", "SET.append(config.seed)")
         + hook("llmb_post_process_model", "model, config", "return nn.Sequential(model)")
         + hook("llmb_optimizer_options", "config", "return {'fused': True}")
-        + hook("llmb_parameter_map", "model", "return {'w': model}")
+        + "class View:\n    padding, read, write = (), None, None\n"
+        + hook("llmb_parameter_map", "model", "return {'w': View}")
         + hook("llmb_patches", "", "return [DeclaredPatch(target='torch.x', reason='y')]")
         + hook("llmb_describe_system", "config", "return {'driver': 1.5}")
+        + hook("llmb_telemetry", "backend", "return {'power_w': 5, 'of': backend.reading}")
+        + hook("llmb_program", "tensors", "return f'{len(tensors)} tensors'")
+        + hook(
+            "llmb_native_libraries",
+            "",
+            "return [NativeLibrary(path='/opt/x.so', licence='closed', where_to_get='x.com')]",
+        )
     )
     module = sys.modules["throwaway"]
     assert plugin.environment_variables(CONFIG) == {"OMP_NUM_THREADS": "3"}
     assert type(plugin.backend(CONFIG)) is module.MyBackend
     assert [option.name for option in plugin.options()] == ["a"]
-    assert plugin.precisions(CONFIG) == (BF16,)
+    assert plugin.precisions(CONFIG) == (BF16, Refused(name="FP8", reason="old"))
     assert plugin.warmup_steps(CONFIG) == 7
     plugin.set_environment(CONFIG)
     assert [CONFIG.seed] == module.SET
     assert plugin.post_process_model(MODEL, CONFIG)[0] is MODEL
     assert plugin.optimizer_options(CONFIG) == {"fused": True}
-    assert plugin.parameter_map(MODEL) == {"w": MODEL}
+    assert plugin.parameter_map(MODEL) == {"w": module.View}
     assert [patch.target for patch in plugin.patches()] == ["torch.x"]
     assert plugin.describe_system(CONFIG) == {"driver": "1.5"}
+    backend = plugin.backend(CONFIG)
+    backend.reading = 3.5
+    assert plugin.telemetry(backend) == {"power_w": 5.0, "of": 3.5}
+    assert plugin.program([MODEL.weight, MODEL.bias]) == "2 tensors"
+    assert [library.path for library in plugin.native_libraries()] == ["/opt/x.so"]
 
 
 def test_a_hook_may_take_fewer_arguments_than_its_spec(load: Load) -> None:
@@ -107,43 +126,146 @@ def test_a_hook_may_take_fewer_arguments_than_its_spec(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "words"),
     [
-        hook("llmb_warm_up_steps", "config", "return 4"),
-        hook("llmb_warmup_steps", "config, mood", "return 4"),
-        "import no_such_library_anywhere\n",
-        "1 / 0\n",
+        (
+            hook("llmb_warm_up_steps", "config", "return 4"),
+            "there is no hook 'llmb_warm_up_steps'; did you mean llmb_warmup_steps",
+        ),
+        (hook("llmb_sing", "config", "return 4"), "'llmb_sing'; there are llmb_environment_var"),
+        (
+            hook("llmb_post_process_model", "model, mood", "return model"),
+            "hook llmb_post_process_model has no argument 'mood'; it may take model, config",
+        ),
+        (hook("llmb_options", "config", "return []"), "llmb_options .*; it may take no argument"),
+        (
+            "import no_such_library.part\n",
+            "ModuleNotFoundError: .*; install the package that provides 'no_such_library'",
+        ),
+        ("raise ImportError('x.so: undefined symbol: y')\n", "ImportError: x.so: undefined symbol"),
+        ("1 / 0\n", "ZeroDivisionError: division by zero"),
+        ("raise KeyError('libacme.so')\n", "KeyError: 'libacme.so'"),
+        ("this is no Python\n", "SyntaxError: .*throwaway.py, line 3"),
+        ("raise SystemExit(3)\n", "SystemExit: 3"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt$"),
     ],
-    ids=["misspelled hook", "argument nobody gives", "import", "error"],
+    ids=lambda value: value.split("\n")[-2][:30] if "\n" in value else "",
 )
-def test_a_plugin_that_cannot_be_loaded_is_refused_by_name(load: Load, text: str) -> None:
-    with pytest.raises(UnavailableError, match="plugin 'throwaway' cannot be loaded: "):
+def test_a_plugin_that_cannot_be_loaded_is_refused_by_name_with_the_reason(
+    load: Load, text: str, words: str
+) -> None:
+    with pytest.raises(PluginFaultError, match=f"plugin 'throwaway' cannot be loaded: .*{words}"):
         load(text)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "value", "call", "words"),
-    [
-        ("environment_variables", "config", "['A']", (CONFIG,), "a list, expected Mapping"),
-        ("backend", "config", "object()", (CONFIG,), "a object, expected Backend"),
-        ("options", "", "3", (), "a int, expected Sequence"),
-        ("options", "", "['threads']", (), "a str, expected PluginOptions"),
-        ("precisions", "config", "['BF16']", (CONFIG,), "a str, expected Precisions"),
-        ("warmup_steps", "config", "'3'", (CONFIG,), "a str, expected int"),
-        ("post_process_model", "model", "lambda x: x", (MODEL, CONFIG), "expected Module"),
-        ("optimizer_options", "config", "[('fused', True)]", (CONFIG,), "expected Mapping"),
-        ("parameter_map", "model", "[1]", (MODEL,), "a list, expected Mapping"),
-        ("patches", "", "['torch.x']", (), "a str, expected DeclaredPatchs"),
-        ("describe_system", "config", "'driver 5'", (CONFIG,), "a str, expected Mapping"),
+def test_an_entry_point_to_a_module_that_is_not_there_is_refused_by_name(site: Path) -> None:
+    install(site, "llmb-hollow", {"hollow": "hollow"})
+    with pytest.raises(PluginFaultError, match="'hollow' cannot be loaded: ModuleNotFoundError"):
+        Plugin("hollow")
+
+
+#: Hook -> its arguments, and (value it returns, words of the refusal).
+WRONG = {
+    "environment_variables": [("['A']", "a list, expected Mapping")],
+    "backend": [
+        ("object()", "a object, expected Backend .it lacks device_type, step_clock, .*versions")
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    "options": [("3", "a int, expected Sequence"), ("['x']", "a str, expected PluginOptions")],
+    "precisions": [
+        ("'BF16'", "a str, expected Precisions or Refuseds"),
+        ("['BF16']", "a str, expected Precisions or Refuseds"),
+    ],
+    "warmup_steps": [("'3'", "a str, expected int"), ("3.5", "a float, expected int")],
+    "set_environment": [("config", "a RunConfig, expected None")],
+    "post_process_model": [
+        ("lambda x: x", "a function, expected Module"),
+        ("(model, None)", "a tuple, expected Module"),
+    ],
+    "optimizer_options": [
+        ("[('fused', True)]", "a list, expected Mapping"),
+        ("{'fused': 'yes'}", "a str for 'fused', expected bool"),
+    ],
+    "parameter_map": [
+        ("[1]", "a list, expected Mapping"),
+        ("{'w': model}", "a Linear for 'w', expected an object with padding, read, write"),
+    ],
+    "patches": [("['torch.x']", "a str, expected DeclaredPatchs")],
+    "native_libraries": [("['/opt/x.so']", "a str, expected NativeLibrarys")],
+    "telemetry": [
+        ("[1.0]", "a list, expected Mapping"),
+        ("{'power_w': 'much'}", "something that is no number"),
+    ],
+    "program": [("b'dot'", "a bytes, expected str"), ("['dot']", "a list, expected str")],
+    "describe_system": [("'driver 5'", "a str, expected Mapping")],
+}
+ARGUMENTS = {"config": CONFIG, "model": MODEL, "tensors": [], "backend": CpuBackend()}
+
+
+def arguments_of(name: str) -> list[str]:
+    code = getattr(hookspecs, f"llmb_{name}").__code__
+    return list(code.co_varnames[: code.co_argcount])
+
+
+def test_every_hook_is_held_to_its_type_below() -> None:
+    assert {f"llmb_{name}" for name in WRONG} == {n for n in vars(hookspecs) if n[:5] == "llmb_"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [(name, value, words) for name, cases in WRONG.items() for value, words in cases],
+    ids=lambda value: str(value)[:24],
 )
 def test_a_hook_that_returns_another_type_is_refused_by_plugin_hook_and_type(
-    load: Load, name: str, arguments: str, value: str, call: tuple, words: str
+    load: Load, name: str, value: str, words: str
 ) -> None:
-    plugin = load(hook(f"llmb_{name}", arguments, f"return {value}"))
-    with pytest.raises(UnavailableError, match=f"'throwaway': llmb_{name} returned.*{words}"):
-        getattr(plugin, name)(*call)
+    taken = arguments_of(name)
+    plugin = load(hook(f"llmb_{name}", ", ".join(taken), f"return {value}"))
+    expected = f"'throwaway': llmb_{name} returned.*{words}"
+    with pytest.raises(PluginFaultError, match=expected):
+        getattr(plugin, name)(*(ARGUMENTS[argument] for argument in taken))
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("raise AttributeError('no queue')", "AttributeError: no queue"),
+        ("raise SystemExit(2)", "SystemExit: 2"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt$"),
+    ],
+    ids=["error", "exit", "interrupt"],
+)
+def test_whatever_any_hook_raises_is_a_fault_of_that_plugin(
+    load: Load, name: str, statement: str, words: str
+) -> None:
+    taken = arguments_of(name)
+    plugin = load(hook(f"llmb_{name}", "", statement))
+    with pytest.raises(PluginFaultError, match=f"'throwaway': llmb_{name} raised {words}"):
+        getattr(plugin, name)(*(ARGUMENTS[argument] for argument in taken))
+
+
+def test_a_hook_that_runs_out_of_memory_is_told_from_a_broken_one(load: Load) -> None:
+    plugin = load(hook("llmb_post_process_model", "model", "raise MemoryError"))
+    with pytest.raises(NotEnoughMemoryError, match="llmb_post_process_model raised MemoryError"):
+        plugin.post_process_model(MODEL, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "formats",
+    ["[BF16, FP32, BF16]", "[BF16, Refused(name='bf16', reason='no')]"],
+    ids=["offered twice", "offered and refused"],
+)
+def test_a_format_may_be_named_only_once(load: Load, formats: str) -> None:
+    source = "from llmb.config import BF16, FP32, Refused\n"
+    plugin = load(source + hook("llmb_precisions", "", f"return {formats}"))
+    with pytest.raises(PluginFaultError, match="llmb_precisions returned BF16 more than once"):
+        plugin.precisions(CONFIG)
+
+
+def test_readings_that_are_no_finite_number_are_left_out(load: Load) -> None:
+    body = "return {'a': float('nan'), 'b': float('inf'), 'c': 1, 4: True}"
+    plugin = load(hook("llmb_telemetry", "", body))
+    assert plugin.telemetry(CpuBackend()) == {"c": 1.0, "4": 1.0}
 
 
 def test_a_hook_that_raises_is_named_with_what_it_raised(load: Load) -> None:

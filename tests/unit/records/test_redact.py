@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb.records.redact import redact_environment, redact_paths
+from llmb.records.redact import redact_environment, redact_everything, redact_paths, redact_text
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,73 @@ def test_a_folder_at_the_end_of_a_sentence_is_shortened() -> None:
 def test_a_password_within_a_value_is_not_shown() -> None:
     kept = redact_environment({"TORCH_INDEX": "https://me:hunter2@host/simple"})
     assert "hunter2" not in kept["TORCH_INDEX"]
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch, places: None) -> None:
+    """Give a host box17.acme.example and a user gertrude whose home is /home/me."""
+    monkeypatch.setattr("platform.node", lambda: "box17.acme.example")
+    for name in ("LOGNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("USER", "gertrude")
+
+
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("box17.acme.example: no device", "<host>: no device"),
+        ("box17: no device", "<host>: no device"),
+        ("user gertrude is not in group render", "user <user> is not in group render"),
+        ("/data/gertrude/lib.so", "/data/<user>/lib.so"),
+        ("gertrude@box17", "<user>@<host>"),
+        ("box170 and gertrudes stay", "box170 and gertrudes stay"),
+        ("/home/me/x and /scratch/tmp/y", "~/x and <tmp>/y"),
+        ("HF_TOKEN=hf_12345 and api_key=abc;", "HF_TOKEN=(redacted) and api_key=(redacted);"),
+        ("https://me:hunter2@index/simple", "https://(redacted)@index/simple"),
+        ("256 tokens and a key", "256 tokens and a key"),
+    ],
+)
+def test_what_a_stranger_wrote_tells_neither_host_nor_user_nor_place_nor_secret(
+    text: str, expected: str
+) -> None:
+    assert redact_text(text) == expected
+
+
+@pytest.mark.usefixtures("names")
+def test_the_value_of_a_secret_variable_is_hidden_wherever_it_is_quoted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACME_LICENCE_KEY", "open-sesame-42")
+    monkeypatch.setenv("SHORT_TOKEN", "5")
+    assert redact_text("rejected 'open-sesame-42' 5 times") == "rejected '(redacted)' 5 times"
+
+
+@pytest.mark.parametrize("name", ["root", "vm", "localhost", ""])
+def test_names_that_tell_nothing_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, places: None, name: str
+) -> None:
+    monkeypatch.setenv("USER", name)
+    monkeypatch.setattr("platform.node", lambda: name)
+    text = "root of the vm on localhost"
+    assert redact_text(text) == text
+
+
+@pytest.mark.usefixtures("names")
+def test_every_text_within_data_is_redacted_and_the_rest_is_kept() -> None:
+    data = {"box17": ["gertrude", 5, None, {"deep": "/home/me/x"}], "flag": True, "rate": 1.5}
+    assert redact_everything(data) == {
+        "box17": ["<user>", 5, None, {"deep": "~/x"}],
+        "flag": True,
+        "rate": 1.5,
+    }
+
+
+def test_a_working_folder_that_has_been_deleted_is_no_reason_to_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert redact_paths("/usr/lib/x.so") == "/usr/lib/x.so"

@@ -196,3 +196,20 @@ def test_a_failed_write_leaves_no_half_bundle(run, output, monkeypatch):
     with pytest.raises(OSError, match="disk full"):
         package([run], "Acme", "box", output)
     assert [p for p in output.rglob("*") if p.is_file()] == []
+
+
+def test_the_program_of_a_lazy_device_goes_into_the_bundle_with_the_rest(tmp_path, output):
+    program = "%d = bf16[8,4] dot(bf16[8,2] %a, bf16[2,4] %b)\n"
+    record = builders.make_record(1, program=program)
+    run = builders.write(tmp_path / "run", builders.run_files(record, program=program))
+    (path,) = package([run], "Acme", "box", output)
+    assert (path / "evidence/repeat-0/program.txt").read_text() == program
+    assert verify(path).ok
+
+
+def test_a_run_whose_program_was_changed_is_refused(tmp_path, output):
+    program = "%d = bf16[8,4] dot(bf16[8,2] %a, bf16[2,4] %b)\n"
+    record = builders.make_record(1, program=program)
+    changed = builders.run_files(record, program=program.replace("bf16[8,2]", "s8[8,2]"))
+    run = builders.write(tmp_path / "run", changed)
+    refused(run, output, "P2 is pass")

@@ -316,3 +316,78 @@ def test_signatures_are_reported_as_unchecked(files):
     checks = verify_bundle(from_files(with_manifest(files) | {"SIGNATURES/a.sig": b"x"})).checks
     assert checks[-1].ok
     assert "checks none" in checks[-1].message
+
+
+# -- the program of a lazy device -------------------------------------------------------------
+
+DOT = "%d.3 = bf16[8,4]{1,0} dot(bf16[8,2]{1,0} %a.1, bf16[2,4]{1,0} %b.2)"
+PROGRAM = f"HloModule step\n  {DOT}\n  {DOT}\n"
+TEXT = "evidence/repeat-0/program.txt"
+
+
+@pytest.fixture(scope="module")
+def lazy():
+    """Return record and files of a run whose device showed its program."""
+    record = builders.make_record(repeats=2, program=PROGRAM)
+    return record, builders.run_files(record, program=PROGRAM)
+
+
+def test_types_seen_in_a_program_are_judged_again_and_agree(lazy, tmp_path):
+    record, files = lazy
+    p2 = next(f for f in record.audit.findings if f.id == "P2")
+    assert (p2.status.value, p2.measured) == ("pass", "2 bf16 x bf16 -> bf16")
+    assert failed(files) == []
+    packed = tmp_path / "bundle.zip"
+    packed.write_bytes(zip_bytes(with_manifest(files)))
+    assert verify(packed).ok
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+@pytest.mark.parametrize(
+    "forged",
+    [
+        PROGRAM.replace("bf16", "f8e4m3fn"),
+        PROGRAM.replace("dot(", "custom-call("),
+        "HloModule step\n",
+        "",
+    ],
+    ids=["narrower", "hidden in a custom call", "no product", "empty"],
+)
+def test_another_program_under_a_new_manifest_is_found_in_any_repeat(lazy, forged, repeat):
+    text = TEXT.replace("repeat-0", f"repeat-{repeat}")
+    assert failed(lazy[1] | {text: forged.encode()}) == ["audit"]
+
+
+def test_a_flipped_byte_of_the_program_is_refused(lazy):
+    everything = with_manifest(lazy[1])
+    changed = everything[TEXT].replace(b"bf16[8,4]", b"bf16[8,5]", 1)
+    with pytest.raises(BundleRefusedError):
+        from_files(everything | {TEXT: changed})
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+def test_a_program_that_was_taken_away_is_found_with_the_finding_it_was_for(lazy, repeat):
+    gone = TEXT.replace("repeat-0", f"repeat-{repeat}")
+    assert failed({n: c for n, c in lazy[1].items() if n != gone}) == ["audit"]
+
+
+def test_a_program_put_beside_a_run_that_showed_none_is_found(record, files):
+    more = {TEXT.replace("repeat-0", f"repeat-{n}"): PROGRAM.encode() for n in range(2)}
+    assert failed(files | more) == ["audit"]
+
+
+def test_a_flag_made_a_pass_is_found(lazy):
+    record = builders.make_record(repeats=2, program=PROGRAM.replace("bf16", "s8"))
+    files = builders.run_files(record, program=PROGRAM.replace("bf16", "s8"))
+    assert failed(files) == []
+
+    def forged(data):
+        finding(data, "P2").update(status="pass", message="no matrix product is narrower")
+
+    lying = builders.edited(record, forged)
+    copies = {"record.json": pretty_bytes(lying), "audit.json": pretty_bytes(lying.audit)}
+    assert failed(files | copies) == ["audit"]
+
+
+def test_a_program_that_is_no_text_at_all_is_judged_and_no_crash(lazy):
+    assert failed(lazy[1] | {TEXT: b"\xff\xfe\x00= bf16[" * 1000}) == ["audit"]

@@ -214,3 +214,78 @@ def test_a_plugin_that_is_not_installed_is_refused_before_anything_is_started(
     with pytest.raises(UnavailableError, match="no plugin 'gone'"):
         negotiate(RunRequest(plugin="gone"), DEBUG)
     assert probes.ended == 0
+
+
+def test_every_probe_has_its_order_before_the_first_answer_is_waited_for(
+    probes: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+
+    class Noted(probes):
+        def send(self, message: Message) -> None:
+            super().send(message)
+            happened.append("order")
+
+        def expect(self, kind: type, timeout_s: float) -> Message:
+            happened.append("answer")
+            return super().expect(kind, timeout_s)
+
+    monkeypatch.setattr(negotiation, "Child", Noted)
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    survey(PLUGINS, RunRequest())
+    assert happened == ["order", "order", "answer", "answer"]
+
+
+def test_last_words_that_only_repeat_the_error_are_not_quoted(
+    probes: type[FakeChild],
+) -> None:
+    probes.answers = {"warp": RunFailedError("it said: a probe was here"), "cpu": offer()}
+    broken, _ = survey(PLUGINS, RunRequest())
+    assert broken.reason == "plugin 'warp' cannot be probed: it said: a probe was here"
+    assert (broken.broken, broken.available) == (True, False)
+
+
+def test_terms_of_several_plugins_are_settled_together_and_a_failure_is_an_answer(
+    probes: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Second(probes):
+        def expect(self, kind: type, timeout_s: float) -> Message:
+            if kind is Terms and self.answer.plugin == "warp":
+                raise RunFailedError("llmb.probe was killed by SIGSEGV")
+            return super().expect(kind, timeout_s)
+
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    monkeypatch.setattr(negotiation, "Child", Second)
+    with negotiation.Probes(PLUGINS, RunRequest()) as asked:
+        found = asked.settle_all({"warp": run_config(plugin="warp"), "cpu": run_config()})
+    assert isinstance(found["warp"], UnavailableError)
+    assert "'warp' cannot be probed: llmb.probe was killed by SIGSEGV" in str(found["warp"])
+    assert found["cpu"].environment == {"A": "1"}
+    assert [shown.plugin for shown in probes.seen] == ["warp", "cpu"]
+
+
+@pytest.mark.parametrize(
+    "reason", ["plugin 'warp': llmb_backend raised KeyError", "llmb_backend raised KeyError"]
+)
+def test_a_note_names_the_plugin_once_however_the_reason_begins(
+    probes: type[FakeChild], reason: str
+) -> None:
+    gone = WARP.model_copy(update={"available": False, "reason": reason})
+    probes.answers = {"warp": gone, "cpu": offer()}
+    notes = negotiate(RunRequest(), DEBUG).notes
+    assert notes == ("plugin 'warp' is not used: llmb_backend raised KeyError",)
+
+
+def test_a_plugin_that_dies_when_the_run_is_settled_is_unavailable_by_name(
+    probes: type[FakeChild], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dying(probes):
+        def expect(self, kind: type, timeout_s: float) -> Message:
+            if kind is Terms:
+                raise RunFailedError("llmb.probe ended early with exit status 7")
+            return super().expect(kind, timeout_s)
+
+    monkeypatch.setattr(negotiation, "Child", Dying)
+    probes.answers = {"cpu": offer()}
+    with pytest.raises(UnavailableError, match=r"'cpu' cannot be probed: .* exit status 7"):
+        negotiate(RunRequest(plugin="cpu"), DEBUG)

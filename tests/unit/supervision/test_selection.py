@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, Precision, RunRequest
+from llmb.config import BF16, FP16, FP32, Precision, Refused, RunRequest
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.supervision import selection
 from llmb.wire.messages import Offer
@@ -220,3 +220,36 @@ def test_a_run_that_does_not_fit_is_refused_when_it_is_resolved() -> None:
 def test_fp16_and_bf16_need_the_same() -> None:
     need = [selection.needed_bytes(OFFICIAL, precision, 1) for precision in (FP16, BF16)]
     assert need[0] == need[1]
+
+
+REFUSING = offer(refused=(Refused(name="FP8", reason="the card is too old"),))
+
+
+@pytest.mark.parametrize("wanted", ["FP8", "fp8", "Fp8"])
+def test_a_format_that_the_plugin_refuses_is_unavailable_with_the_plugins_own_reason(
+    wanted: str,
+) -> None:
+    words = r"--precision FP8: plugin 'cpu' .* on cpu: the card is too old \(it offers BF16, FP32\)"
+    with pytest.raises(UnavailableError, match=words):
+        resolve(REFUSING, precision=wanted)
+
+
+def test_a_format_of_a_vendors_own_that_it_refuses_is_no_unknown_format() -> None:
+    refusing = offer(refused=(Refused(name="MXfp4", reason="-O fp4=off"),))
+    with pytest.raises(UnavailableError, match=r"MXFP4: .*-O fp4=off"):
+        resolve(refusing, precision="mxFP4")
+
+
+def test_a_refused_format_is_never_chosen_and_changes_nothing_for_the_others() -> None:
+    assert resolve(REFUSING).precision == BF16
+    assert resolve(REFUSING, precision="fp32").precision == FP32
+
+
+def test_where_nothing_works_and_no_device_was_named_each_reason_is_given_once() -> None:
+    reason = "plugin {!r} cannot be probed: no torch"
+    offers = [gone(each, reason.format(each.plugin)) for each in (CPU, GENERIC)]
+    with pytest.raises(UnavailableError) as caught:
+        selection.best_offer([*offers, gone(VENDOR, "no device")], RunRequest())
+    text = str(caught.value)
+    assert "None" not in text
+    assert "(cpu, generic: cannot be probed: no torch; warp: no device); see llmb doctor" in text

@@ -509,3 +509,30 @@ def test_a_worker_that_hangs_in_the_middle_of_the_stream_is_a_failed_run(watch: 
 
     with pytest.raises(RunFailedError, match="silent for 601 s: the device or its plugin hangs"):
         run(Hanging())
+
+
+def telling(readings: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:
+    def tamper(message: Message) -> list[Message]:
+        if message.kind != "fence":
+            return [message]
+        return [message.model_copy(update={"telemetry": readings.get(message.steps, {})})]
+
+    return tamper
+
+
+def test_the_plugins_readings_are_kept_for_every_fence_up_to_stop() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=75)
+    readings = {steps: {"power_w": float(steps)} for steps in range(100)}
+    timing = run(Worker(telling(readings)), window=window).timing
+    assert timing.telemetry == tuple({"power_w": float(s)} for s in (3, 13, 23, 33, 43, 53))
+    assert len(timing.telemetry) == len(timing.fence_steps)
+
+
+def test_a_fence_without_readings_keeps_its_place_among_those_with() -> None:
+    window = Window(first_fence=3, start=3, stop=23, end=24)
+    timing = run(Worker(telling({13: {"compilations": 1.0}})), window=window).timing
+    assert timing.telemetry == ({}, {"compilations": 1.0}, {})
+
+
+def test_a_plugin_without_readings_leaves_none() -> None:
+    assert run(Worker(telling({}))).timing.telemetry == ()

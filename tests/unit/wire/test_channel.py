@@ -187,6 +187,9 @@ def failing(error: Exception):
             "RuntimeError: X out of memory.",
         ),
         (RuntimeError("shape mismatch"), "RunFailedError", "RuntimeError: shape mismatch"),
+        (UsageError("half a \udcff"), "UsageError", "half a \\udcff"),
+        (OSError("half a \udcff"), "RunFailedError", "OSError: half a \\udcff"),
+        (UsageError("x" * 10**6), "UsageError", "x" * 2000 + "..."),
     ],
     ids=lambda value: repr(value)[:30],
 )

@@ -7,6 +7,7 @@ import select
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -365,3 +366,35 @@ def test_a_child_introduces_itself_with_the_nonce_it_was_given(
         assert message == messages.Hello(nonce="secret", pid=os.getpid())
         accepted.close()
         channel.close()
+
+
+def test_several_silent_children_are_waited_for_at_the_same_time(
+    start: Start,
+) -> None:
+    children = [start("hello()\nsignal.pause()") for _ in range(3)]
+    for child in children:
+        child.begin()
+    for child in children:
+        child.send(Stop(steps=1))
+    began = time.monotonic()
+    for child in children:
+        with pytest.raises(RunFailedError, match="gave no answer within 1 s"):
+            child.expect(Tick, 1)
+    assert time.monotonic() - began < 2
+
+
+def test_an_answer_that_came_while_another_child_was_waited_for_is_not_too_late(
+    start: Start,
+) -> None:
+    child = start("hello()\nsay(kind='phase', name='x')\nwhere.recv(1)")
+    with child:
+        time.sleep(0.3)
+        assert child.expect(Phase, 0.2) == Phase(name="x")
+
+
+def test_every_answer_of_a_child_gives_it_the_whole_time_again(start: Start) -> None:
+    text = "import time\nhello()\n"
+    text += "for name in 'abc':\n    time.sleep(0.4)\n    say(kind='phase', name=name)\n"
+    with start(text + "where.recv(1)") as child:
+        for name in "abc":
+            assert child.expect(Phase, 0.9) == Phase(name=name)

@@ -6,9 +6,12 @@ import json
 
 import pytest
 
-from llmb.config import RunRequest
+from llmb.config import FP32, RunRequest
 from llmb.wire import messages
 from llmb.wire.messages import (
+    CheckBegun,
+    Checked,
+    CheckOrder,
     EvidenceFile,
     Failure,
     Hello,
@@ -39,6 +42,17 @@ EVERY = [
     fence(12, energy_j=1.5, energy_source="counter", energy_scope="device"),
     EvidenceFile(name="weights.json", sha256="0" * 64),
     Worked(steps=60),
+    CheckOrder(
+        plugin="acme",
+        request=RunRequest(),
+        device=None,
+        reason="no driver",
+        precision=FP32,
+        environment={"A": "1"},
+        checks=("hooks.loads",),
+    ),
+    CheckBegun(id="hooks.loads"),
+    Checked(id="hooks.loads", status="skip", message="first\nsecond"),
 ]
 
 

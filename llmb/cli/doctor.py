@@ -1,0 +1,130 @@
+"""``llmb doctor``: what llmb finds on this machine, to be read or pasted into an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.supervision.diagnosis import Diagnosis, PluginState, TorchState
+
+_INDENT = 14
+
+
+@click.command("doctor", short_help="Show what llmb finds on this machine and what is missing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(as_json: bool) -> None:
+    """Show what llmb finds on this machine and what is missing, for an issue.
+
+    Home and other folders, host and user names, and values that look secret are left out; read it
+    all the same before you paste it. Takes seconds, and a minute or two where a plugin hangs. The
+    exit code is 0 whatever is missing: it says that the examination worked.
+
+    \b
+    llmb doctor
+    llmb doctor --json > doctor.json
+    """
+    from llmb.records.canonical import pretty_bytes
+    from llmb.supervision.doctor import examine
+
+    found = examine()
+    if as_json:
+        click.echo(pretty_bytes(found), nl=False)
+        return
+    for line in _lines(found):
+        click.echo(printable(line))
+
+
+def _lines(found: Diagnosis) -> Iterator[str]:
+    changed = ", ".join(found.llmb.reference_changed)
+    reference = f"changed: {changed}" if changed else "as published"
+    yield _row("llmb", f"{found.llmb.version}, rules {found.llmb.rules_version}")
+    yield _row("reference", f"{reference}, digest {found.llmb.reference_digest[:12]}")
+    yield _row("python", f"{found.host.python}, {found.host.os} {found.host.cpu.architecture}")
+    yield from _host(found)
+    yield from _torch(found.torch)
+    if found.restriction is not None:
+        left_out = ", ".join(found.restriction.left_out) or "nothing"
+        yield _row(
+            "restricted", f"LLMB_LOAD_PLUGINS={found.restriction.value!r} leaves out {left_out}"
+        )
+    for plugin in found.plugins:
+        yield from _plugin(plugin)
+    yield _row("llmb run", f"would take {found.choice}" if found.choice else "finds nothing to use")
+    yield _row("compilers", ", ".join(found.compilers) or "none")
+    yield _row("packages", _listed(found.packages, " "))
+    variables = [f"{name}={value}" for name, value in found.environment.items()]
+    yield from _rows("environment", variables or ["nothing that steers torch is set"])
+    yield ""
+    yield from _rows("missing", found.missing or ["nothing that llmb knows of"])
+
+
+def _host(found: Diagnosis) -> Iterator[str]:
+    cpu, memory = found.host.cpu, found.host.memory
+    cores = f"{cpu.usable_cores} of {cpu.logical_cores} cores usable"
+    yield _row("cpu", f"{cpu.model or 'unknown'}, {cores}, load {found.host.load_1min}")
+    yield _row("memory", f"{_gb(memory.available_bytes)} free of {_gb(memory.total_bytes)}")
+    places = (f"{_gb(free)} for {place}" for place, free in found.host.free_disk_bytes.items())
+    yield _row("free disk", ", ".join(places))
+    yield _row("limits", _listed(found.host.limits, " ") or "none")
+    yield _row("pci", ", ".join(found.host.bus) or "nothing that may be an accelerator")
+
+
+def _torch(torch: TorchState) -> Iterator[str]:
+    if torch.version is None:
+        yield _row("torch", f"{torch.installed or 'not installed'}, cannot be imported")
+    else:
+        took = "" if torch.import_s is None else f", imported in {torch.import_s:.1f} s"
+        yield _row("torch", f"{torch.version}{took}")
+        yield _row("", f"built with {_listed(torch.build, ' ')}")
+        made_for = f"for {torch.accelerator!r}" if torch.accelerator else "for no accelerator"
+        yield _row("", f"made {made_for}, sees {torch.accelerators}")
+    if torch.error is not None:
+        yield _row("", f"error: {torch.error}")
+    for trouble in torch.troubles:
+        yield _row("", f"trouble: {trouble}")
+    loads = [f"{e.name} = {e.target} ({e.distribution} {e.version})" for e in torch.extensions]
+    yield _row("torch loads", ", ".join(loads) or "no extension by itself")
+    if torch.autoload is not None:
+        yield _row("", f"TORCH_DEVICE_BACKEND_AUTOLOAD={torch.autoload}")
+
+
+def _plugin(plugin: PluginState) -> Iterator[str]:
+    origin = f"{plugin.distribution} {plugin.version}"
+    yield _row(f"plugin {plugin.name}", f"{plugin.state}, {origin}")
+    if plugin.reason is not None:
+        yield _row("", plugin.reason)
+    for device in plugin.devices:
+        memory = "" if device.memory_bytes is None else f", {_gb(device.memory_bytes)}"
+        yield _row("", f"{device.name}: {device.description or 'not described'}{memory}")
+    formats = [name + (" (slow)" if name in plugin.slow else "") for name in plugin.precisions]
+    if formats:
+        yield _row("", ", ".join(formats))
+    for name, reason in plugin.refused.items():
+        yield _row("", f"no {name}: {reason}")
+    if plugin.options:
+        yield _row("", "-O " + _listed(plugin.options, "="))
+    if plugin.facts:
+        yield _row("", _listed(plugin.facts, " "))
+
+
+def _row(name: str, text: str) -> str:
+    gap = " " if len(name) >= _INDENT else ""
+    return f"{name:<{_INDENT}}{gap}{text}"
+
+
+def _rows(name: str, texts: Sequence[str]) -> Iterator[str]:
+    for number, text in enumerate(texts):
+        yield _row("" if number else name, text)
+
+
+def _listed(values: Mapping[str, object], between: str) -> str:
+    return ", ".join(f"{name}{between}{value}" for name, value in values.items())
+
+
+def _gb(count: int | None) -> str:
+    return "unknown" if count is None else f"{count / 1e9:.1f} GB"

@@ -1,0 +1,71 @@
+"""What the installed plugins offer, as a person reads it: whole lines, in a pipe as on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from llmb.cli.text import printable
+from llmb.supervision.diagnosis import NO_DEVICE, READY, state_of
+from llmb.supervision.selection import is_cpu, reason_of
+from llmb.wire.messages import Offer
+
+_STYLES = {READY: "green", NO_DEVICE: "yellow"}
+
+
+def print_offers(offers: Sequence[Offer]) -> None:
+    """Print every offer to stdout, and what to do where no vendor's plugin is of use."""
+    console = Console(highlight=False)
+    widest = max((len(offer.plugin) for offer in offers), default=0)
+    for offer in offers:
+        state = state_of(offer)
+        line = Text(f"{printable(offer.plugin):<{widest}}  ", "bold")
+        line.append(f"{state:<9}", _STYLES.get(state, "red"))
+        line.append(f"  {printable(offer.distribution)} {printable(offer.version)}")
+        console.print(line, soft_wrap=True)
+        for name, text in _details(offer):
+            console.print(
+                Text(f"  {name:<9}", "dim").append(printable(text), "not dim"), soft_wrap=True
+            )
+    for hint in _hints(offers):
+        console.print(Text(f"hint: {printable(hint)}", "yellow"), soft_wrap=True)
+
+
+def _details(offer: Offer) -> Iterator[tuple[str, str]]:
+    if not offer.available:
+        yield "reason", reason_of(offer)
+        return
+    for device in offer.devices:
+        size = device.memory_bytes
+        memory = "" if size is None else f", {size / 1e9:.1f} GB"
+        yield "device", f"{device.name}  {device.description or 'not described'}{memory}"
+    formats = [p.name if p.native else f"{p.name} (slow)" for p in offer.precisions]
+    yield "formats", ", ".join(formats) or "none"
+    for refused in offer.refused:
+        yield "", f"no {refused.name}: {refused.reason}"
+    for name, default in offer.options.items():
+        choices = offer.option_choices.get(name)
+        among = f" (of {', '.join(map(str, choices))})" if choices else ""
+        yield "option", f"-O {name}={default}{among}  {offer.option_help.get(name, '')}"
+
+
+def _hints(offers: Sequence[Offer]) -> Iterator[str]:
+    driven = [offer for offer in offers if offer.available and not is_cpu(offer.device)]
+    torch = next((offer.torch_version for offer in offers if offer.torch_version), None)
+    if not driven and torch is not None:
+        yield (
+            f"torch {torch} sees no accelerator; if there is one, install its vendor's build of "
+            "torch and driver (llmb doctor says more)"
+        )
+    elif driven and all(offer.distribution == "llmb" for offer in driven):
+        device = driven[0].device.partition(":")[0]
+        yield (
+            f"only plugin {driven[0].plugin} drives {device}; its vendor's package may do more "
+            "(pip install llmb-<name>)"
+        )
+    if not any(offer.available for offer in offers):
+        yield "no plugin is ready: llmb doctor says what is missing"
+    elif any(state_of(offer) not in (READY, NO_DEVICE) for offer in offers):
+        yield "a broken plugin is in nobody's way: the others work, and llmb doctor says more"

@@ -1,0 +1,39 @@
+"""``llmb plugin new``: a vendor's package to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("new", short_help="Write the package of a new plugin.")
+@click.argument("name")
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where to write it [default: ./llmb-NAME].",
+)
+def command(name: str, directory: Path | None) -> None:
+    """Write the package of a new plugin: hooks explained, tests, README, workflow.
+
+    It installs, runs and passes its own tests as written. NAME is what comes after --plugin.
+
+    \b
+    llmb plugin new acme
+    llmb plugin new acme --directory ~/src/llmb-acme
+    """
+    from llmb.sdk import scaffold
+
+    package = scaffold.Package(name)
+    folder = directory or Path(package.distribution)
+    written = scaffold.write(package, folder)
+    click.echo(f"wrote {folder}: {len(written)} files")
+    for path in written:
+        click.echo(f"  {path}")
+    click.echo(
+        "\nNext:\n"
+        f"  pip install -e '{folder}[test]'\n"
+        f"  llmb run --plugin {name} --preset debug\n"
+        f"  pytest {folder}             (the same checks: llmb plugin check {name})"
+    )

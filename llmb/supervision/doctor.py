@@ -1,0 +1,213 @@
+"""Examines the machine for ``llmb doctor``: every plugin and torch itself, all at the same time.
+
+No torch is imported here and no plugin: each is asked in a process of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from llmb import __version__, workloads
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import RunConfig, RunRequest, environment
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
+from llmb.measure import host
+from llmb.plugin import discovery
+from llmb.plugin.discovery import InstalledPlugin
+from llmb.records.canonical import as_json
+from llmb.records.redact import redact_everything
+from llmb.reference import pins
+from llmb.supervision import packages, selection
+from llmb.supervision.diagnosis import (
+    BROKEN,
+    Diagnosis,
+    Extension,
+    HostState,
+    LlmbState,
+    PluginState,
+    Restriction,
+    TorchState,
+    state_of,
+)
+from llmb.supervision.missing import what_is_missing
+from llmb.supervision.negotiation import Probes, for_children
+from llmb.wire.channel import Child
+from llmb.wire.messages import Offer, Terms, TorchFacts
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+#: As long as a child may take to import torch from a cold network file system.
+_TORCH_LIMIT_S = 300.0
+_COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
+_REQUEST = RunRequest(batch_size=1)
+
+
+def examine() -> Diagnosis:
+    """Return what this machine has, and what it lacks, fit to be shown to strangers."""
+    plugins = discovery.installed()
+    with _inspector({}) as inspector:
+        with Probes(plugins, _REQUEST) as probes:
+            offers = probes.offers
+            terms = probes.settle_all(_configs(offers))
+        torch = _torch_state(inspector)
+    states = tuple(_plugin_state(offer, terms.get(offer.plugin)) for offer in offers)
+    names = _distributions(plugins, torch.extensions)
+    load = host.load()
+    system = host.describe(
+        devices=(), torch_version="", drivers={}, plugin_environment={}, before=load, after=load
+    )
+    found = Diagnosis(
+        llmb=_llmb_state(),
+        host=HostState(
+            os=system.os,
+            python=system.python,
+            cpu=system.cpu,
+            memory=system.memory,
+            free_disk_bytes=host.free_disk_bytes(),
+            limits=host.container_limits(),
+            bus=host.bus_accelerators(),
+            load_1min=load.load_1min,
+        ),
+        torch=torch,
+        plugins=states,
+        restriction=_restriction(),
+        choice=_choice(offers, states),
+        packages=packages.versions_around(["llmb", "torch", *names]),
+        unmet=tuple(line for name in ("llmb", *names) for line in packages.unmet(name)),
+        compilers=tuple(name for name in (*_named_compilers(), *_COMPILERS) if shutil.which(name)),
+        environment=system.env,
+        missing=(),
+    )
+    found = found.model_copy(update={"missing": what_is_missing(found)})
+    data = as_json(found)
+    return Diagnosis.model_validate({**redact_everything(data), "schema": data["schema"]})
+
+
+@contextmanager
+def _inspector(variables: Mapping[str, str]) -> Iterator[Child]:
+    """Give the child that looks at torch; leaving the context ends it."""
+    with tempfile.TemporaryFile(buffering=0) as log:
+        child = Child("llmb.inspector", variables, log)
+        try:
+            yield child
+        finally:
+            child.end()
+
+
+def _facts(inspector: Child) -> TorchFacts:
+    """Return what torch is like, or what the child died of."""
+    try:
+        inspector.begin()
+        return inspector.expect(TorchFacts, _TORCH_LIMIT_S)
+    except RunFailedError as error:
+        return TorchFacts(error=f"import torch: {error}")
+
+
+def _torch_state(inspector: Child) -> TorchState:
+    facts, extensions = _facts(inspector), discovery.torch_entry_points()
+    autoload = environment().get(_AUTOLOAD)
+    alone = None
+    if facts.error is not None and extensions and autoload != "0":
+        with _inspector({_AUTOLOAD: "0"}) as without:
+            bare = _facts(without)
+        alone = bare.error is None
+        facts = bare.model_copy(update={"error": facts.error})
+    return TorchState(
+        installed=packages.version_of("torch"),
+        importable_alone=alone,
+        extensions=tuple(Extension(**asdict(extension)) for extension in extensions),
+        autoload=autoload,
+        **facts.model_dump(exclude={"kind"}),
+    )
+
+
+def _llmb_state() -> LlmbState:
+    actual, pinned = pins.actual_digests(), pins.pinned_digests()
+    changed = sorted(n for n in {*actual, *pinned} if actual.get(n) != pinned.get(n))
+    return LlmbState(
+        version=__version__,
+        rules_version=RULES_VERSION,
+        reference_digest=pins.reference_digest(actual),
+        reference_changed=tuple(changed),
+    )
+
+
+def _official() -> workloads.Workload:
+    return workloads.find(_REQUEST.workload, {})
+
+
+def _configs(offers: Sequence[Offer]) -> dict[str, RunConfig]:
+    """Return a run of each plugin that is ready, so that it can be asked for its facts."""
+    found = {}
+    for offer in offers:
+        roomy = offer.model_copy(update={"available_memory_bytes": None})
+        if offer.available and any(precision.native for precision in offer.precisions):
+            found[offer.plugin] = for_children(selection.resolve(roomy, _REQUEST, _official()))
+    return found
+
+
+def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> PluginState:
+    faulty = isinstance(terms, LlmbError)
+    offer = offer.model_copy(update={"reason": str(terms)}) if faulty else offer
+    return PluginState(
+        name=offer.plugin,
+        distribution=offer.distribution,
+        version=offer.version,
+        state=BROKEN if faulty else state_of(offer),
+        reason=None if offer.reason is None else selection.reason_of(offer),
+        device=offer.device,
+        devices=offer.devices,
+        available_memory_bytes=offer.available_memory_bytes,
+        precisions=tuple(precision.name for precision in offer.precisions),
+        slow=tuple(precision.name for precision in offer.precisions if not precision.native),
+        refused={refused.name: refused.reason for refused in offer.refused},
+        options=offer.options,
+        facts=dict(terms.facts) if isinstance(terms, Terms) else {},
+        official_run=_against_the_official_run(offer) if isinstance(terms, Terms) else None,
+    )
+
+
+def _against_the_official_run(offer: Offer) -> str | None:
+    try:
+        selection.resolve(offer, _REQUEST, _official())
+    except NotEnoughMemoryError as error:
+        return str(error)
+    except LlmbError:  # no format that the device computes in: its list of formats shows that
+        return None
+    return None
+
+
+def _choice(offers: Sequence[Offer], states: Sequence[PluginState]) -> str | None:
+    broken = {state.name for state in states if state.state == BROKEN}
+    try:
+        offer = selection.best_offer([o for o in offers if o.plugin not in broken], _REQUEST)
+        config = selection.resolve(offer, _REQUEST, _official())
+    except (LlmbError, IndexError):
+        return None
+    return f"plugin {config.plugin}, device {config.device}, {config.precision.name}"
+
+
+def _restriction() -> Restriction | None:
+    given = environment().get(discovery.LOAD_PLUGINS)
+    if given is None:
+        return None
+    left_out = tuple(f"{plugin.name} ({plugin.distribution})" for plugin in discovery.left_out())
+    return Restriction(value=given, left_out=left_out, unknown=discovery.unknown_names())
+
+
+def _distributions(
+    plugins: Sequence[InstalledPlugin], extensions: Sequence[Extension]
+) -> tuple[str, ...]:
+    """Return the vendors' distributions: of plugins, and of what torch loads by itself."""
+    found = [p.distribution for p in (*plugins, *discovery.left_out()) if not p.built_in]
+    found += [extension.distribution for extension in extensions]
+    return tuple(dict.fromkeys(found))
+
+
+def _named_compilers() -> tuple[str, ...]:
+    """Return the compilers that the environment names."""
+    given = environment()
+    return tuple(given[name] for name in ("CXX", "CC") if given.get(name))

@@ -1,0 +1,1 @@
+"""llmb on Intel hardware: GPUs by torch's own back end, CPUs by Intel's retired extension."""

@@ -1,0 +1,131 @@
+"""The hooks of ``--plugin xpu``: Intel GPUs natively, CPUs with Intel's retired extension."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from llmb.config import Precision, Refused, RunConfig
+from llmb.errors import UnavailableError, UsageError
+from llmb.plugin import DeclaredPatch, ParameterView, PluginOption, hookimpl
+from llmb.plugin.builtin import cpu
+from llmb.plugin.kit import compiling
+from llmb.plugin.kit.accelerator import has_fused_adamw
+
+from . import extension, native, patches, repacked, target
+from .target import Target
+
+_NO_FP8 = Refused(name="FP8", reason="neither torch's xpu back end nor this package trains in FP8")
+
+
+@hookimpl
+def llmb_options() -> list[PluginOption]:
+    """Offer the extension, torch.compile on GPUs, and what the plugin cpu offers on CPUs."""
+    return [
+        PluginOption(
+            name=target.OPTION,
+            default="auto",
+            choices=target.CHOICES,
+            help="intel-extension-for-pytorch 2.8: auto is on for --device cpu and off for xpu",
+        ),
+        PluginOption(
+            name="compile",
+            default="none",
+            choices=("none", "default", "max-autotune-no-cudagraphs"),
+            help="torch.compile's mode, on GPUs",
+        ),
+        *cpu.llmb_options(),
+    ]
+
+
+@hookimpl
+def llmb_backend(config: RunConfig) -> extension.ExtensionBackend | native.XpuBackend:
+    """Drive a GPU, or the CPU with the extension."""
+    found = target.find(config)
+    _check_compile(found, config)
+    if found is Target.CPU:
+        return extension.ExtensionBackend()
+    return native.XpuBackend(config.device)
+
+
+def _check_compile(found: Target, config: RunConfig) -> None:
+    mode = config.plugin_options["compile"]
+    if mode == "none":
+        return
+    if found is Target.CPU:
+        raise UsageError(f"-O compile={mode}: not on the CPU, whose layers the extension replaces")
+    missing = compiling.missing_for_compiling()
+    if missing is not None:
+        raise UnavailableError(f"-O compile={mode} needs {missing}")
+
+
+@hookimpl
+def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
+    """Set the thread count of the CPU before OpenMP starts; a GPU needs nothing."""
+    return cpu.llmb_environment_variables(config) if _on_cpu(config) else {}
+
+
+@hookimpl
+def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
+    """Offer what the device computes in, and say why it does not compute in the rest."""
+    on_cpu = _on_cpu(config)
+    formats = extension.precisions() if on_cpu else native.precisions(config.device)
+    return [*formats, _NO_FP8]
+
+
+@hookimpl
+def llmb_warmup_steps(config: RunConfig) -> int:
+    """Ask for a compiler's untimed steps where there is one."""
+    return 1 if config.plugin_options["compile"] == "none" else compiling.WARMUP_STEPS
+
+
+@hookimpl
+def llmb_set_environment(config: RunConfig) -> None:
+    """Keep declared formats honest; on the CPU this imports the extension."""
+    if _on_cpu(config):
+        extension.keep_float32()
+    else:
+        native.set_environment(config.precision)
+
+
+@hookimpl
+def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
+    """Repack the weights on the CPU, compile on a GPU if asked to."""
+    if _on_cpu(config):
+        return cpu.llmb_post_process_model(extension.repack(model), config)
+    mode = str(config.plugin_options["compile"])
+    return model if mode == "none" else compiling.compile_in_place(model, mode)
+
+
+@hookimpl
+def llmb_optimizer_options(config: RunConfig) -> dict[str, bool]:
+    """Use torch's fused AdamW kernel where the device has one."""
+    return {"fused": True} if _on_cpu(config) or has_fused_adamw("xpu") else {}
+
+
+@hookimpl
+def llmb_parameter_map(model: nn.Module) -> dict[str, ParameterView] | None:
+    """Say where the canonical parameters lie in a repacked model."""
+    return repacked.views(model)
+
+
+@hookimpl
+def llmb_patches() -> list[DeclaredPatch]:
+    """Declare what importing the extension replaces."""
+    return patches.declared() if extension.is_loaded() else []
+
+
+@hookimpl
+def llmb_telemetry() -> dict[str, float]:
+    """Read clock and temperature of a GPU."""
+    return {} if extension.is_loaded() else native.telemetry()
+
+
+@hookimpl
+def llmb_describe_system(config: RunConfig) -> dict[str, str]:
+    """Give what is known of the GPU, or of the extension on this processor."""
+    return extension.describe() if _on_cpu(config) else native.describe(config.device)
+
+
+def _on_cpu(config: RunConfig) -> bool:
+    """Tell whether ``config``, whose device is settled, is a run of the extension."""
+    return config.device.partition(":")[0] == Target.CPU.value

@@ -1,0 +1,24 @@
+"""What the tests of llmb-xpu share. They need the environment of ``tox run -e xpu``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llmb_xpu import extension
+
+# At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from tests.e2e.conftest import once, shared_folder  # noqa: F401 (fixtures)
+
+
+@pytest.fixture(scope="session")
+def ipex() -> Any:
+    """Intel's extension, really imported; its import warns of much that is not ours."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return extension.load()

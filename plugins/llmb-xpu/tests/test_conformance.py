@@ -1,0 +1,15 @@
+"""llmb's own checks of a plugin, inherited in full, on the CPU with the extension."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb.sdk.conformance import PluginConformance
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.xdist_group("conformance")  # the checks are done once for a process
+class TestXpu(PluginConformance):
+    plugin_name = "xpu"
+    device = "cpu"
