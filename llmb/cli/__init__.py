@@ -30,7 +30,7 @@ COMMANDS = {
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
     "plugin": ("plugin", "List, check and write plugins."),
-    "doctor": ("doctor", "Show what llmb finds on this machine and what is missing."),
+    "doctor": ("doctor", "Show what llmb finds here and what is missing."),
 }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _INDENT = 14
 
 
-@click.command("doctor", short_help="Show what llmb finds on this machine and what is missing.")
+@click.command("doctor", short_help="Show what llmb finds here and what is missing.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(as_json: bool) -> None:
     """Show what llmb finds on this machine and what is missing, for an issue.

@@ -16,7 +16,9 @@ from llmb.records.run_record import ClosedComponent
 
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"\.(so(\.[0-9]+)*|dylib|pyd|dll)$")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
+_EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)")
+_EVERY = "*"
 
 
 def closed_components(
@@ -32,7 +34,7 @@ def closed_components(
         UnavailableError: a declared library is not there.
     """
     found = {c.name: c for c in _shipped(module_name, plugin)}
-    everybodys = _closure(["torch", "llmb"], extras=False)
+    everybodys = _closure(["torch", "llmb"])
     brought = {_key(name) for name in (plugin, *torch_extensions())} - everybodys
     for name in sorted(_closure(brought, extras=True) - everybodys - {_key(plugin)}):
         found |= {c.name: c for c in _of_distribution(distribution(name))}
@@ -105,21 +107,34 @@ def _mapped() -> Iterator[Path]:
             yield Path(path)
 
 
-def _closure(names: Iterable[str], *, extras: bool) -> set[str]:
-    """Return the normalised names of ``names`` and all they require, as far as installed."""
-    found: set[str] = set()
-    queue = [_key(name) for name in names]
+def _closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
+    """Return the normalised names of ``names`` and all they require, as far as installed.
+
+    ``extras``: what any extra of ``names`` themselves brings counts, too; further down only the
+    extras that are asked for.
+    """
+    found: dict[str, set[str]] = {}
+    queue = [(_key(name), {_EVERY} if extras else set()) for name in names]
     while queue:
-        name = queue.pop()
+        name, asked = queue.pop()
+        if name in found and asked <= found[name]:
+            continue
         try:
             requires = distribution(name).requires or ()
         except PackageNotFoundError:
             continue
-        if name not in found:
-            found.add(name)
-            needed = [r for r in requires if extras or "extra ==" not in r]
-            queue += [_key(match.group()) for r in needed if (match := _NAME.match(r))]
-    return found
+        found[name] = found.get(name, set()) | asked
+        queue += filter(None, (_needed(requirement, found[name]) for requirement in requires))
+    return set(found)
+
+
+def _needed(requirement: str, asked: set[str]) -> tuple[str, set[str]] | None:
+    """Return name and extras of ``requirement``; None if it is of an extra nobody ``asked`` for."""
+    match = _REQUIREMENT.match(requirement)
+    extra = _EXTRA.search(requirement)
+    if match is None or (extra and not asked & {_EVERY, extra.group(1)}):
+        return None
+    return _key(match.group(1)), set(filter(None, re.split(r"[\s,]+", match.group(2) or "")))
 
 
 def _key(name: str) -> str:

@@ -131,7 +131,7 @@ def llmb_telemetry(backend: Backend) -> Mapping[str, float] | None:
 
 @hookspec(firstresult=True)
 def llmb_program(tensors: Sequence[Tensor]) -> str | None:
-    """Return the text (HLO or StableHLO) of the program that is going to compute ``tensors``.
+    """Return the text (HLO) of the program that is going to compute ``tensors``.
 
     For devices that record a step and run it later. Asked once, in the first untimed step, after
     the optimizer's step and before ``Backend.step_end``; types are counted in what comes back.

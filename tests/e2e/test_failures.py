@@ -94,7 +94,7 @@ def test_a_hook_that_returns_the_wrong_thing_is_named(
     ("source", "words"),
     [
         ("import llmb_odd_missing", ["ModuleNotFoundError", "llmb_odd_missing"]),
-        ("sys.exit(3)", ["exit", "3"]),
+        ("sys.exit(3)", ["SystemExit: 3"]),
         ("os.kill(os.getpid(), signal.SIGSEGV)", ["SIGSEGV"]),
     ],
     ids=["missing", "exit", "crash"],
@@ -138,9 +138,10 @@ def test_a_broken_plugin_is_listed_with_the_reason_beside_those_that_work(tmp_pa
     folder = harness.plugin(tmp_path, "odd", "import llmb_odd_missing")
     done = harness.call("plugin", "list", env=harness.environment(folder))
     assert done.code == 0
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert "llmb_odd_missing" in lines["odd"]
-    assert "FP32" in lines["cpu"]
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert ["odd", "broken", "llmb-odd", "0.1"] in lines
+    assert any(line[0] == "reason" and "'llmb_odd_missing';" in line for line in lines)
+    assert any(line[:2] == ["cpu", "ready"] for line in lines)
 
 
 # -- workers that fail ------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def test_each_direction_is_the_product_it_is_called(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(ceiling, "_best_s", best_s)
     gemm = gemms(SHAPE)[3]
-    found = ceiling._directions(CpuBackend(), gemm, TOKENS, torch.float32, "cpu", 0.0)
+    found = ceiling._directions(CpuBackend(), gemm, TOKENS, FP32, "cpu", 0.0)
     by_direction = {g.direction: shape for g, shape in zip(found, shapes, strict=True)}
     assert by_direction == {
         "forward": (TOKENS, 24),
@@ -183,3 +183,28 @@ def test_a_burst_is_timed_from_an_idle_device_to_an_idle_device(time: Clock) -> 
     assert ceiling._burst_s(backend, operation, 2) == pytest.approx(0.001)
     each = ["operation", "step_end"]  # a lazy device cuts its graph after every operation
     assert backend.calls == ["synchronize", *each, *each, "synchronize"]
+
+
+def test_the_ceiling_of_an_eight_bit_format_is_that_of_eight_bit_products() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, w, y = (
+        torch.randn(size, generator=generator).bfloat16() for size in ((32, 64), (48, 64), (32, 48))
+    )
+    exact, coarse = ceiling._products(x, w, y), ceiling._eight_bit_products(x, w, y)
+    for direction, product in exact.items():
+        expected, found = product().float(), coarse[direction]().float()
+        assert found.shape == expected.shape
+        error = (found - expected).norm() / expected.norm()
+        assert 0.02 < error < 0.1, "three or two bits of mantissa, summed over a row"
+
+
+def test_an_eight_bit_format_is_measured_with_those_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = []
+    real = ceiling._eight_bit_products
+    monkeypatch.setattr(ceiling, "_eight_bit_products", lambda *t: used.append(t) or real(*t))
+    fp8 = BF16.model_copy(update={"name": "FP8", "bits": 8})
+    gemm = next(g for g in gemms(SHAPE) if not (g.k % 16 or g.n % 16))
+    assert len(ceiling._directions(CpuBackend(), gemm, TOKENS, fp8, "cpu", 0.0)) == 3
+    assert len(used) == 1
