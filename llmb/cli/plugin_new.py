@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 import click
 
@@ -33,7 +34,8 @@ def command(name: str, directory: Path | None) -> None:
         click.echo(f"  {path}")
     click.echo(
         "\nNext:\n"
-        f"  pip install -e '{folder}[test]'\n"
+        f"  pip install -e {quote(f'{folder}[test]')}\n"
         f"  llmb run --plugin {name} --preset debug\n"
-        f"  pytest {folder}             (the same checks: llmb plugin check {name})"
+        f"  pytest {quote(str(folder))}\n"
+        f"The same checks without pytest: llmb plugin check {name}"
     )

@@ -34,8 +34,8 @@ class Callables:
     def replaced(self, later: Callables) -> tuple[str, ...]:
         """Return the names that stand for something else in ``later``, sorted.
 
-        An addition counts where it hides something: a method of a base class, a builtin, or
-        whatever a module of llmb finds in its own globals. What is new hides nothing.
+        An addition counts where it hides something: a method of a base class, or a builtin. What
+        else is new hides nothing; torch.compile puts what it has compiled among a module's names.
         """
         changed = {
             name
@@ -58,7 +58,7 @@ class Callables:
         kind = self._classes.get(owner)
         if kind is not None:
             return any(last in vars(base) for base in kind.__mro__[1:])
-        return owner in self._modules and (hasattr(builtins, last) or _is_own(owner))
+        return owner in self._modules and hasattr(builtins, last)
 
     def _look(self, module_name: str, module: ModuleType) -> None:
         own = _is_own(module_name)

@@ -92,8 +92,12 @@ def _component(file: Path, name: str, owner: Distribution) -> ClosedComponent:
 
 
 def _fact(owner: Distribution, *names: str) -> str | None:
-    """Return the first of the metadata fields ``names`` that ``owner`` has."""
-    return next((owner.metadata[name] for name in names if name in owner.metadata), None)
+    """Return the first of the metadata fields ``names`` that ``owner`` has, its first line only.
+
+    Some put the whole text of a licence there.
+    """
+    values = (owner.metadata[name].strip() for name in names if name in owner.metadata)
+    return next((value.splitlines()[0] for value in values if value), None)
 
 
 def _mapped() -> Iterator[Path]:

@@ -12,7 +12,7 @@ from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
 from llmb.plugin.hookspecs import Kind, ParameterView, hookimpl
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
-from llmb.records.run_record import ClosedComponent, DeclaredPatch
+from llmb.records.run_record import ClosedComponent, DeclaredPatch, StepClock
 from llmb.records.system import Device
 
 __all__ = [
@@ -27,5 +27,6 @@ __all__ = [
     "ParameterView",
     "Peak",
     "PluginOption",
+    "StepClock",
     "hookimpl",
 ]

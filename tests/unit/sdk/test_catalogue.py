@@ -52,6 +52,12 @@ def test_the_kit_has_one_test_for_each_check_and_no_other() -> None:
     assert tests == {check.test_name for check in CHECKS}
 
 
+def test_the_documentation_knows_how_many_checks_there_are_and_every_subject() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert f"the same {len(CHECKS)} checks" in page
+    assert all(f"| `{subject}` |" in page for subject in SUBJECTS)
+
+
 def test_a_check_is_found_by_its_id() -> None:
     assert catalogue.find("device.energy").subject == "device"
 

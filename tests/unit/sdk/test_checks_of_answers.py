@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from llmb.config import BF16, FP32, TF32, Precision, Refused
+from llmb.errors import UnavailableError
 from llmb.plugin import DeclaredPatch, Device, NativeLibrary, Peak, PluginOption
 from llmb.sdk.checks import answers, backend, hooks, precisions
 from llmb.sdk.report import SkipError
@@ -55,6 +58,37 @@ def test_an_option_that_cannot_be_typed_is_refused(offered: list[PluginOption], 
 def test_variables_that_change_from_call_to_call_are_refused() -> None:
     changing = in_turn({"A": "1", "B": "1"}, {"A": "1", "B": "2"})
     fails(hooks.environment_variables, subject(environment_variables=changing), "B")
+
+
+def refuse(*arguments: object) -> None:
+    raise UnavailableError("llmb_patches raised KeyError")
+
+
+class WithoutDevice(SimpleNamespace):
+    """A subject whose device is not here."""
+
+    @property
+    def backend(self) -> None:
+        raise SkipError("no device here")
+
+
+@pytest.mark.parametrize(
+    ("check", "hook"),
+    [
+        (hooks.environment_variables, "environment_variables"),
+        (hooks.patches, "patches"),
+        (hooks.native_libraries, "native_libraries"),
+    ],
+)
+def test_a_hook_that_fails_for_want_of_the_device_is_skipped_and_otherwise_fails(
+    check: Callable[[Any], str], hook: str
+) -> None:
+    looked_at = subject(**{hook: refuse})
+    with pytest.raises(UnavailableError, match="KeyError"):
+        check(looked_at)
+    without = {k: v for k, v in vars(looked_at).items() if k != "backend"}
+    with pytest.raises(SkipError, match="no device here"):
+        check(WithoutDevice(**without))
 
 
 def test_variables_are_looked_for_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

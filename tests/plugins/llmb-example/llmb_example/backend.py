@@ -41,7 +41,9 @@ class ExampleBackend:
         return None
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """A datasheet's peak, with the place it is written."""
+        """A datasheet's peak, with the place it is written; None for a format it does not name."""
+        if precision != "FP32":
+            return None
         return Peak(flops_per_second=1e12, source="example datasheet, page 1")
 
     def versions(self) -> dict[str, str]:

@@ -1,0 +1,67 @@
+"""The formats a plugin offers: whether they are what their names say."""
+
+from __future__ import annotations
+
+import torch
+
+from llmb.config import BF16, FP16, FP32, TF32, Precision, Refused
+from llmb.sdk.report import CheckError
+from llmb.sdk.subject import Subject
+
+#: What these names mean to everybody: bits, and torch's dtype.
+_COMMON = {p.name: (p.bits, p.dtype) for p in (FP32, TF32, FP16, BF16)}
+
+
+def offered(subject: Subject) -> tuple[Precision, ...]:
+    """Return the formats that are offered, without those that are refused."""
+    _ = subject.backend  # formats are asked for where there is a device
+    formats = subject.plugin.precisions(subject.config)
+    return tuple(each for each in formats if isinstance(each, Precision))
+
+
+def formats(subject: Subject) -> str:
+    """Hold every format against torch and its own name."""
+    found = offered(subject)
+    for precision in found:
+        dtype = getattr(torch, precision.dtype, None)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise CheckError(
+                f"{precision.name}: torch {torch.__version__} has no floating-point dtype "
+                f"{precision.dtype!r}; dtype is what the model is cast to, such as 'bfloat16'"
+            )
+        bits = torch.finfo(dtype).bits
+        if precision.bits > bits:
+            raise CheckError(
+                f"{precision.name} has {precision.bits} bits and is stored in the {bits} of "
+                f"{precision.dtype}: bits are those of an operand as it is multiplied"
+            )
+        common = _COMMON.get(precision.name.upper())
+        if common not in (None, (precision.bits, precision.dtype)):
+            raise CheckError(
+                f"{precision.name} is known as {common[0]} bits in {common[1]}, not "
+                f"{precision.bits} in {precision.dtype}: give your format a name of its own"
+            )
+    if {p.name for p in offered(subject)} != {p.name for p in found}:
+        raise CheckError("llmb_precisions returned other formats the second time")
+    return ", ".join(p.name + ("" if p.native else " (slow)") for p in found)
+
+
+def refusals(subject: Subject) -> str:
+    """Look at every reason."""
+    _ = subject.backend  # as above
+    refused = [f for f in subject.plugin.precisions(subject.config) if isinstance(f, Refused)]
+    for each in refused:
+        if not each.reason.strip():
+            raise CheckError(f"{each.name} is refused without a reason: say why, for whoever asks")
+    return ", ".join(each.name for each in refused) or "none refused"
+
+
+def native(subject: Subject) -> str:
+    """Look for a format that `llmb run` can choose by itself."""
+    found = [precision.name for precision in offered(subject) if precision.native]
+    if not found:
+        raise CheckError(
+            "llmb_precisions offers no native format, so `llmb run` has nothing to choose: "
+            "implement the hook, and say native=False only of what the hardware emulates"
+        )
+    return ", ".join(found)

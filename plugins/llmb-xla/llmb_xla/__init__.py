@@ -1,0 +1,1 @@
+"""llmb on XLA devices, through torch_xla and PJRT."""

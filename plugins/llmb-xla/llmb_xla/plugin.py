@@ -1,0 +1,99 @@
+"""The hooks: what an XLA device needs beyond its backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from llmb.config import BF16, FP32, Precision, Refused, RunConfig, environment
+from llmb.plugin import DeclaredPatch, hookimpl
+
+from .backend import HOST, PJRT_DEVICE, XlaBackend, client
+from .pairing import torch_xla
+
+
+@hookimpl
+def llmb_backend(config: RunConfig) -> XlaBackend:
+    """Start the PJRT client."""
+    return XlaBackend(config.device)
+
+
+@hookimpl
+def llmb_environment_variables() -> dict[str, str]:
+    """Keep worker and calibrator to the client that was found here (the import sets this)."""
+    return {PJRT_DEVICE: environment()[PJRT_DEVICE]}
+
+
+@hookimpl
+def llmb_precisions() -> list[Precision | Refused]:
+    """Offer the two formats XLA trains in, and say which of them the hardware computes in.
+
+    On the host's processor XLA widens every BF16 product to FP32; a TPU makes an FP32 product of
+    six BF16 ones.
+    """
+    bf16 = BF16.model_copy(update={"native": client() != HOST})
+    fp32 = FP32.model_copy(update={"native": client() != "TPU"})
+    return [
+        *sorted((bf16, fp32), key=lambda precision: not precision.native),
+        Refused(name="FP16", reason="XLA emulates it: on the host 200 times slower than FP32"),
+        Refused(name="TF32", reason="a format of GPUs, which torch_xla no longer drives"),
+    ]
+
+
+@hookimpl
+def llmb_warmup_steps() -> int:
+    """Ask for three: the first step creates the optimizer's state, so the second is recompiled."""
+    return 3
+
+
+@hookimpl
+def llmb_set_environment(config: RunConfig) -> None:
+    """Bind this process to its device, and keep FP32 honest: a TPU's default is BF16 products."""
+    xla = torch_xla()
+    index = config.device.partition(":")[2]
+    xla.device(int(index or 0))
+    if config.precision.name == FP32.name:
+        xla._XLAC._xla_set_mat_mul_precision("highest")
+
+
+@hookimpl
+def llmb_optimizer_options() -> dict[str, bool]:
+    """Choose the kernel that records fastest; all kernels compile to as many programs (two)."""
+    return {"foreach": True}
+
+
+@hookimpl
+def llmb_telemetry() -> dict[str, float]:
+    """Count the programs compiled so far."""
+    compiled = torch_xla().debug.metrics.metric_data("CompileTime")  # codespell:ignore
+    return {"compilations": compiled[0] if compiled else 0}  # None before the first
+
+
+@hookimpl
+def llmb_program(tensors: Sequence[Tensor]) -> str:
+    """Give the recorded step as HLO."""
+    text: str = torch_xla()._XLAC._get_xla_tensors_hlo(list(tensors))
+    return text
+
+
+@hookimpl
+def llmb_patches() -> list[DeclaredPatch]:
+    """Declare what importing torch_xla 2.9 replaces; no workload calls any of it on one device."""
+    return [
+        DeclaredPatch(
+            target="torch.distributed.new_group",
+            reason="makes process groups of XLA's own collectives",
+        ),
+        DeclaredPatch(
+            target="torch.nn.utils.clip_grad_norm_",
+            reason="clips without reading the norm back to the host",
+        ),
+        DeclaredPatch(target="torch.nn.GRU", reason="a GRU whose loop XLA compiles once (scan)"),
+    ]
+
+
+@hookimpl
+def llmb_describe_system() -> dict[str, str]:
+    """Give the compiler's flags; importing torch_xla adds to them."""
+    return {"xla_flags": environment().get("XLA_FLAGS", "").strip()}

@@ -1,0 +1,9 @@
+"""The kit that llmb gives every vendor, on the host's processor."""
+
+from __future__ import annotations
+
+from llmb.sdk.conformance import PluginConformance
+
+
+class TestXla(PluginConformance):
+    plugin_name = "xla"
