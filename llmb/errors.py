@@ -76,6 +76,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     torch raises a class of its own on accelerators and a plain RuntimeError on the CPU.
     """
-    words = ("out of memory", "can't allocate memory", "not enough memory")
+    words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")
     return named or any(word in str(error).lower() for word in words)

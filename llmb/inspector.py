@@ -40,7 +40,8 @@ def inspect(channel: Channel) -> None:
             import_s=import_s,
             build=ask("the build of this torch", lambda: _build(torch)) or {},
             accelerator=accelerator,
-            accelerators=ask("the devices of this torch", torch.accelerator.device_count) or 0,
+            accelerators=ask("the devices of this torch", lambda: torch.accelerator.device_count())
+            or 0,
             troubles=(*troubles, *_numpy_trouble(torch)),
         )
     )

@@ -20,9 +20,10 @@ _INDENT = 14
 def command(as_json: bool) -> None:
     """Show what llmb finds on this machine and what is missing, for an issue.
 
-    Home and other folders, host and user names, and values that look secret are left out; read it
-    all the same before you paste it. Takes seconds, and a minute or two where a plugin hangs. The
-    exit code is 0 whatever is missing: it says that the examination worked.
+    Home, working and temporary folders, host and user names, and values that look secret are left
+    out; read it all the same before you paste it. Takes seconds, a minute or two where a plugin
+    hangs, and ten where torch does. The exit code is 0 whatever is missing: it says that the
+    examination worked.
 
     \b
     llmb doctor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 
 from rich.console import Console
@@ -18,30 +18,8 @@ from rich.progress import (
 )
 
 from llmb.measure import clock
+from llmb.supervision.stations import Display, Silent
 from llmb.wire.messages import Fence, Phase, Tick
-
-
-class Quiet:
-    """Shows nothing."""
-
-    def __enter__(self) -> Quiet:
-        """Begin."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-
-    def phase(self, name: str) -> None:
-        """Show nothing."""
-
-    def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        """Show nothing."""
 
 
 class Rate:
@@ -183,9 +161,9 @@ class Plain:
             self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True)
 
 
-def display(*, quiet: bool) -> Quiet | Live | Plain:
+def display(*, quiet: bool) -> AbstractContextManager[Display]:
     """Return the display that fits stderr and the user's wish."""
     if quiet:
-        return Quiet()
+        return nullcontext(Silent())
     console = Console(stderr=True)
     return Live(console) if console.is_terminal else Plain(console)

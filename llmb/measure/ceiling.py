@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -53,10 +54,12 @@ def _directions(
     backend: Backend, gemm: Gemm, tokens: int, precision: Precision, device: str, budget_s: float
 ) -> list[GemmCeiling]:
     dtype = getattr(torch, precision.dtype)
-    x = torch.randn(tokens, gemm.k).to(device, dtype)
-    w = torch.randn(gemm.n, gemm.k).to(device, dtype)
-    y = torch.randn(tokens, gemm.n).to(device, dtype)
-    products = _products(x, w, y) if precision.bits > _EIGHT_BITS else _eight_bit_products(x, w, y)
+    # Made where they are used: at a large batch the host would take minutes for y alone.
+    sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
+    x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
+    # The head stays in the wider format, as FP8 training leaves it.
+    narrow = precision.bits <= _EIGHT_BITS and gemm.name != "lm_head"
+    products = _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
     return [
         GemmCeiling(
             name=gemm.name,
@@ -83,23 +86,33 @@ def _eight_bit_products(x: Tensor, w: Tensor, y: Tensor) -> Products:
     """Return the products of 8-bit operands, scaled once a tensor, with BF16 results.
 
     As FP8 training does them: E4M3 for activations and weights, E5M2 for gradients, the right
-    operand in column-major order. Casting is not part of what is timed.
+    operand in column-major order, fast accumulation in the forward product. Casting is not part of
+    what is timed.
     """
     one = torch.ones((), device=x.device)
-    x8, w8 = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn)
-    y8 = y.to(torch.float8_e5m2)
+    narrow, wide = _eight_bit_types(x.device)
+    x8, w8, y8 = x.to(narrow), w.to(narrow), y.to(wide)
     w8_columns, x8_columns = w8.t().contiguous().t(), x8.t().contiguous().t()
     y8_turned = y8.t().contiguous()
-
-    def product(left: Tensor, right: Tensor) -> Callable[[], Tensor]:
-        # Private, and the only name this product has in every torch from 2.8 on.
-        return lambda: torch._scaled_mm(left, right, one, one, out_dtype=torch.bfloat16)
-
+    # Private, and the only name this product has in every torch from 2.8 on.
+    scaled = functools.partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     return {
-        "forward": product(x8, w8.t()),  # [tokens, n]
-        "grad_input": product(y8, w8_columns),  # [tokens, k]
-        "grad_weight": product(y8_turned, x8_columns),  # [n, k]
+        "forward": lambda: scaled(x8, w8.t(), use_fast_accum=True),  # [tokens, n]
+        "grad_input": lambda: scaled(y8, w8_columns),  # [tokens, k]
+        "grad_weight": lambda: scaled(y8_turned, x8_columns),  # [n, k]
     }
+
+
+def _eight_bit_types(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
+    """Return the device's E4M3 and E5M2: the common ones, or those without a negative zero."""
+    common = (torch.float8_e4m3fn, torch.float8_e5m2)
+    one = torch.ones((), device=device)
+    square = torch.ones(16, 16, device=device).to(common[0])
+    try:
+        torch._scaled_mm(square, square.t(), one, one, out_dtype=torch.bfloat16)
+    except (RuntimeError, ValueError):
+        return torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
+    return common
 
 
 def _bandwidth(backend: Backend, device: str, budget_s: float) -> float:

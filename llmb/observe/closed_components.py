@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from llmb.errors import UnavailableError
+from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe.plugin_files import loaded_files
 from llmb.plugin import NativeLibrary
-from llmb.plugin.discovery import source_root, torch_extensions
+from llmb.plugin.discovery import normalised, source_root, torch_extensions
 from llmb.records.run_record import ClosedComponent
 
 _MAPS = Path("/proc/self/maps")
@@ -32,11 +32,12 @@ def closed_components(
 
     Raises:
         UnavailableError: a declared library is not there.
+        RunFailedError: one that was loaded has been deleted.
     """
     found = {c.name: c for c in _shipped(module_name, plugin)}
     everybodys = _closure(["torch", "llmb"])
-    brought = {_key(name) for name in (plugin, *torch_extensions())} - everybodys
-    for name in sorted(_closure(brought, extras=True) - everybodys - {_key(plugin)}):
+    brought = {normalised(name) for name in (plugin, *torch_extensions())} - everybodys
+    for name in sorted(_closure(brought, extras=True) - everybodys - {normalised(plugin)}):
         found |= {c.name: c for c in _of_distribution(distribution(name))}
     found |= {c.name: c for c in map(_as_declared, declared)}
     return tuple(found[name] for name in sorted(found))
@@ -53,9 +54,10 @@ def _shipped(module_name: str, plugin: str) -> Iterator[ClosedComponent]:
 
 
 def _of_distribution(owner: Distribution) -> Iterator[ClosedComponent]:
-    mapped = set(_mapped())
+    mapped = _mapped()
+    names = {file.name for file in mapped}
     for entry in owner.files or ():
-        if _LIBRARY.search(entry.name):
+        if _LIBRARY.search(entry.name) or entry.name in names:
             file = Path(str(owner.locate_file(entry))).resolve()
             if file in mapped:
                 yield _component(file, str(entry), owner)
@@ -80,7 +82,13 @@ def _as_declared(library: NativeLibrary) -> ClosedComponent:
 
 
 def _component(file: Path, name: str, owner: Distribution) -> ClosedComponent:
-    data = file.read_bytes()
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise RunFailedError(
+            f"{name} has been loaded and cannot be read any more ({error.strerror}): leave the "
+            f"files of {owner.metadata['Name']} where they are while a run lasts"
+        ) from None
     return ClosedComponent(
         name=name,
         version=owner.version,
@@ -100,15 +108,19 @@ def _fact(owner: Distribution, *names: str) -> str | None:
     return next((value.splitlines()[0] for value in values if value), None)
 
 
-def _mapped() -> Iterator[Path]:
-    """Yield the libraries mapped into this process, where the kernel tells."""
+def _mapped() -> frozenset[Path]:
+    """Return the libraries mapped into this process, where the kernel tells.
+
+    What is executable is one, whatever its name; one that has been deleted has a name to tell.
+    """
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
-        return
-    for path in {line.split(maxsplit=5)[5] for line in lines if line.count("/") > 1}:
-        if _LIBRARY.search(path):
-            yield Path(path)
+        return frozenset()
+    fields = (line.split(maxsplit=5) for line in lines if line.count("/") > 1)
+    return frozenset(
+        Path(path) for _, access, *_, path in fields if "x" in access or _LIBRARY.search(path)
+    )
 
 
 def _closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
@@ -118,7 +130,7 @@ def _closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
     extras that are asked for.
     """
     found: dict[str, set[str]] = {}
-    queue = [(_key(name), {_EVERY} if extras else set()) for name in names]
+    queue = [(normalised(name), {_EVERY} if extras else set()) for name in names]
     while queue:
         name, asked = queue.pop()
         if name in found and asked <= found[name]:
@@ -138,8 +150,4 @@ def _needed(requirement: str, asked: set[str]) -> tuple[str, set[str]] | None:
     extra = _EXTRA.search(requirement)
     if match is None or (extra and not asked & {_EVERY, extra.group(1)}):
         return None
-    return _key(match.group(1)), set(filter(None, re.split(r"[\s,]+", match.group(2) or "")))
-
-
-def _key(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return normalised(match.group(1)), set(filter(None, re.split(r"[\s,]+", match.group(2) or "")))

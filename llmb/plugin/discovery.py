@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import llmb
-from llmb.config import environment
+from llmb.config import Frozen, environment
 from llmb.errors import UnavailableError
 
 GROUP = "llmb"
@@ -153,8 +153,7 @@ def normalised(distribution: str) -> str:
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-@dataclass(frozen=True)
-class TorchExtension:
+class TorchExtension(Frozen):
     """Code that torch loads by itself when it is imported, and the package it comes from."""
 
     name: str
@@ -168,7 +167,9 @@ def torch_entry_points() -> tuple[TorchExtension, ...]:
     found: dict[tuple[str, str], TorchExtension] = {}
     for distribution, point in _points(TORCH_GROUP):
         name, version = _fact(distribution, "Name"), _fact(distribution, "Version")
-        extension = TorchExtension(point.name, point.value, name, version)
+        extension = TorchExtension(
+            name=point.name, target=point.value, distribution=name, version=version
+        )
         found.setdefault((name, point.name), extension)  # Python imports the first of two versions
     return tuple(found.values())
 
@@ -193,14 +194,18 @@ def source_root(module: str) -> SourceRoot:
     """Return the root of the package that holds ``module``, without importing it.
 
     Raises:
-        UnavailableError: the package is not there any more.
+        UnavailableError: the package is not there any more, or has no folder of its own.
     """
     if module in BUILT_IN.values():
         return SourceRoot(module.rpartition(".")[0], Path(llmb.__file__).resolve().parent.parent)
     package = module.partition(".")[0]
     spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise UnavailableError(f"package {package!r} of the plugin has no file: reinstall it")
+    if spec is None:
+        raise UnavailableError(f"package {package!r} of the plugin is not there: reinstall it")
+    if spec.origin is None:
+        raise UnavailableError(
+            f"package {package!r} of the plugin has no file: put an __init__.py into it"
+        )
     origin = Path(spec.origin).resolve()
     inside = spec.submodule_search_locations is not None
     return SourceRoot(package, origin.parent.parent if inside else origin.parent)

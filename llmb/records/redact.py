@@ -12,10 +12,13 @@ from typing import Any
 
 from llmb.config import environment
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
-_LOGIN = re.compile(r"//[^/@\s]+@")  # user and password in an address
+_WORDS = r"(?:KEY|TOKEN|SECRET|PASS(?:W|PHRASE|\b)|_PWD\b|_PAT\b|CREDENTIAL|AUTH|COOKIE)"
+_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/\s]+@")  # user and password in an address
+#: What is set to a value, in a shell or in JSON (a colon alone is not enough: ``KeyError: 'x'``).
+#: Text may be anything a stranger wrote: what follows a word has a longest length.
 _ASSIGNED = re.compile(
-    r"(\w*(?:KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE)\w*=)[^\s&;,]+", re.IGNORECASE
+    rf"""({_WORDS}\w{{0,40}}(?:\ ?=\ ?|["']\ ?:\ ?)["']?|\bBearer\ )[^\s&;,"']+""", re.IGNORECASE
 )
 #: A shorter name is in too many words, and a shorter value is no secret.
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 8

@@ -78,8 +78,10 @@ IN_PROCESS = (
         synchronize_idle="synchronize returns at once when nothing is outstanding",
         step_marks="steps can be marked any number of times",
         memory="memory is positive or None",
-        peak_memory="peak memory rises with use and can be started anew",
+        # Before peak_memory: an allocator keeps what that check has taken and dropped, and takes
+        # nothing new from the device until it is used up.
         available_memory="available memory falls when memory is taken",
+        peak_memory="peak memory rises with use and can be started anew",
         energy="energy never falls and rises with work",
     ),
     *_of(

@@ -103,6 +103,7 @@ def _check_class(kit: type) -> None:
         found = _resolved(kit, name)
         if found is not test and not _is_known_failure(found):
             raise TypeError(_refusal(kit, name))
+        _check_marks(kit, getattr(found, "pytestmark", ()))
     _check_marks(kit, getattr(kit, "pytestmark", ()))
     if getattr(kit, "plugin_name", "") and getattr(kit, "__test__", True) is False:
         raise TypeError(f"{kit.__name__}.__test__ = False would delete every inherited test")
@@ -117,7 +118,7 @@ def _check_marks(kit: type, marks: object) -> None:
     for mark in marks if isinstance(marks, Iterable) else (marks,):
         if _name(mark) in _HIDING or (_name(mark) == "xfail" and not _reason(mark)):
             raise TypeError(
-                f"{kit.__name__}: the mark {_name(mark)!r} would hide every inherited test; mark "
+                f"{kit.__name__}: the mark {_name(mark)!r} would hide inherited tests; mark "
                 'the one that is known to fail with @pytest.mark.xfail(reason="...")'
             )
 

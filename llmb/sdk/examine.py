@@ -25,18 +25,9 @@ from llmb.sdk.checks import runs
 from llmb.sdk.report import CheckError, Outcome, Report, SkipError
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Probes, for_children
-from llmb.supervision.stations import Display
+from llmb.supervision.stations import Display, Silent
 from llmb.wire.channel import Child
-from llmb.wire.messages import (
-    CheckBegun,
-    Checked,
-    CheckOrder,
-    CheckStatus,
-    Fence,
-    Offer,
-    Phase,
-    Tick,
-)
+from llmb.wire.messages import CheckBegun, Checked, CheckOrder, CheckStatus, Offer
 
 #: A check, a phase of a run or a step that takes longer than this is taken to hang.
 LIMIT_S = 300.0
@@ -51,22 +42,6 @@ _SHAPES = {
 _TIMED_STEPS = 20
 _NOT_REACHED = "not reached"
 _SEED = 20_261_121
-
-
-class Silent:
-    """Shows nothing."""
-
-    def phase(self, name: str) -> None:
-        """Show nothing."""
-
-    def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
-        """Show nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        """Show nothing."""
 
 
 @dataclass(frozen=True)

@@ -102,10 +102,15 @@ class Watch:
         self.variables[station] += [
             Change(name, self._variables.get(name), variables.get(name))
             for name in sorted({*self._variables, *variables})
-            if self._variables.get(name) != variables.get(name)
-            and not name.endswith("_CACHE_DIR")  # where a compiler's files lie steers nothing
+            if self._variables.get(name) != variables.get(name) and not _of_compiler(name)
         ]
         self._settings, self._variables = now, variables
+
+
+def _of_compiler(name: str) -> bool:
+    """Tell whether torch's compiler sets variable ``name`` for itself: its tools and folders."""
+    tools = ("TRITON_PTXAS_PATH", "TRITON_LIBDEVICE_PATH")
+    return name.endswith("_CACHE_DIR") or name.startswith("_TORCHINDUCTOR_") or name in tools
 
 
 def _settings() -> dict[str, str]:

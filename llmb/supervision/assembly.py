@@ -253,7 +253,7 @@ def _program(raw: Raw, directory: RunDirectory, repeat: int) -> str | None:
     """Return the program that a repeat's device ran, None where it has none."""
     if evidence.PROGRAM not in raw.repeats[repeat].evidence:
         return None
-    return _read(directory.path / evidence.path(repeat, evidence.PROGRAM)).decode()
+    return _read(directory.path / evidence.path(repeat, evidence.PROGRAM)).decode(errors="replace")
 
 
 def _diff(raw: Raw, directory: RunDirectory) -> Diff:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue
+from llmb.plugin.discovery import TorchExtension
 from llmb.records.system import Cpu, Device, HostMemory
 from llmb.wire.messages import Offer
 
@@ -46,15 +47,6 @@ class HostState(Frozen):
     load_1min: float | None
 
 
-class Extension(Frozen):
-    """Code that torch loads by itself when it is imported."""
-
-    name: str
-    target: str
-    distribution: str
-    version: str
-
-
 class TorchState(Frozen):
     """The installed torch, or why it cannot be imported."""
 
@@ -68,7 +60,7 @@ class TorchState(Frozen):
     accelerator: str | None
     accelerators: int
     troubles: tuple[str, ...]
-    extensions: tuple[Extension, ...]
+    extensions: tuple[TorchExtension, ...]
     autoload: str | None
 
 

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 from llmb import __version__, workloads
 from llmb.audit.rules import RULES_VERSION
@@ -17,7 +16,7 @@ from llmb.config import RunConfig, RunRequest, environment
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import host
 from llmb.plugin import discovery
-from llmb.plugin.discovery import InstalledPlugin
+from llmb.plugin.discovery import InstalledPlugin, TorchExtension
 from llmb.records.canonical import as_json
 from llmb.records.redact import redact_everything
 from llmb.reference import pins
@@ -25,7 +24,6 @@ from llmb.supervision import packages, selection
 from llmb.supervision.diagnosis import (
     BROKEN,
     Diagnosis,
-    Extension,
     HostState,
     LlmbState,
     PluginState,
@@ -118,7 +116,7 @@ def _torch_state(inspector: Child) -> TorchState:
     return TorchState(
         installed=packages.version_of("torch"),
         importable_alone=alone,
-        extensions=tuple(Extension(**asdict(extension)) for extension in extensions),
+        extensions=extensions,
         autoload=autoload,
         **facts.model_dump(exclude={"kind"}),
     )
@@ -199,7 +197,7 @@ def _restriction() -> Restriction | None:
 
 
 def _distributions(
-    plugins: Sequence[InstalledPlugin], extensions: Sequence[Extension]
+    plugins: Sequence[InstalledPlugin], extensions: Sequence[TorchExtension]
 ) -> tuple[str, ...]:
     """Return the vendors' distributions: of plugins, and of what torch loads by itself."""
     found = [p.distribution for p in (*plugins, *discovery.left_out()) if not p.built_in]

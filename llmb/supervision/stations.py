@@ -45,6 +45,22 @@ class Display(Protocol):
         ...
 
 
+class Silent:
+    """The display that shows nothing."""
+
+    def phase(self, name: str) -> None:
+        """Show nothing."""
+
+    def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
+        """Show nothing."""
+
+    def note(self, text: str) -> None:
+        """Show nothing."""
+
+    def message(self, message: Phase | Tick | Fence | None) -> None:
+        """Show nothing."""
+
+
 class Stations:
     """What one run does with its children, in the order in which the supervisor calls."""
 

@@ -84,9 +84,12 @@ class Channel:
             ChannelClosedError: the other end is gone.
             RunFailedError: what came is not a message.
         """
+        deadline = None if timeout_s is None else clock.now_ns() + int(timeout_s * 1e9)
         while b"\n" not in self._buffer:
-            if timeout_s is not None and not select.select([self._socket], [], [], timeout_s)[0]:
-                return None
+            if deadline is not None:  # of the message, not of its next byte
+                left_s = max(0.0, (deadline - clock.now_ns()) / 1e9)
+                if not select.select([self._socket], [], [], left_s)[0]:
+                    return None
             try:
                 chunk = self._socket.recv(65536)
             except OSError as error:

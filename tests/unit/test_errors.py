@@ -51,6 +51,7 @@ class OutOfMemoryError(RuntimeError):
     [
         (MemoryError(), True),
         (OutOfMemoryError("tried to allocate 9 GiB"), True),
+        (RuntimeError("BLAS error: BLAS_STATUS_ALLOC_FAILED when calling create(handle)"), True),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), True),
         (RuntimeError("WARP Out Of Memory"), True),
         (OSError(12, "not enough memory"), True),

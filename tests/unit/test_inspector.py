@@ -57,6 +57,18 @@ def test_a_torch_made_for_no_accelerator_has_none(monkeypatch: pytest.MonkeyPatc
     assert (facts.accelerator, facts.accelerators, facts.troubles) == (None, 0, ())
 
 
+def test_a_torch_from_before_accelerators_is_in_trouble_and_the_rest_is_still_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake(accelerator=None))
+    facts = inspected()
+    assert (facts.version, facts.accelerators, facts.error) == ("2.99.0+warp", 0, None)
+    assert [trouble.partition(":")[0] for trouble in facts.troubles] == [
+        "the accelerator of this torch",
+        "the devices of this torch",
+    ]
+
+
 def test_a_driver_or_numpy_that_fails_is_a_trouble_and_the_rest_is_still_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,7 +56,7 @@ class Accelerator:
             Device(
                 name=f"{self.device_type}:{index}",
                 description=self._ask("get_device_name", index),
-                memory_bytes=self._memory_info(index)[1],
+                memory_bytes=self._total_bytes(index),
             )
             for index in range(torch.accelerator.device_count())
         )
@@ -94,6 +94,13 @@ class Accelerator:
     def versions(self) -> dict[str, str]:
         """Nothing beyond torch itself."""
         return {}
+
+    def _total_bytes(self, index: int) -> int | None:
+        # From its properties if they tell: asking a device for its free memory starts it, and the
+        # other devices of a machine are other people's.
+        total: int | None
+        total = getattr(self._ask("get_device_properties", index), "total_memory", None)
+        return self._memory_info(index)[1] if total is None else total
 
     def _memory_info(self, index: int) -> tuple[int | None, int | None]:
         free, total = self._ask("mem_get_info", index) or (None, None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, files, version
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 from llmb.config import Precision
 from llmb.errors import UnavailableError
+from llmb.plugin import DeclaredPatch
 
 #: 8-bit operands in the linear layers of every block, BF16 elsewhere. Weights, gradients and
 #: moments are stored in BF16.
@@ -33,13 +35,44 @@ def set_float32_products(precision: Precision) -> None:
 def missing_for_fp8(recipe: str, *, compiled: bool) -> str | None:
     """Return why FP8 by ``recipe`` cannot be had with this software, None if it can."""
     package = "transformer-engine-torch" if recipe == TRANSFORMER_ENGINE else "torchao"
-    try:
-        version(package)
-    except PackageNotFoundError:
+    in_one = recipe == TRANSFORMER_ENGINE and _has_engine_in_one_package()
+    if not in_one and not _is_installed(package):
         return f"-O fp8={recipe} needs the package {package}"
     if recipe == TRANSFORMER_ENGINE and compiled:
         return "Transformer Engine's FP8 does not go through torch.compile: add -O compile=none"
     return None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _has_engine_in_one_package() -> bool:
+    """Tell whether Transformer Engine is one package with torch's part in it, as in containers."""
+    try:
+        parts = files("transformer-engine") or ()
+    except PackageNotFoundError:
+        return False
+    return any(part.name.startswith("transformer_engine_torch") for part in parts)
+
+
+def patches() -> list[DeclaredPatch]:
+    """Declare what torchao has replaced in this process: since 0.18, two lines of Triton code."""
+    patch = sys.modules.get("torchao.float8._inductor_patch")
+    if not getattr(patch, "_PATCHED", False):
+        return []
+    return [
+        DeclaredPatch(
+            target=f"torch._inductor.codegen.triton.TritonOverrides.{name}",
+            reason="torchao writes it as tl.where, around a miscompiled FP8 store "
+            "(triton-lang/triton issue 11111)",
+        )
+        for name in ("minimum", "maximum")
+    ]
 
 
 def to_fp8(model: nn.Module, recipe: str) -> nn.Module:

@@ -110,6 +110,17 @@ def test_the_backend_is_one_and_reads_memory_from_torchs_own_module() -> None:
     assert backend.step_clock == "enqueue"
 
 
+def test_the_other_devices_are_described_without_being_started(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = plugin.llmb_backend(config())
+    gpu.total_memory = 81 * 10**9
+    asked = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked.append)
+    assert [device.memory_bytes for device in backend.devices()] == [81 * 10**9] * 2
+    assert asked == []
+
+
 @pytest.mark.usefixtures("gpu")
 def test_without_the_management_library_nothing_is_claimed_and_the_reason_is_a_fact(
     monkeypatch: pytest.MonkeyPatch,

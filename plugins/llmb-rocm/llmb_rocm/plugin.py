@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from llmb.config import TF32, Precision, Refused, RunConfig
-from llmb.plugin import Backend, PluginOption, hookimpl
-from llmb.plugin.kit import surface
+from llmb.plugin import Backend, DeclaredPatch, PluginOption, hookimpl
+from llmb.plugin.kit import formats, surface
 
 from .backend import RocmBackend
 
@@ -86,6 +86,12 @@ def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
 def llmb_optimizer_options() -> dict[str, bool]:
     """Step with torch's fused kernel."""
     return {"fused": True}
+
+
+@hookimpl
+def llmb_patches() -> list[DeclaredPatch]:
+    """Declare what torchao replaces when it is used."""
+    return formats.patches()
 
 
 @hookimpl

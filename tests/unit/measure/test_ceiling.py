@@ -205,6 +205,21 @@ def test_an_eight_bit_format_is_measured_with_those_products(
     real = ceiling._eight_bit_products
     monkeypatch.setattr(ceiling, "_eight_bit_products", lambda *t: used.append(t) or real(*t))
     fp8 = BF16.model_copy(update={"name": "FP8", "bits": 8})
-    gemm = next(g for g in gemms(SHAPE) if not (g.k % 16 or g.n % 16))
-    assert len(ceiling._directions(CpuBackend(), gemm, TOKENS, fp8, "cpu", 0.0)) == 3
+    by_name = {gemm.name: gemm for gemm in gemms(SHAPE)}
+    for name in ("lm_head", next(iter(by_name))):  # the head is in the wider format in FP8 training
+        assert len(ceiling._directions(CpuBackend(), by_name[name], TOKENS, fp8, "cpu", 0.0)) == 3
     assert len(used) == 1
+
+
+def test_a_device_without_the_common_eight_bit_types_is_measured_in_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def other_types_only(left: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        raise RuntimeError("only fnuz types")
+
+    assert ceiling._eight_bit_types(torch.device("cpu"))[0] == torch.float8_e4m3fn
+    monkeypatch.setattr(torch, "_scaled_mm", other_types_only)
+    assert ceiling._eight_bit_types(torch.device("cpu")) == (
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+    )

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from llmb.errors import UnavailableError
+from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe import closed_components as module
 from llmb.observe.closed_components import closed_components
 from llmb.plugin import NativeLibrary
@@ -101,6 +101,21 @@ def test_a_library_shipped_in_the_package_counts_once_it_is_loaded_by_whatever_m
     (found,) = closed_components("acme_llmb.hooks", "acme", ())
     assert found.name == "acme_llmb/lib/fast.so"
     assert found.sha256 == hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+def test_a_library_counts_whatever_its_file_is_called(acme: Path) -> None:
+    library = compiled(acme / "acme_llmb" / "tables.dat", 3)
+    ctypes.CDLL(str(library))
+    (found,) = closed_components("acme_llmb.hooks", "acme", ())
+    assert found.name == "acme_llmb/tables.dat"
+
+
+def test_a_library_that_is_deleted_once_it_is_loaded_is_an_error_that_names_it(acme: Path) -> None:
+    library = compiled(acme / "acme_llmb" / "fleeting.so", 4)
+    ctypes.CDLL(str(library))
+    library.unlink()
+    with pytest.raises(RunFailedError, match=r"acme_llmb/fleeting\.so.* cannot be read any more"):
+        closed_components("acme_llmb.hooks", "acme", ())
 
 
 def test_a_loaded_library_of_a_package_the_plugin_requires_is_named_with_that_packages_facts(

@@ -155,7 +155,7 @@ def test_a_package_that_has_gone_is_refused_by_name() -> None:
 
 def test_a_folder_without_a_file_of_its_own_is_refused_by_name(site: Path) -> None:
     (site / "bare_llmb").mkdir()
-    with pytest.raises(UnavailableError, match="'bare_llmb'"):
+    with pytest.raises(UnavailableError, match=r"'bare_llmb'.*put an __init__\.py into it"):
         discovery.source_root("bare_llmb")
 
 
@@ -267,5 +267,7 @@ def test_an_entry_point_that_names_no_module_is_still_listed(site: Path) -> None
 def test_what_torch_loads_by_itself_is_known_by_name_target_and_package(site: Path) -> None:
     info = install(site, "torch-warp", {}, version="2.5")
     (info / "entry_points.txt").write_text("[torch.backends]\nwarp = torch_warp:autoload\n")
-    expected = discovery.TorchExtension("warp", "torch_warp:autoload", "torch-warp", "2.5")
+    expected = discovery.TorchExtension(
+        name="warp", target="torch_warp:autoload", distribution="torch-warp", version="2.5"
+    )
     assert expected in discovery.torch_entry_points()

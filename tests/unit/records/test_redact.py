@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb.measure import clock
 from llmb.records.redact import redact_environment, redact_everything, redact_paths, redact_text
 
 
@@ -118,6 +119,15 @@ def names(monkeypatch: pytest.MonkeyPatch, places: None) -> None:
         ("/home/me/x and /scratch/tmp/y", "~/x and <tmp>/y"),
         ("HF_TOKEN=hf_12345 and api_key=abc;", "HF_TOKEN=(redacted) and api_key=(redacted);"),
         ("https://me:hunter2@index/simple", "https://(redacted)@index/simple"),
+        ("https://me:p@ss@index/simple", "https://(redacted)@index/simple"),
+        ('{"token": "hf_12345", "n": 5}', '{"token": "(redacted)", "n": 5}'),
+        ("licence_key = 'ABCD-EFGH'", "licence_key = '(redacted)'"),
+        (
+            "GITHUB_PAT=ghp_1 DB_PASS=x MYSQL_PWD=y",
+            "GITHUB_PAT=(redacted) DB_PASS=(redacted) MYSQL_PWD=(redacted)",
+        ),
+        ("Authorization: Bearer abc.def", "Authorization: Bearer (redacted)"),
+        ("KeyError: 'warp'", "KeyError: 'warp'"),
         ("256 tokens and a key", "256 tokens and a key"),
     ],
 )
@@ -134,6 +144,13 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_is_quoted(
     monkeypatch.setenv("ACME_LICENCE_KEY", "open-sesame-42")
     monkeypatch.setenv("SHORT_TOKEN", "5")
     assert redact_text("rejected 'open-sesame-42' 5 times") == "rejected '(redacted)' 5 times"
+
+
+@pytest.mark.parametrize("word", ["KEY", "x", "//", "_PWD", "'token' "])
+def test_a_long_text_takes_time_in_proportion_to_its_length(word: str) -> None:
+    begin = clock.now_ns()
+    redact_text(word * (300_000 // len(word)))
+    assert clock.now_ns() - begin < 10e9
 
 
 @pytest.mark.parametrize("name", ["root", "vm", "localhost", ""])

@@ -20,6 +20,11 @@ SUBJECTS = sorted({check.subject for check in CHECKS})
 HELPERS = {"precisions.offered", "runs.tolerance"}
 
 
+def test_memory_is_looked_for_before_an_allocator_has_kept_any() -> None:
+    names = [check.id for check in CHECKS]
+    assert names.index("device.available_memory") < names.index("device.peak_memory")
+
+
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_the_functions_of_a_subject_are_its_checks(subject: str) -> None:
     module = import_module(f"llmb.sdk.checks.{subject}")

@@ -18,8 +18,8 @@ from llmb.errors import RunFailedError, UnavailableError
 from llmb.records.canonical import pretty_bytes
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.sdk.checks import runs
-from llmb.sdk.examine import Silent
 from llmb.sdk.report import SkipError
+from llmb.supervision.stations import Silent
 from llmb.supervisor import Finished
 from tests import builders
 from tests.unit.builders_runtime import offer

@@ -136,8 +136,24 @@ def test_an_expected_failure_needs_a_reason_and_no_condition(
 def test_the_class_as_a_whole_cannot_be_hidden(
     mark: pytest.MarkDecorator, hide: Callable[[pytest.MarkDecorator], type]
 ) -> None:
-    with pytest.raises(TypeError, match="would hide every inherited test"):
+    with pytest.raises(TypeError, match="would hide inherited tests"):
         hide(mark)
+
+
+def test_a_single_inherited_test_cannot_be_hidden_by_a_mark() -> None:
+    test = vars(PluginConformance)[ENERGY]
+    pytest.mark.skip(reason="later")(test)
+    try:
+        with pytest.raises(TypeError, match="'skip' would hide"):
+            subclass()
+    finally:
+        del test.pytestmark
+
+
+def test_a_known_failure_cannot_be_skipped_besides() -> None:
+    known = pytest.mark.skip(reason="later")(expected_to_fail(reason="ticket 123"))
+    with pytest.raises(TypeError, match="'skip' would hide"):
+        subclass(**{ENERGY: known})
 
 
 def test_other_marks_may_stand_above_the_class() -> None:

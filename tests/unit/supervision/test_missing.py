@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from llmb.plugin.discovery import TorchExtension
 from llmb.records.system import Cpu, HostMemory
 from llmb.supervision.diagnosis import (
     Diagnosis,
-    Extension,
     HostState,
     LlmbState,
     PluginState,
@@ -105,8 +105,8 @@ def test_on_a_machine_that_can_run_nothing_is_missing() -> None:
 
 
 BROKEN_TORCH = torch(version=None, error="OSError: libtorch.so: not found")
-EXTENSION = Extension(name="warpdev", target="warp:go", distribution="torch-warp", version="2")
-OTHER = Extension(name="calm", target="calm:go", distribution="torch-calm", version="1")
+EXTENSION = TorchExtension(name="warpdev", target="warp:go", distribution="torch-warp", version="2")
+OTHER = TorchExtension(name="calm", target="calm:go", distribution="torch-calm", version="1")
 BAD_EXTENSION = torch(
     error="RuntimeError: Failed to load the backend extension: warpdev. You can",
     importable_alone=True,

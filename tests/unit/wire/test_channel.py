@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,27 @@ def test_a_line_that_comes_in_pieces_is_one_message(
     assert channel.receive(0) == Stop(steps=7)
 
 
+def test_a_line_that_drips_in_without_end_is_given_up_in_time(
+    pair: tuple[Channel, socket.socket],
+) -> None:
+    channel, raw = pair
+    stop = threading.Event()
+
+    def drip() -> None:
+        while not stop.wait(0.02):
+            raw.sendall(b"x")
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        begin = clock.now_ns()
+        assert channel.receive(0.2) is None
+        assert clock.now_ns() - begin < 5e9
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_lines_that_come_together_are_handed_out_one_by_one_in_order(
     pair: tuple[Channel, socket.socket],
 ) -> None:
@@ -71,10 +93,10 @@ def test_a_message_is_stamped_when_its_bytes_come_in(
     stamps = iter([100, 200])
     monkeypatch.setattr(clock, "now_ns", lambda: next(stamps))
     raw.sendall(line(1))
-    channel.receive(0)
+    channel.receive()
     assert channel.received_ns == 100
     raw.sendall(line(2))
-    channel.receive(0)
+    channel.receive()
     assert channel.received_ns == 200
 
 

@@ -46,3 +46,12 @@ def test_a_second_choice_replaces_the_first() -> None:
     attention.choose("math")
     assert enabled()["math"]
     assert not enabled()["flash"]
+
+
+def test_a_program_compiled_for_another_kernel_is_not_found_again() -> None:
+    tags = []
+    for choice in ("auto", "math", "flash", "auto"):
+        attention.choose(choice)
+        tags.append(torch.compiler.config.cache_key_tag)
+    assert tags[0] == tags[3]
+    assert len(set(tags)) == 3

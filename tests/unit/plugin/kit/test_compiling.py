@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -36,12 +37,25 @@ def test_a_compiled_model_keeps_its_names_and_its_loss_and_is_compiled_once() ->
 
 
 @pytest.mark.parametrize(
-    ("triton", "compiler", "words"),
-    [(None, "/usr/bin/cc", "triton"), (object(), None, "C compiler"), (object(), "/x/cc", None)],
+    ("triton", "compiler", "header", "words"),
+    [
+        (None, "/usr/bin/cc", True, "triton"),
+        (object(), None, True, "C compiler"),
+        (object(), "/x/cc", False, "Python.h (install python3-dev)"),
+        (object(), "/x/cc", True, None),
+    ],
 )
 def test_what_compiling_lacks_is_named(
-    monkeypatch: pytest.MonkeyPatch, triton: object, compiler: str | None, words: str | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    triton: object,
+    compiler: str | None,
+    header: bool,
+    words: str | None,
 ) -> None:
+    if header:
+        (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(compiling.sysconfig, "get_path", lambda kind, scheme: str(tmp_path))
     monkeypatch.setattr(compiling, "find_spec", lambda name: triton)
     monkeypatch.setattr(compiling.shutil, "which", lambda name: compiler)
     missing = compiling.missing_for_compiling()

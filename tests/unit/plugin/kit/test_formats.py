@@ -193,6 +193,32 @@ def test_fp8_lacks_nothing_where_its_package_is_installed(
     assert formats.missing_for_fp8(recipe, compiled=compiled) is None
 
 
+@pytest.mark.parametrize(
+    ("file", "lacks"),
+    [("transformer_engine_torch.cpython-312.so", False), ("transformer_engine/__init__.py", True)],
+)
+def test_transformer_engine_may_be_one_package_if_torchs_part_is_in_it(
+    monkeypatch: pytest.MonkeyPatch, file: str, lacks: bool
+) -> None:
+    only(monkeypatch, set())
+    monkeypatch.setattr(formats, "files", lambda name: [importlib.metadata.PackagePath(file)])
+    reason = formats.missing_for_fp8(formats.TRANSFORMER_ENGINE, compiled=False)
+    assert (reason is not None) == lacks
+
+
+def test_what_torchao_replaces_is_declared_once_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "torchao.float8._inductor_patch"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    assert formats.patches() == []
+    patch = ModuleType(name)
+    patch._PATCHED = True
+    monkeypatch.setitem(sys.modules, name, patch)
+    assert [declared.target.rpartition(".")[2] for declared in formats.patches()] == [
+        "minimum",
+        "maximum",
+    ]
+
+
 def only(monkeypatch: pytest.MonkeyPatch, installed: set[str]) -> None:
     def version(name: str) -> str:
         if name not in installed:
