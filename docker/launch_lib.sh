@@ -77,7 +77,7 @@ common_flags() {
     mkdir -p runs
     flags+=(
         --user "$(id -u):$(id -g)"
-        --mount "type=bind,source=$PWD/runs,target=/work/runs"
+        --mount "type=bind,source=$PWD/runs,target=/bench/runs"
     )
     if [[ $podman == yes ]]; then
         flags+=(--security-opt label=disable) # SELinux would keep it from ./runs and the devices

@@ -286,7 +286,7 @@ def test_the_results_belong_to_the_caller(vendor: str, launch: Callable[..., Lau
     done = launch(vendor, "run")
     runs = done.folder / "runs"
     assert f" --user {UID}:{GID} " in done.flags
-    assert f" --mount type=bind,source={runs},target=/work/runs " in done.flags
+    assert f" --mount type=bind,source={runs},target=/bench/runs " in done.flags
     assert runs.is_dir()
 
 
