@@ -5,19 +5,24 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe.plugin_files import loaded_files
 from llmb.plugin import NativeLibrary
-from llmb.plugin.discovery import normalised, source_root, torch_extensions
+from llmb.plugin.discovery import (
+    applies,
+    normalised,
+    requirements,
+    source_root,
+    torch_extensions,
+    version_of,
+)
 from llmb.records.run_record import ClosedComponent
 
 _MAPS = Path("/proc/self/maps")
 _LIBRARY = re.compile(r"\.(so(\.[0-9]+)*|dylib|pyd|dll)$")
-_REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
-_EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)")
 _EVERY = "*"
 
 
@@ -133,21 +138,12 @@ def _closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
     queue = [(normalised(name), {_EVERY} if extras else set()) for name in names]
     while queue:
         name, asked = queue.pop()
-        if name in found and asked <= found[name]:
+        if version_of(name) is None or (name in found and asked <= found[name]):
             continue
-        try:
-            requires = distribution(name).requires or ()
-        except PackageNotFoundError:
-            continue
-        found[name] = found.get(name, set()) | asked
-        queue += filter(None, (_needed(requirement, found[name]) for requirement in requires))
+        asked = found[name] = found.get(name, set()) | asked
+        queue += [
+            (normalised(needed.name), needed.extras)
+            for needed in requirements(name)
+            if _EVERY in asked or any(applies(needed, extra) for extra in ("", *asked))
+        ]
     return set(found)
-
-
-def _needed(requirement: str, asked: set[str]) -> tuple[str, set[str]] | None:
-    """Return name and extras of ``requirement``; None if it is of an extra nobody ``asked`` for."""
-    match = _REQUIREMENT.match(requirement)
-    extra = _EXTRA.search(requirement)
-    if match is None or (extra and not asked & {_EVERY, extra.group(1)}):
-        return None
-    return normalised(match.group(1)), set(filter(None, re.split(r"[\s,]+", match.group(2) or "")))

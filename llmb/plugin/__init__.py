@@ -12,12 +12,11 @@ from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
 from llmb.plugin.hookspecs import Kind, ParameterView, hookimpl
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
-from llmb.records.run_record import ClosedComponent, DeclaredPatch, StepClock
+from llmb.records.run_record import DeclaredPatch, StepClock
 from llmb.records.system import Device
 
 __all__ = [
     "Backend",
-    "ClosedComponent",
     "DeclaredPatch",
     "Device",
     "DeviceMemory",

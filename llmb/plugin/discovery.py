@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    PackageNotFoundError,
+    distributions,
+    requires,
+    version,
+)
 from importlib.util import find_spec
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
 
 import llmb
 from llmb.config import Frozen, environment
@@ -146,6 +156,32 @@ def _is_wanted(plugin: InstalledPlugin) -> bool:
     if wanted is None or plugin.name in wanted:
         return True
     return normalised(plugin.distribution) in map(normalised, wanted)
+
+
+def version_of(distribution: str) -> str | None:
+    """Return the installed version, None if there is none."""
+    try:
+        return version(distribution)
+    except (PackageNotFoundError, KeyError, TypeError, ValueError):
+        return None
+
+
+def requirements(distribution: str) -> tuple[Requirement, ...]:
+    """Return what an installed distribution requires; nothing if there is none of that name."""
+    try:
+        lines = requires(distribution) or ()
+    except (PackageNotFoundError, ValueError):
+        return ()
+    found = []
+    for line in lines:
+        with suppress(InvalidRequirement):  # of a damaged package
+            found.append(Requirement(line))
+    return tuple(found)
+
+
+def applies(requirement: Requirement, extra: str = "") -> bool:
+    """Tell whether ``requirement`` counts on this machine, asked for ``extra`` or for none."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 
 def normalised(distribution: str) -> str:

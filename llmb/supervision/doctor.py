@@ -114,7 +114,7 @@ def _torch_state(inspector: Child) -> TorchState:
         alone = bare.error is None
         facts = bare.model_copy(update={"error": facts.error})
     return TorchState(
-        installed=packages.version_of("torch"),
+        installed=discovery.version_of("torch"),
         importable_alone=alone,
         extensions=extensions,
         autoload=autoload,
