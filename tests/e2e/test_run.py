@@ -235,7 +235,9 @@ def test_two_repeats_keep_both_raw_timings_and_the_headline_is_one_of_them(
     ]
     first, second = (done.evidence("weights.json", n)["pristine"] for n in (0, 1))
     assert first == second, "both repeats start from the same model"
-    assert repeats[0]["loss_first"] != repeats[1]["loss_first"], "on other tokens"
+    # Not the losses: FP16 has so few values near 10 that two honest ones are often equal.
+    fences = [(done.directory / f"evidence/repeat-{n}/fences.safetensors") for n in (0, 1)]
+    assert fences[0].read_bytes() != fences[1].read_bytes(), "on other tokens"
 
 
 @pytest.fixture(scope="session")
@@ -264,7 +266,7 @@ def test_the_same_seed_gives_the_same_weights_and_losses(
     assert losses[0] == losses[1]
 
 
-def test_without_a_seed_two_runs_have_other_seeds_weights_and_tokens(
+def test_without_a_seed_two_runs_have_other_seeds_and_weights(
     two_repeats: Ended, terminal_run: Ended
 ) -> None:
     one, two = two_repeats, terminal_run
@@ -274,7 +276,6 @@ def test_without_a_seed_two_runs_have_other_seeds_weights_and_tokens(
         for done in (one, two)
     ]
     assert digests[0]["lm_head.weight"] != digests[1]["lm_head.weight"]
-    assert one.record["result"]["loss_last"] != two.record["result"]["loss_last"]
 
 
 # -- the hidden window ------------------------------------------------------------------------
