@@ -1,25 +1,104 @@
-"""The short-lived process that measures what the device attains; no model, no post-processing."""
+"""The short-lived process that measures what is honest on a device: no post-processing, no record.
+
+It holds the plugin's backend and environment, never what the plugin makes of the model. It measures
+what matrix products attain there and, for the audit, what the pristine model computes.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from safetensors.torch import load_file, save
+from torch import Tensor
+
 from llmb import workloads
+from llmb.errors import RunFailedError
 from llmb.measure.ceiling import measure_ceiling
+from llmb.notebook import Announcer
+from llmb.observe.passes import STEP
+from llmb.observe.probes import PROBES
+from llmb.observe.replay import can_replay, replay
+from llmb.observe.retake import BORDERS, Retake, how, how_border
+from llmb.observe.weights_file import file_digest
+from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
+from llmb.records import audited
+from llmb.records.run_record import Ceiling
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Calibration, CalibrationOrder
+from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder
 
 
 def calibrate(channel: Channel) -> None:
-    """Answer one calibration order."""
-    order = channel.expect(CalibrationOrder)
+    """Answer one order."""
+    order = channel.receive()
+    if isinstance(order, CalibrationOrder):
+        channel.send(Calibration(ceiling=ceiling(order)))
+    elif isinstance(order, HonestOrder):
+        be_honest(channel, order)
+        channel.send(Done())
+
+
+def ceiling(order: CalibrationOrder) -> Ceiling:
+    """Return what the device of ``order`` attains."""
     config = order.config
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)
     workload = workloads.find(config.workload, config.shape_overrides)
     tokens = workload.tokens_per_step(config.batch_size)
-    ceiling = measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
-    channel.send(Calibration(ceiling=ceiling))
+    return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
+
+
+def be_honest(channel: Channel, order: HonestOrder) -> None:
+    """Make the worker's passes and audited optimizer steps again, and leave what they show."""
+    config = order.config
+    announce = Announcer(channel, order.evidence_folder)
+    plugin = Plugin(config.plugin)
+    backend = plugin.backend(config)
+    plugin.set_environment(config)
+    set_float32_products(config.precision)  # whatever the plugin's environment says of them
+    shape = workloads.find(config.workload, config.shape_overrides).shape
+    values, steps = audited_steps(order)
+    dtype, fmt = how(config.precision)
+    shown: dict[str, Tensor] = {}
+    with Retake(
+        config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests
+    ) as retake:
+        declared = config.precision.name
+        for name in order.passes:
+            if name == STEP:
+                where = values[f"{order.step}/where"].long()
+                shown[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device)
+            else:
+                found = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
+                shown |= {f"{declared}/{key}": value for key, value in found.items()}
+        for border in BORDERS.get(declared, ()) if order.borders else ():
+            for name in PROBES:
+                its_dtype, its_format = how_border(border)
+                found = retake.sketches(name, its_dtype, config.device, 1, its_format)
+                shown |= {f"{border}/{key}": value for key, value in found.items()}
+    announce.write_bytes(audited.HONEST, save(shown))
+    replayed: dict[str, Tensor] = {}
+    for step in steps.steps:
+        if can_replay(step, values):
+            replayed |= replay(step, values, config.device)
+    backend.synchronize()
+    announce.write_bytes(audited.REPLAY, save(replayed))
+
+
+def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsEvidence]:
+    """Return what the worker read of its audited steps.
+
+    Raises:
+        RunFailedError: a file is not the one the worker wrote.
+    """
+    folder = Path(order.evidence_folder)
+    for name in (audited.STEP_VALUES, audited.STEPS):
+        if file_digest(folder / name) != order.digests[name]:
+            raise RunFailedError(f"{name} is not what the worker wrote: it was altered")
+    values = load_file(folder / audited.STEP_VALUES)
+    steps = audited.StepsEvidence.model_validate_json((folder / audited.STEPS).read_bytes())
+    return values, steps
 
 
 if __name__ == "__main__":

@@ -35,6 +35,17 @@ class Mode(str, Enum):
     TRAIN = "train"
 
 
+class AuditMode(str, Enum):
+    """How closely a run is looked at; what is left out is never passed."""
+
+    #: Every rule.
+    FULL = "full"
+    #: Every blocking rule; no census of types, no borders of narrower formats.
+    QUICK = "quick"
+    #: Nothing beyond what every run records: a debug run.
+    OFF = "off"
+
+
 class Frozen(BaseModel):
     """A value: immutable, and nothing beyond its declared fields."""
 
@@ -110,6 +121,8 @@ class RunRequest(Frozen):
     timed_steps: int = Field(default=OFFICIAL_TIMED_STEPS, ge=1)
     repeats: int = Field(default=1, ge=1)
     shape_overrides: Mapping[ShapeName, int] = {}
+    #: None: full for an official run, quick for a debug run.
+    audit: AuditMode | None = None
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:
@@ -136,6 +149,7 @@ class RunConfig(Frozen):
     timed_steps: int = Field(ge=1)
     repeats: int = Field(ge=1)
     shape_overrides: Mapping[ShapeName, int] = {}
+    audit: AuditMode = AuditMode.FULL
     parallelism: Parallelism = Parallelism()
 
 

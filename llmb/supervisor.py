@@ -19,6 +19,7 @@ from llmb.measure import clock, host
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import Ceiling, Ceilings, RunRecord
+from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision import selection, stations
 from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.negotiation import Negotiated, negotiate
@@ -34,12 +35,22 @@ class Finished:
     path: Path
 
 
-def run(request: RunRequest, output: Path, display: Display) -> Finished:
+def run(
+    request: RunRequest,
+    output: Path,
+    display: Display,
+    commitment: SeedCommitment | None = None,
+) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
+
+    The seed of ``commitment`` is the run's. It stays in this process: a commitment is no part of
+    the request, because requests are sent to probes.
 
     Raises:
         LlmbError: the run cannot be done, or failed; its directory, once made, says why.
     """
+    if commitment is not None:
+        request = request.model_copy(update={"seed": commitment.seed})
     workload = workloads.find(request.workload, request.shape_overrides)
     check_writable(output)
     display.phase("asking the plugins")
@@ -50,7 +61,7 @@ def run(request: RunRequest, output: Path, display: Display) -> Finished:
     label = f"{config.workload}-{config.precision.name}-{config.plugin}"
     directory = RunDirectory(output, created, label)
     try:
-        return _run(request, workload, negotiated, directory, created, display)
+        return _run(request, workload, negotiated, directory, created, display, commitment)
     except KeyboardInterrupt:
         directory.abandon("interrupted by the user")
         raise
@@ -69,6 +80,7 @@ def _run(
     directory: RunDirectory,
     created: datetime,
     display: Display,
+    commitment: SeedCommitment | None,
 ) -> Finished:
     line = Stations(workload, negotiated, directory, display)
     _announce(negotiated, directory, display)
@@ -95,6 +107,7 @@ def _run(
         repeats=repeats,
         load_before=load_before,
         load_after=host.load(),
+        seed_commitment=commitment,
     )
     record = assemble(raw, directory)
     directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")

@@ -6,11 +6,10 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
@@ -20,14 +19,16 @@ from llmb import workloads
 from llmb.config import RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
-from llmb.observe import compilations, model_tree, plugin_files, settings
-from llmb.observe.closed_components import closed_components
+from llmb.notebook import Notebook, Pristine
+from llmb.observe import compilations, probes, settings
+from llmb.observe.canonical import Canonical
+from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
-from llmb.observe.weights import FenceSamples, digests
+from llmb.observe.weights import FenceSamples
+from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
-from llmb.records import evidence
-from llmb.records.canonical import pretty_bytes
+from llmb.records import audited, evidence
 from llmb.reference.data import random_tokens
 from llmb.reference.llama import build_llama
 from llmb.reference.optimizer import build_adamw
@@ -35,13 +36,12 @@ from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, StepDone, train_loop
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
-    EvidenceFile,
+    AuditRequest,
     Fence,
     Message,
     Phase,
     Ready,
     StepOrder,
-    Stop,
     Tick,
     Worked,
     WorkOrder,
@@ -66,67 +66,125 @@ def work(channel: Channel) -> None:
     shape = workloads.find(config.workload, config.shape_overrides).shape
     dtype = getattr(torch, config.precision.stored_dtype)
     model: nn.Module = build_llama(shape, config.seed, dtype, config.device)
-    pristine = notebook.model(model)
+    pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
     model = plugin.post_process_model(model, config)  # permitted point 2
-    notebook.post_processed(pristine, model, plugin)
+    canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
+    notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
     optimizer = build_adamw(model.parameters(), **plugin.optimizer_options(config))
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel)
+    stream = StepStream(channel, Witness(model, optimizer))
     backend.reset_peak_memory()
     channel.send(Phase(name="training"))
     channel.send(Ready())
     batches = Batches(config, shape, backend)
-    for done in train_loop(model, optimizer, stream, batches.make):
+    for done in train_loop(model, optimizer, stream, batches.make, stream.pause):
+        stream.witness.after()
         if done.step.index == 0:
             notebook.program(plugin, [done.loss, *model.parameters()])
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            channel.send(fence(done, plugin, backend, samples, stream.starved))
+            channel.send(fence(done, plugin, backend, samples, stream))
 
-    channel.send(Phase(name="writing evidence"))
-    notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
-    notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
-    notebook.plugin(plugin)
+    backend.step_end()
+    backend.synchronize()
+    if order.collect_evidence:
+        channel.send(Phase(name="writing evidence"))
+        notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
+        notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
+        notebook.plugin(plugin)
+        if order.scratch_folder and batches.latest is not None:
+            channel.send(Phase(name="being audited"))
+            stage = Stage(model, canonical, backend, config, shape)
+            be_audited(notebook, stage, stream, pristine.sizes, batches.latest)
     channel.send(Worked(steps=stream.done))
 
 
 class StepStream:
-    """The steps of the run in the order they were sent, until the supervisor says stop."""
+    """The steps of the run in the order they were sent, until one is asked for as the last."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Read the stream from ``channel``."""
+    def __init__(self, channel: Channel, witness: Witness) -> None:
+        """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
-        self._stop: int | None = None
+        self._request: AuditRequest | None = None
+        self.witness = witness
         #: Steps completed, and steps that had to wait for their order to arrive.
         self.done = 0
         self.starved = 0
+        #: Host time that all pauses took so far, and the longest.
+        self.pause_ns = 0
+        self.longest_pause_ns = 0
+        #: The step in whose pause the stream ended, its loss, and the seed of what follows.
+        self.last: Last | None = None
 
     def __iter__(self) -> Iterator[Step]:
         """Yield each step; asking for the next one says that the last is done."""
         while True:
-            while (message := self._channel.receive(timeout_s=0)) is not None:
-                self._take(message)
-            if self._stop is not None and self.done >= self._stop:
-                return
-            if not self._orders:
+            while not self._orders:
                 self.starved += self.done > 0
                 self._take(self._channel.receive())
-                continue
             order = self._orders.popleft()
             yield Step(order.index, order.seed, order.fence)
             self.done += 1
 
+    def pause(self, step: Step, loss: Tensor) -> bool:
+        """Look for a request to audit ``step``, the same way in every step; True ends the stream.
+
+        Messages are read here and nowhere else, so no code in this process knows of a request
+        before the gradients of its step are there.
+        """
+        begin = clock.now_ns()
+        while (message := self._channel.receive(timeout_s=0)) is not None:
+            self._take(message)
+        request, self._request = self._request, None
+        if request is not None and request.last:
+            self.last = Last(step, loss, request.seed)
+            return True
+        if request is not None:
+            self.witness.before(step, request.seed)
+        took = clock.now_ns() - begin
+        self.pause_ns += took
+        self.longest_pause_ns = max(took, self.longest_pause_ns)
+        return False
+
+    def evidence(self) -> audited.StepsEvidence:
+        """Return what there is to know of the audited steps, and what the pauses cost."""
+        return audited.StepsEvidence(
+            steps=self.witness.steps(),
+            pause_ns=self.pause_ns,
+            longest_pause_ns=self.longest_pause_ns,
+        )
+
     def _take(self, message: Message | None) -> None:
-        if isinstance(message, Stop):
-            self._stop = message.steps
+        if isinstance(message, AuditRequest):
+            self._request = message
         elif isinstance(message, StepOrder):
             self._orders.append(message)
+
+
+@dataclass(frozen=True)
+class Last:
+    """The step in whose pause the stream ended: its gradients are there, its update is not made."""
+
+    step: Step
+    loss: Tensor
+    seed: int
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The model as it was trained, and what it runs on."""
+
+    model: nn.Module
+    canonical: Canonical
+    backend: Backend
+    config: RunConfig
+    shape: LlamaShape
 
 
 class Batches:
@@ -135,17 +193,20 @@ class Batches:
     def __init__(self, config: RunConfig, shape: LlamaShape, backend: Backend) -> None:
         """Make batches for ``config`` at ``shape``."""
         self._config, self._shape, self._backend = config, shape, backend
+        #: The tensor the model was given last.
+        self.latest: Tensor | None = None
 
     def make(self, seed: int) -> Tensor:
         """Begin a step: return its token ids ``[batch, sequence]`` on the device."""
         self._backend.step_begin()
         size, length = self._config.batch_size, self._shape.sequence_length
         ids = random_tokens(seed, size, length, self._shape.vocab_size)
-        return ids.to(self._config.device, non_blocking=True)
+        self.latest = ids.to(self._config.device, non_blocking=True)
+        return self.latest
 
 
 def fence(
-    done: StepDone, plugin: Plugin, backend: Backend, samples: FenceSamples, starved: int
+    done: StepDone, plugin: Plugin, backend: Backend, samples: FenceSamples, stream: StepStream
 ) -> Fence:
     """Wait for the device, read results back, and return what the supervisor stamps.
 
@@ -166,7 +227,9 @@ def fence(
         loss=value,
         bits=bits,
         cpu_s=clock.cpu_s(),
-        starved_steps=starved,
+        starved_steps=stream.starved,
+        audited_steps=stream.witness.read(),
+        pause_ns=stream.pause_ns,
         peak_memory_bytes=backend.memory().peak_bytes,
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
@@ -175,75 +238,45 @@ def fence(
     )
 
 
-class Pristine:
-    """What is remembered of the model before post-processing: text and digests, no tensor."""
+def be_audited(
+    notebook: Notebook, stage: Stage, stream: StepStream, sizes: Mapping[str, int], ids: Tensor
+) -> None:
+    """Leave what calibrator and verifier need: weights, gradients, audited steps, and the probes.
 
-    def __init__(self, model: nn.Module) -> None:
-        """Describe ``model``."""
-        self.tree = model_tree.describe(model)
-        self.digests = digests(model)
-
-
-class Notebook:
-    """The evidence folder: every file is announced with its digest."""
-
-    def __init__(self, channel: Channel, order: WorkOrder) -> None:
-        """Write into the folder of ``order``; a trial that wants no evidence writes none."""
-        self._channel = channel
-        self._folder = Path(order.evidence_folder)
-        self._wanted = order.collect_evidence
-
-    def model(self, model: nn.Module) -> Pristine | None:
-        """Describe the model before post-processing."""
-        return Pristine(model) if self._wanted else None
-
-    def post_processed(self, pristine: Pristine | None, model: nn.Module, plugin: Plugin) -> None:
-        """Write down what post-processing did to ``pristine``."""
-        if pristine is None:
-            return
-        views = plugin.parameter_map(model)
-        processed = digests(model, views)
-        self.write(
-            evidence.MODEL,
-            evidence.ModelEvidence(before=pristine.tree, after=model_tree.describe(model)),
-        )
-        self.write(
-            evidence.WEIGHTS,
-            evidence.WeightsEvidence(
-                pristine=pristine.digests,
-                processed=processed,
-                padding=tuple(sorted({n for view in (views or {}).values() for n in view.padding})),
-            ),
-        )
-
-    def plugin(self, plugin: Plugin) -> None:
-        """Write down which files of the plugin were loaded, and what it declares."""
-        if not self._wanted:
-            return
-        found = evidence.PluginEvidence(
-            files=plugin_files.loaded_sources(plugin.module_name),
-            closed_components=closed_components(
-                plugin.module_name, plugin.distribution, plugin.native_libraries()
-            ),
-            declared_patches=plugin.patches(),
-        )
-        self.write(evidence.PLUGIN, found)
-
-    def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
-        """Write down the program that is about to compute ``tensors``, where the device has one."""
-        if self._wanted and (text := plugin.program(tensors)) is not None:
-            self.write_bytes(evidence.PROGRAM, text.encode(errors="backslashreplace"))
-
-    def write(self, name: str, value: evidence.Evidence) -> None:
-        """Write ``value`` as the JSON file ``name``."""
-        self.write_bytes(name, pretty_bytes(value))
-
-    def write_bytes(self, name: str, data: bytes) -> None:
-        """Write the file ``name`` and announce its digest."""
-        if not self._wanted:
-            return
-        (self._folder / name).write_bytes(data)
-        self._channel.send(EvidenceFile(name=name, sha256=hashlib.sha256(data).hexdigest()))
+    The order matters: the last step's gradients first, and what destroys the weights last.
+    """
+    last, canonical, witness = stream.last, stage.canonical, stream.witness
+    if last is None:
+        return
+    examination = Examination(canonical, stage.shape, last.seed)
+    examination.live(last.loss)
+    notebook.weights(audited.LIVE_WEIGHTS, canonical)
+    if witness.steps():
+        witness.swap()
+        notebook.weights(audited.STEP_WEIGHTS, canonical)
+        witness.swap()
+    witness.release()
+    notebook.write(audited.STEPS, stream.evidence())
+    failure = None
+    if canonical.missing:
+        failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."
+    for name in () if failure else probes.PROBES:
+        examination.probe(name, stage.model, stage.backend, stage.config.precision.dtype, ids)
+    notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
+    probed = audited.ProbedEvidence(
+        seed=last.seed,
+        last_step=last.step.index,
+        token_seed=last.step.seed,
+        passes=tuple(examination.passes),
+        missing=tuple(examination.missing),
+        failure=failure,
+    )
+    notebook.write(audited.PROBED, probed)
+    where = {
+        f"{index}/where": places(canonical, sizes, stored)
+        for index, stored in witness.gradients_seen()
+    }
+    notebook.write_bytes(audited.STEP_VALUES, save(witness.tensors() | where))
 
 
 if __name__ == "__main__":

@@ -347,6 +347,19 @@ def bundle_files(record: RunRecord) -> dict[str, bytes]:
     return with_manifest(run_files(record))
 
 
+def seed_commitment(seed: int = 7, salt: str = "0123456789abcdef" * 2) -> dict[str, Any]:
+    """Return the document of a third party that committed to ``seed``, by default the record's."""
+    digest = hashlib.sha256(f"llmb-seed:{seed}:{salt}".encode()).hexdigest()
+    return {
+        "schema": "llmb.seed-commitment/1",
+        "commitment": digest,
+        "seed": seed,
+        "salt": salt,
+        "committed_by": "A [conference]",
+        "published_at": "https://seeds.example, 2026-11-02",
+    }
+
+
 def edited(record: RunRecord, edit: Callable[[dict[str, Any]], object]) -> RunRecord:
     """Return ``record`` after ``edit`` has changed its JSON data."""
     data = deepcopy(json.loads(pretty_bytes(record)))

@@ -7,7 +7,8 @@ from llmb.records.finding import Finding, Level, Status
 
 #: The constants of ``reference/optimizer.py``, which a judge without torch cannot import;
 #: a test holds the two together.
-EXPECTED = {"lr": 1e-5, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01}
+LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-5, (0.9, 0.999), 1e-6, 0.01
+EXPECTED = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": WEIGHT_DECAY}
 _CLASS = "torch.optim.adamw.AdamW"
 
 

@@ -1,15 +1,21 @@
-"""Rule P2 from the text of a program: the types of its matrix products fit the declared precision.
+"""Rule P2: the types of a step's matrix products fit the declared precision.
 
-Devices that record a step and run it later show the program as HLO: one instruction a line, every
-result and operand with its type, as in ``%d = bf16[8,4]{1,0} dot(bf16[8,2]{1,0} %a, ...)``.
+Two kinds of evidence. Devices that record a step and run it later show the program as HLO: one
+instruction a line, every result and operand with its type, as in ``%d = bf16[8,4]{1,0}
+dot(bf16[8,2]{1,0} %a, ...)``. Elsewhere the worker counts the operators of a step by type.
+
+A rule that flags: types are no proof. A kernel may compute in less than what it is given, and what
+goes past torch's dispatcher shows none. P1 measures bits.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from llmb.config import Precision
+from llmb.records.evidence import OperatorTypes, TypesEvidence, bits_of_numbers
 from llmb.records.finding import Finding, Level, Status
 
 #: A text may be anything a stranger wrote: every part has a longest length, so that the search
@@ -41,6 +47,85 @@ def judge(text: str, precision: Precision, path: str) -> Finding:
         message = f"products of {narrowest}-bit operands in a run declared {precision.name}"
     else:
         status, message = Status.PASS, "no matrix product is narrower than declared"
+    return _finding(status, message, seen, precision, path)
+
+
+def judge_census(seen: TypesEvidence, precision: Precision, path: str) -> Finding:
+    """Return P2 from the operators of one step, which lie at ``path`` in the run directory.
+
+    Flagged: products with an operand narrower than declared, of floating point or of integers of at
+    most 8 bits (scales and other operands may be wider); casts to such types, since a product that
+    is emulated casts and widens again; and such types at an operator of another library, whose name
+    does not tell what it is. Unsigned bytes at the latter are workspaces and random states.
+    """
+    every = (*seen.executed, *seen.compiled)
+    narrow = [entry for entry in every if _is_narrow(entry, precision.bits)]
+    products = sum(entry.calls for entry in every if entry.kind == "product")
+    if narrow:
+        status = Status.FLAG
+        message = f"in a run declared {precision.name}: {_listed(narrow)}"
+    elif not products:
+        status, message = Status.NOT_OBSERVED, "no matrix product was seen"
+    else:
+        status, message = Status.PASS, "no matrix product seen is narrower than declared"
+    remarks = (message, *_remarks(seen, every, precision))
+    return _finding(status, "; ".join(remarks), _summary(seen), precision, path)
+
+
+def _is_narrow(entry: OperatorTypes, bits: int) -> bool:
+    types = {"product": entry.operands, "cast": entry.results}.get(
+        entry.kind,
+        tuple(t for t in (*entry.operands, *entry.results) if not t.startswith("uint")),
+    )
+    # Casts are listed only where they end in 8 bits or fewer; at a foreign operator 16 bits under
+    # FP32 may be anything, a table of positions for one.
+    most = bits if entry.kind == "product" else min(bits, 9)
+    return any((bits_of_numbers(t) or bits) < most for t in types)
+
+
+def _remarks(
+    seen: TypesEvidence, every: Iterable[OperatorTypes], precision: Precision
+) -> Iterable[str]:
+    operands = {t for entry in every if entry.kind == "product" for t in entry.operands}
+    others = {t for t in operands if t != precision.dtype and bits_of_numbers(t) == precision.bits}
+    if others:
+        yield f"operands of {', '.join(sorted(others))} are as wide as {precision.name}"
+    foreign = [entry for entry in every if entry.kind == "foreign"]
+    if foreign:
+        yield f"what operators of other libraries do does not show: {_listed(foreign)}"
+    if seen.obstacle is not None:
+        yield f"what ran outside compiled programs is not known ({seen.obstacle[:300]})"
+    if seen.unread_frames:
+        yield (
+            f"{seen.unread_frames} of {seen.compiled_frames} compiled frames do not show their "
+            "program, only what they ask of torch"
+        )
+    yield "kernels called past torch's dispatcher do not show"
+
+
+def _summary(seen: TypesEvidence) -> str:
+    parts = []
+    if seen.executed:
+        parts.append(f"one step ran {_listed(seen.executed)}")
+    if seen.compiled:
+        parts.append(f"{seen.compiled_frames} compiled frames hold {_listed(seen.compiled)}")
+    return "; ".join(parts)
+
+
+def _listed(entries: Sequence[OperatorTypes]) -> str:
+    counts: Counter[str] = Counter()
+    for entry in entries:
+        name = entry.operator.removeprefix("aten::")
+        types = ", ".join(dict.fromkeys(entry.operands))  # every type once
+        counts[
+            f"{name}({types})" + (f" -> {entry.results[0]}" if entry.kind == "cast" else "")
+        ] += entry.calls
+    listed = ", ".join(f"{count} {text}" for text, count in counts.most_common(_MOST_KINDS))
+    more = len(counts) - _MOST_KINDS
+    return f"{listed}, {more} other kinds" if more > 0 else listed
+
+
+def _finding(status: Status, message: str, seen: str, precision: Precision, path: str) -> Finding:
     return Finding(
         id="P2",
         level=Level.FLAG,

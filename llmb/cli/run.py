@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from llmb.errors import AuditInvalidError, UsageError
+from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
+    from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
 _DEBUG_PRESET: dict[str, int] = {
@@ -68,6 +70,12 @@ _COUNT = click.IntRange(min=1)
     help="Sequences per step [default: 1 on a CPU, auto elsewhere].",
 )
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]")
+@click.option(
+    "--seed-commitment",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="The seed of a third party, who published its hash before; - reads standard input.",
+)
 @click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps.")
 @click.option("--timed-steps", type=_COUNT, default=50, show_default=True, help="50 or more count.")
 @click.option("--repeats", type=_COUNT, default=1, show_default=True, help="Fresh processes.")
@@ -77,6 +85,11 @@ _COUNT = click.IntRange(min=1)
     default=Path("runs"),
     show_default=True,
     help="Where run directories go.",
+)
+@click.option(
+    "--audit",
+    type=click.Choice(["quick", "full", "off"]),
+    help="How closely to look [default: full; quick for a debug run]; off is a debug run.",
 )
 @click.option("--preset", type=click.Choice(["debug"]), help="A tiny run in seconds, not official.")
 @click.option("--sequence-length", type=_COUNT, help="Debug only.")
@@ -104,9 +117,9 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
-    request = _request(ctx, flags)
+    request, commitment = _request(ctx, flags), _commitment(flags)
     with display(quiet=flags["quiet"]) as shown:
-        finished = supervisor.run(request, flags["output_dir"], shown)
+        finished = supervisor.run(request, flags["output_dir"], shown, commitment)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
@@ -127,12 +140,31 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
     same = ["workload", "plugin", "device", "precision", "batch_size", "seed"]
-    same += ["warmup_steps", "timed_steps", "repeats"]
+    same += ["warmup_steps", "timed_steps", "repeats", "audit"]
     return RunRequest(
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         **{name: flags[name] for name in same},
     )
+
+
+def _commitment(flags: dict[str, Any]) -> SeedCommitment | None:
+    from llmb.records import members, seed_commitment
+
+    path = flags["seed_commitment"]
+    if path is None:
+        return None
+    if flags["seed"] is not None:
+        raise UsageError("--seed and --seed-commitment: leave --seed out, the file holds the seed")
+    limit = seed_commitment.MAX_BYTES
+    if str(path) == "-":
+        raw = sys.stdin.buffer.read(limit + 1)
+        return seed_commitment.parse(raw, "standard input")
+    try:
+        raw = members.read_file(path, limit)
+    except BundleRefusedError as error:  # no regular file, or a huge one
+        raise UsageError(f"--seed-commitment: {error}") from None
+    return seed_commitment.parse(raw, str(path))
 
 
 def _texts(value: object) -> list[str]:

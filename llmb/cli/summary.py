@@ -11,6 +11,7 @@ from rich.text import Text
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RunRecord
+from llmb.records.seed_commitment import SeedCommitment
 
 NOT_MEASURED = "not measured"
 
@@ -45,6 +46,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
     yield "precision", f"{record.precision.declared} declared, effective {effective}"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
+    if record.seed_commitment is not None:
+        yield "seed", _seed(record.seed_commitment)
     what = record.system.cpu.model if config.device == "cpu" else device and device.description
     yield "device", f"{config.device}, {what or 'unknown'}, plugin {record.plugin.name}"
     yield "window", _window(record)
@@ -56,6 +59,11 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "energy", f"{energy.tokens_per_joule:.3f} tokens/J" if energy else NOT_MEASURED
     yield "host", _host(record)
     yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
+
+
+def _seed(commitment: SeedCommitment) -> str:
+    where = f" ({commitment.published_at})" if commitment.published_at else ""
+    return f"committed to by {commitment.committed_by}{where}, as {commitment.commitment[:12]}"
 
 
 def _window(record: RunRecord) -> str:

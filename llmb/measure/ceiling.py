@@ -13,7 +13,7 @@ from torch import Tensor
 from llmb.config import Precision, RunConfig
 from llmb.measure import clock
 from llmb.plugin.backend import Backend
-from llmb.records.run_record import Ceiling, GemmCeiling
+from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import Gemm, gemms
 
@@ -23,8 +23,13 @@ _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source an
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
 _EIGHT_BITS = 8
+_SQUARES = (1024, 2048, 4096, 8192)
+_CORE_SQUARE = 512  # a millisecond for a core: ends before the scheduler's next turn
+_SQUARE_SHARES = 4  # of the time, where each of the model's products has one
 
-Products = dict[Direction, Callable[[], Tensor]]
+Product = Callable[[], Tensor]
+Products = dict[Direction, Product]
+Layout = Literal["plain", "packed"]
 
 
 def measure_ceiling(
@@ -33,21 +38,101 @@ def measure_ceiling(
     """Return the ceiling for ``tokens`` rows, spending about ``seconds``.
 
     Every weight product of the model is timed alone, in its three directions, operands warm; the
-    best burst counts. A real step moves more data, so this is a bound from above.
+    best burst counts. A real step moves more data, so this is a bound from above for torch's own
+    products at these shapes. A vendor's library may do better there; what hardly any does better
+    than is the best rate of any product at all, so large square ones are timed as well.
     """
     distinct = gemms(shape)
-    budget_s = seconds / (3 * len(distinct) + 1)
+    budget_s = seconds / (3 * len(distinct) + 1 + _SQUARE_SHARES)
     timed: list[GemmCeiling] = []
     for gemm in distinct:
         timed += _directions(backend, gemm, tokens, config.precision, config.device, budget_s)
+    squares = _squares(backend, config.precision, config.device, _SQUARE_SHARES * budget_s)
     flops = sum(2 * g.m * g.k * g.n * g.count for g in timed)
+    rates = [2 * g.m * g.k * g.n / g.best_s for g in timed]
+    rates += [2 * s.size**3 * s.at_once / s.best_s for s in squares]
     return Ceiling(
         precision=config.precision.name,
         tokens=tokens,
         gemms=tuple(timed),
         flops_per_second=flops / sum(g.best_s * g.count for g in timed),
         memory_bytes_per_second=_bandwidth(backend, config.device, budget_s),
+        squares=squares,
+        best_product_flops_per_second=max(rates),
     )
+
+
+def _squares(
+    backend: Backend, precision: Precision, device: str, budget_s: float
+) -> tuple[SquareProduct, ...]:
+    """Return square products, for ``budget_s`` in all: one core's on a processor."""
+    if torch.device(device).type == "cpu":
+        return _one_core(backend, precision, budget_s)
+    return _whole_device(backend, precision, device, budget_s)
+
+
+def _one_core(backend: Backend, precision: Precision, budget_s: float) -> tuple[SquareProduct, ...]:
+    """Return products of one core alone, to be had once from each thread the processor is given.
+
+    All cores on one product would be the obvious measurement, but a core that another program
+    takes for a moment holds up the rest: beside other work that came out up to seven times too low
+    (docs/adr/0012). One core finds a quiet moment on any host.
+    """
+    threads = torch.get_num_threads()
+    products = _square_products(_CORE_SQUARE, precision, "cpu")
+    torch.set_num_threads(1)
+    try:
+        times = {at: _best_s(backend, p, budget_s / len(products)) for at, p in products.items()}
+    finally:
+        torch.set_num_threads(threads)
+    return tuple(
+        SquareProduct(layout=layout, size=_CORE_SQUARE, at_once=threads, best_s=best_s)
+        for layout, best_s in times.items()
+    )
+
+
+def _whole_device(
+    backend: Backend, precision: Precision, device: str, budget_s: float
+) -> tuple[SquareProduct, ...]:
+    """Return products of rising size, as far as time and memory go."""
+    found: list[SquareProduct] = []
+    for size in _SQUARES:
+        if found:
+            bursts_s = _MIN_BURSTS * found[-1].best_s * (size / found[-1].size) ** 3
+            if bursts_s > budget_s or not _fits(backend, size, precision):
+                break
+        product = _square_products(size, precision, device)["plain"]
+        best_s = _best_s(backend, product, budget_s / len(_SQUARES))
+        found.append(SquareProduct(layout="plain", size=size, at_once=1, best_s=best_s))
+    return tuple(found)
+
+
+def _fits(backend: Backend, size: int, precision: Precision) -> bool:
+    """Tell whether three squares take no more of the device's memory than the copy may."""
+    free = backend.memory().available_bytes
+    needed = 3 * size**2 * getattr(torch, precision.dtype).itemsize
+    return free is None or needed <= free // _COPY_SHARE
+
+
+def _square_products(size: int, precision: Precision, device: str) -> dict[Layout, Product]:
+    """Return a square product in every layout the device has for it.
+
+    ``packed``: on a processor torch multiplies ordinary float32 tensors by one library and tensors
+    in the layout of the other by that, which can be twice as fast (docs/adr/0012).
+    """
+    dtype = getattr(torch, precision.dtype)
+    x, w = (torch.empty(size, size, dtype=dtype, device=device).normal_() for _ in range(2))
+    if precision.bits <= _EIGHT_BITS:
+        return {"plain": _eight_bit_products(x, w, w)["forward"]}
+    found: dict[Layout, Product] = {"plain": _products(x, w, w)["forward"]}
+    if x.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        try:
+            packed = x.to_mkldnn(), w.to_mkldnn()
+            torch.nn.functional.linear(*packed)
+        except RuntimeError:  # that library does not know the format on this processor
+            return found
+        found["packed"] = lambda: torch.nn.functional.linear(*packed)
+    return found
 
 
 def _directions(
@@ -125,10 +210,10 @@ def _bandwidth(backend: Backend, device: str, budget_s: float) -> float:
     return 2 * source.nbytes / best  # one read, one write
 
 
-def _best_s(backend: Backend, operation: Callable[[], Tensor], budget_s: float) -> float:
+def _best_s(backend: Backend, operation: Product, budget_s: float) -> float:
     """Return the shortest time of ``operation`` in seconds, mean of a burst, best of the bursts."""
     deadline = clock.now_ns() + int(budget_s * 1e9)
-    once = min(_burst_s(backend, operation, 1) for _ in range(2))
+    once = _once_s(backend, operation)
     repeats = max(1, math.ceil(_BURST_S / once))
     best, bursts = once, 0
     while bursts < _MIN_BURSTS or clock.now_ns() < deadline:
@@ -137,7 +222,12 @@ def _best_s(backend: Backend, operation: Callable[[], Tensor], budget_s: float) 
     return best
 
 
-def _burst_s(backend: Backend, operation: Callable[[], Tensor], repeats: int) -> float:
+def _once_s(backend: Backend, operation: Product) -> float:
+    """Return the shorter of two runs in seconds: the first compiles and warms up."""
+    return min(_burst_s(backend, operation, 1) for _ in range(2))
+
+
+def _burst_s(backend: Backend, operation: Product, repeats: int) -> float:
     backend.synchronize()
     begin = clock.now_ns()
     for _ in range(repeats):

@@ -1,35 +1,52 @@
 """Which callables of torch, llmb, builtins and the clocks are still the ones they were.
 
-Identity is compared, and of Python functions their code too. Kernels registered over torch's in its
-dispatcher are not seen here.
+Identity is compared, and of Python functions the code, the defaults and the functions they close
+over, too. Kernels registered over torch's in its dispatcher are seen by ``observe.dispatcher``.
 """
 
 from __future__ import annotations
 
 import builtins
+import functools
+import gc
 import sys
-from collections.abc import Iterable
-from types import FunctionType, ModuleType
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
 
-#: Top-level packages whose callables are looked at: what is trained with, and what times it.
-_WATCHED = ("torch", "llmb", "builtins", "time", "random")
+#: Top-level packages whose callables are looked at: what is trained with, what times it, and what
+#: its evidence goes through.
+_WATCHED = frozenset(
+    ("torch", "llmb", "builtins", "time", "random", "math", "hashlib", "socket", "select")
+    + ("safetensors",)
+)
 _OWN = "llmb"
+#: torch itself sets properties of this class as its kinds of compiled artifacts become known.
+_FILLED_IN = ("torch.compiler._cache.CacheInfo",)
+_CACHED = type(functools.lru_cache(lambda: None))
 _METHODS = (staticmethod, classmethod, property)
-_Face = tuple[object, object, object]
+_WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
+_DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
+_Face = tuple[object, ...]
 
 
 class Callables:
-    """A snapshot: name -> the object, its code and defaults, held so that none is reused."""
+    """A snapshot: name -> the object and what makes it up, held so that no identity is reused."""
 
     def __init__(self) -> None:
-        """Take the snapshot (a quarter of a second for 75,000 names)."""
+        """Take the snapshot (a tenth of a second for 90,000 names)."""
         self._faces: dict[str, _Face] = {}
-        self._classes: dict[str, type] = {}
-        self._modules: set[str] = set()
-        for name, module in list(sys.modules.items()):
-            if issubclass(type(module), ModuleType) and name.partition(".")[0] in _WATCHED:
-                self._modules.add(name)
-                self._look(name, module)
+        self._modules: dict[str, ModuleType] = {}
+        #: Where an attribute of a class or of a single object is looked up after the object itself.
+        self._behind: dict[str, tuple[type, ...]] = {}
+        self._seen: set[int] = set()
+        with _no_collection():
+            for name, module in list(sys.modules.items()):
+                if issubclass(type(module), ModuleType) and _is_watched(name):
+                    self._modules[name] = module
+                    self._look(name, module)
+        del self._seen
 
     def replaced(self, later: Callables) -> tuple[str, ...]:
         """Return the names that stand for something else in ``later``, sorted.
@@ -42,62 +59,148 @@ class Callables:
             for name, face in self._faces.items()
             if name in later._faces and not _same(face, later._faces[name])
         }
+        changed |= {
+            name for name, module in self._modules.items() if later._modules.get(name) is not module
+        }
         gone = {
             name
             for name in self._faces
-            if name not in later._faces and self._owner(name) in later._modules
+            if name not in later._faces and later._holds(name.rpartition(".")[0])
         }
         added = (name for name in later._faces if name not in self._faces)
         return tuple(sorted(changed | gone | {name for name in added if self._hides(name)}))
 
-    def _owner(self, name: str) -> str:
-        return name.rpartition(".")[0]
+    def value(self, name: str) -> object:
+        """Return what ``name`` stood for; None if it was not there."""
+        if name in self._faces:
+            return self._faces[name][0]
+        return self._modules.get(name)
+
+    def __iter__(self) -> Iterator[tuple[str, object]]:
+        """Yield every name with what it stood for."""
+        return ((name, face[0]) for name, face in self._faces.items())
+
+    def __len__(self) -> int:
+        return len(self._faces)
+
+    def _holds(self, owner: str) -> bool:
+        return owner in self._modules or owner in self._behind
 
     def _hides(self, name: str) -> bool:
         owner, _, last = name.rpartition(".")
-        kind = self._classes.get(owner)
-        if kind is not None:
-            return any(last in vars(base) for base in kind.__mro__[1:])
-        return owner in self._modules and hasattr(builtins, last)
+        behind = self._behind.get(owner)
+        if behind is not None:
+            return any(last in vars(kind) for kind in behind)
+        # A name that is new among the builtins hides none of them.
+        return owner in self._modules and owner != "builtins" and hasattr(builtins, last)
 
-    def _look(self, module_name: str, module: ModuleType) -> None:
-        own = _is_own(module_name)
+    def _look(self, path: str, module: ModuleType) -> None:
+        constants = path.partition(".")[0] == _OWN
         for name, value in list(vars(module).items()):
             # `type` and not `isinstance`: torch keeps objects that warn when asked for their class.
-            if issubclass(type(value), type):
+            kind = type(value)
+            if issubclass(kind, type):
                 self._look_into(value)
-            if callable(value) or (own and _is_constant(name, value)):
-                self._faces[f"{module_name}.{name}"] = _face(value)
+            elif issubclass(kind, ModuleType):
+                self._faces[f"{path}.{name}"] = (value,)
+            if callable(value) or (constants and not name.startswith("__")):
+                self._faces[f"{path}.{name}"] = _face(value)
+            if _has_parts(kind):
+                self._look_inside(f"{path}.{name}", value, 0)
 
     def _look_into(self, kind: type) -> None:
-        if kind.__module__.partition(".")[0] not in _WATCHED:
-            return
         path = f"{kind.__module__}.{kind.__qualname__}"
-        if path in self._classes:
+        if not _is_watched(kind.__module__) or path in self._behind or path in _FILLED_IN:
             return
-        self._classes[path] = kind
+        self._behind[path] = kind.__mro__[1:]
+        self._faces[f"{path}.__bases__"] = (kind, type(kind), *kind.__bases__)
         for name, value in list(vars(kind).items()):
             if callable(value) or isinstance(value, _METHODS):
                 self._faces[f"{path}.{name}"] = _face(value)
 
+    def _look_inside(self, path: str, holder: object, depth: int) -> None:
+        """Look at the callables an object of torch's or llmb's own has as its attributes."""
+        if id(holder) in self._seen or path in self._modules or path in self._behind:
+            return
+        self._seen.add(id(holder))
+        try:
+            attributes: dict[str, Any] = object.__getattribute__(holder, "__dict__")
+            items = list(attributes.items())
+        except (AttributeError, RuntimeError):  # it has none, or another thread is writing
+            return
+        self._behind[path] = type(holder).__mro__
+        for name, value in items:
+            if callable(value):
+                self._faces[f"{path}.{name}"] = _face(value)
+            if depth < _DEEPEST and _has_parts(type(value)):
+                self._look_inside(f"{path}.{name}", value, depth + 1)
 
-def _is_own(module: str) -> bool:
-    return module.partition(".")[0] == _OWN
+
+def _is_watched(module: object) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in _WATCHED
 
 
-def _is_constant(name: str, value: object) -> bool:
-    return not name.startswith("__") and not isinstance(value, ModuleType)
+def _has_parts(kind: type) -> bool:
+    """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
+    module = kind.__module__
+    return (isinstance(module, str) and module.startswith(("torch.", "llmb."))) or module == "torch"
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    # Two thirds of a snapshot's time would go into collections: nothing made here is garbage.
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def functions(value: object) -> Iterator[FunctionType]:
+    """Yield the Python functions that ``value`` is made of: wrapped, bound and closed over."""
+    waiting, seen = [value], set()
+    while waiting:
+        each = waiting.pop()
+        if not isinstance(each, _WRAPPERS) or id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, FunctionType):
+            yield each
+            waiting += _closed_over(each)
+        elif isinstance(each, property):
+            waiting += (each.fget, each.fset, each.fdel)
+        elif isinstance(each, functools.partial):
+            waiting.append(each.func)
+        else:
+            waiting.append(getattr(each, "__func__", None) or getattr(each, "__wrapped__", None))
+
+
+def _closed_over(function: FunctionType) -> list[object]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            content = cell.cell_contents
+        except ValueError:  # still empty
+            continue
+        if isinstance(content, _WRAPPERS):
+            found.append(content)
+    return found
 
 
 def _face(value: object) -> _Face:
-    inner = getattr(value, "__func__", None) if isinstance(value, _METHODS) else value
-    if isinstance(inner, FunctionType):
-        return value, inner.__code__, inner.__defaults__
-    return value, None, None
+    if isinstance(value, FunctionType) and not value.__closure__ and not value.__kwdefaults__:
+        return value, value.__code__, value.__defaults__  # nearly all of them
+    parts = [value]
+    for function in functions(value):
+        parts += (function, function.__code__, function.__defaults__)
+        parts += (function.__kwdefaults__ or {}).values()
+    return tuple(parts)
 
 
 def _same(one: _Face, other: _Face) -> bool:
-    return all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def below(names: Iterable[str], *packages: str) -> tuple[str, ...]:

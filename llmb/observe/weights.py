@@ -3,44 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor, nn
 
-from llmb.plugin import ParameterView
+from llmb.observe.canonical import Canonical
 from llmb.records.evidence import ParameterDigest
 
 _SAMPLES = 16  # elements of each parameter that a fence reads back
 
 
-def digests(
-    model: nn.Module, views: Mapping[str, ParameterView] | None = None
-) -> tuple[ParameterDigest, ...]:
-    """Return the digest of every parameter, by canonical name where ``views`` give one."""
-    named: list[tuple[str, Tensor, bool]]
-    if views is None:
-        named = [(name, p.detach(), p.requires_grad) for name, p in model.named_parameters()]
-    else:
-        named = [
-            (name, value, True)
-            for name, view in views.items()
-            if (value := view.read("value")) is not None
-        ]
+def digests(model: nn.Module) -> tuple[ParameterDigest, ...]:
+    """Return the digest of every parameter of ``model``, by its own names."""
+    return _digests([(name, p.detach(), p.requires_grad) for name, p in model.named_parameters()])
+
+
+def canonical_digests(canonical: Canonical) -> tuple[ParameterDigest, ...]:
+    """Return the digest of every canonical parameter, wherever it is stored."""
+    return _digests([(n, canonical.value(n), canonical.requires_grad(n)) for n in canonical.names])
+
+
+def _digests(named: Sequence[tuple[str, Tensor, bool]]) -> tuple[ParameterDigest, ...]:
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
         return tuple(pool.map(lambda item: _digest(*item), named))
 
 
 def _digest(name: str, value: Tensor, requires_grad: bool) -> ParameterDigest:
-    data = value.to("cpu").contiguous().flatten().view(torch.uint8).numpy()
     return ParameterDigest(
         name=name,
         shape=tuple(value.shape),
         dtype=str(value.dtype).removeprefix("torch."),
         requires_grad=requires_grad,
-        sha256=hashlib.sha256(data.data).hexdigest(),
+        sha256=sha256_of(value),
     )
+
+
+def sha256_of(value: Tensor) -> str:
+    """Return the sha256 of the bytes of ``value`` in row-major order."""
+    data = value.to("cpu").contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(data.data).hexdigest()
 
 
 class FenceSamples:

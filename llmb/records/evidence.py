@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from llmb.config import Frozen
 from llmb.records.run_record import ClosedComponent, DeclaredPatch, FileDigest
 
 EVIDENCE_FOLDER = "evidence"
 #: File names within ``evidence/repeat-<n>/``.
-OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES, PROGRAM = (
+OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES, PROGRAM, TYPES = (
     "optimizer.json",
     "weights.json",
     "model.json",
@@ -15,6 +20,7 @@ OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES, PROGRAM = (
     "plugin.json",
     "fences.safetensors",
     "program.txt",  # only from devices that record a step and run it later
+    "types.json",
 )
 
 
@@ -75,6 +81,14 @@ class WeightsEvidence(Frozen):
     processed: tuple[ParameterDigest, ...]
     #: Stored parameters that hold padding besides canonical values, as the plugin declares them.
     padding: tuple[str, ...] = ()
+    #: Canonical parameters that were not found; stored ones that hold none and are not declared;
+    #: stored ones that are not trained, declared padding aside.
+    missing: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    #: Elements of all stored and of all canonical parameters found; None in old records.
+    stored_elements: int | None = None
+    canonical_elements: int | None = None
 
 
 class ModelEvidence(Frozen):
@@ -99,4 +113,55 @@ class PluginEvidence(Frozen):
     declared_patches: tuple[DeclaredPatch, ...]
 
 
-Evidence = OptimizerEvidence | WeightsEvidence | ModelEvidence | SettingsEvidence | PluginEvidence
+#: torch's name of a dtype, such as "bfloat16".
+TypeName = Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")]
+
+_NUMBERS = re.compile(r"(?:bfloat|float|q?u?int|bits)([0-9]+)")
+
+
+def bits_of_numbers(dtype: str) -> int | None:
+    """Return how many bits a value of ``dtype`` has, None where the values are no operands.
+
+    Integers of more than 8 bits index and count, booleans mask.
+    """
+    found = _NUMBERS.match(dtype)
+    bits = int(found.group(1)) if found else None
+    return None if bits is None or ("float" not in dtype and bits > 8) else bits
+
+
+class OperatorTypes(Frozen):
+    """An operator, and the types of the tensors it took and gave in so many calls."""
+
+    #: "cast": to a type of 8 bits or fewer; "foreign": of a library that is not torch, so that its
+    #: name does not tell what it does, nor its types what is inside.
+    kind: Literal["product", "cast", "foreign"]
+    operator: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:]{1,100}$")]
+    operands: tuple[TypeName, ...]
+    results: tuple[TypeName, ...]
+    calls: int = Field(ge=1)
+
+
+class TypesEvidence(Frozen):
+    """The types that the operators of a training step have (rule P2)."""
+
+    #: Run by one untimed forward and backward, compiled or not; all threads.
+    executed: tuple[OperatorTypes, ...]
+    #: In the programs that torch.compile made, or took from a cache, in this process.
+    compiled: tuple[OperatorTypes, ...]
+    #: Frames that torch.compile compiled, and those of them whose operators are not known.
+    compiled_frames: int = Field(ge=0)
+    unread_frames: int = Field(ge=0)
+    #: Why ``executed`` is empty; None where the step was watched.
+    obstacle: str | None = None
+    #: Kinds of call beyond those that are listed.
+    omitted: int = Field(default=0, ge=0)
+
+
+Evidence = (
+    OptimizerEvidence
+    | WeightsEvidence
+    | ModelEvidence
+    | SettingsEvidence
+    | PluginEvidence
+    | TypesEvidence
+)

@@ -53,6 +53,17 @@ class RunDirectory:
             folder.mkdir()
         return folder
 
+    @contextmanager
+    def scratch_folder(self, repeat: int) -> Iterator[Path]:
+        """Give a folder for what must not stay: whole weights, for as long as the audit lasts."""
+        folder = self.path / f".scratch-{repeat}"
+        with self._guard(folder):
+            folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def write(self, name: str, data: bytes) -> None:
         """Write the file ``name``, relative to the folder."""
         target = self.path / name

@@ -11,10 +11,14 @@ from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.finding import Audit
+from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import SystemDescription
 
 # Version history of the record, one line per change; old versions load for ever.
 # llmb.run/1  2026-11  first version.
+# llmb.run/1  2026-11  seed_commitment added: optional, absent from records before.
+# llmb.run/1  2026-11  timing.audited_steps, ceilings' squares and best_product_flops_per_second
+#                      added: empty and None in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -140,6 +144,8 @@ class RepeatTiming(Frozen):
     cpu_s: float | None
     #: The plugin's gauges and counters at each fence, empty where it has none.
     telemetry: tuple[dict[str, float], ...] = ()
+    #: Steps that were audited, counted from 0; empty where none was, or none was asked for.
+    audited_steps: tuple[int, ...] = ()
 
 
 class Timing(RepeatTiming):
@@ -214,6 +220,17 @@ class GemmCeiling(Frozen):
     best_s: float
 
 
+class SquareProduct(Frozen):
+    """Best observed time of a product of two square matrices, ``size`` to a side."""
+
+    #: Plain tensors, or the own layout of the second library that torch brings for processors.
+    layout: Literal["plain", "packed"]
+    size: int
+    #: 1, or the threads of a processor of which one alone was timed: each could do the same.
+    at_once: int = Field(ge=1)
+    best_s: float
+
+
 class Ceiling(Frozen):
     """What the device attains on the model's own products, with nothing else going on."""
 
@@ -223,6 +240,10 @@ class Ceiling(Frozen):
     #: FLOPs of all products of a step over the sum of their best times.
     flops_per_second: float
     memory_bytes_per_second: float
+    #: Products at sizes that suit the device, not the model.
+    squares: tuple[SquareProduct, ...] = ()
+    #: Highest rate among all these products: what no run should exceed (rule K1).
+    best_product_flops_per_second: float | None = None
 
 
 class Ceilings(Frozen):
@@ -291,6 +312,8 @@ class RunRecord(Frozen):
     class_: RunClass = Field(alias="class")
     waivers: tuple[str, ...]
     config: RunConfig
+    #: Who committed to ``config.seed`` before the run, None where nobody did.
+    seed_commitment: SeedCommitment | None = None
     workload: WorkloadFacts
     plugin: PluginFacts
     topology: Topology

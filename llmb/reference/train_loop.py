@@ -26,22 +26,31 @@ class StepDone:
     loss: Tensor
 
 
+def _never(step: Step, loss: Tensor) -> bool:
+    return False
+
+
 def train_loop(
     model: nn.Module,
     optimizer: Optimizer,
     steps: Iterable[Step],
     batch: Callable[[int], Tensor],
+    pause: Callable[[Step, Tensor], bool] = _never,
 ) -> Iterator[StepDone]:
     """Train one step per entry of ``steps`` on ``batch(seed)`` and yield after each.
 
-    Nothing is timed, synchronised or read here: whoever drives the iterator does that between
-    steps, the same for a timed step as for any other.
+    ``pause`` is called in every step once its gradients are there: whether a step is looked at, and
+    whether it is the last, is known no earlier. It gets the step and its loss, and ends the loop by
+    returning True. Nothing is timed, synchronised or read here: whoever drives the iterator does
+    that between steps, the same for a timed step as for any other.
     """
     optimizer.zero_grad(set_to_none=True)  # whatever gradients came with the model do not count
     for step in steps:
         ids = batch(step.seed)
         loss = model(ids, labels=ids)
         loss.backward()
+        if pause(step, loss.detach()):
+            return
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         yield StepDone(step, loss.detach())

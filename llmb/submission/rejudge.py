@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from llmb.audit import optimizer, rules, sources, time, types
+from llmb.audit import judgement, rules
+from llmb.audit.judgement import Facts, Judgement, UnreadableError
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
 from llmb.records import evidence
@@ -44,23 +45,32 @@ def plugin_digests(bundle: Bundle) -> tuple[FileDigest, ...]:
     )
 
 
-def judge(bundle: Bundle, record: RunRecord) -> Audit:
-    """Return the audit that the bundle's own evidence supports; all else is ``not_observed``.
+def judge(bundle: Bundle, record: RunRecord) -> Judgement:
+    """Return what the bundle's own evidence supports; all else is ``not_observed``.
 
     Raises:
         BundleRefusedError: evidence is missing, or not what this llmb writes.
     """
-    repeats = record.timing.repeats
-    if not repeats:
+    if not record.timing.repeats:
         raise BundleRefusedError("the record has no repeat to judge")
+    _check_optimizer(bundle, record)
+    # Whether the run's reference was this one is a check of its own (``verify``).
+    pinned = pins.pinned_digests()
+    facts = Facts(
+        precision=record.config.precision,
+        repeats=record.timing.repeats,
+        shown=plugin_digests(bundle),
+        reference=pinned,
+        pinned=pinned,
+    )
     try:
-        t1, t2 = time.judge_clocks(repeats), time.judge_fences(repeats)
+        return judgement.judge(bundle.files.get, facts)
+    except UnreadableError as error:
+        raise BundleRefusedError(str(error)) from None
     except (KeyError, ValueError):
-        raise BundleRefusedError("the fences of the record do not span its window") from None
-    o1 = rules.worst([_judge_optimizer(bundle, record, n) for n in range(len(repeats))])
-    s1 = rules.worst([_judge_sources(bundle, n) for n in range(len(repeats))])
-    p2 = _judge_programs(bundle, record)
-    return rules.complete([*p2, o1, t1, *t2, s1])
+        raise BundleRefusedError(
+            "the fences of the record do not span its window, or evidence is incomplete"
+        ) from None
 
 
 def differences(claimed: Audit, judged: Audit) -> Iterator[str]:
@@ -94,28 +104,9 @@ def _statuses(findings: Sequence[Finding]) -> str:
     return " and ".join(parts) if parts else "missing"
 
 
-def _judge_optimizer(bundle: Bundle, record: RunRecord, n: int) -> Finding:
-    path = evidence.path(n, evidence.OPTIMIZER)
-    seen = load(bundle, n, evidence.OPTIMIZER, evidence.OptimizerEvidence)
-    repeat = record.timing.repeats[n]
-    if seen.steps_expected < repeat.warmup_steps + repeat.timed_steps:
-        raise BundleRefusedError(f"{path!r} is of fewer steps than the window has")
-    return optimizer.judge(seen, path)
-
-
-def _judge_programs(bundle: Bundle, record: RunRecord) -> list[Finding]:
-    paths = [evidence.path(n, evidence.PROGRAM) for n in range(len(record.timing.repeats))]
-    if any(path not in bundle.files for path in paths):
-        return []
-    found = []
-    for path in paths:
-        text = bundle.files[path].decode(errors="replace")
-        found.append(types.judge(text, record.config.precision, path))
-    return [rules.worst(found)]
-
-
-def _judge_sources(bundle: Bundle, n: int) -> Finding:
-    seen = load(bundle, n, evidence.PLUGIN, evidence.PluginEvidence)
-    # Whether the run's reference was this one is a check of its own (``verify``).
-    pinned = pins.pinned_digests()
-    return sources.judge(seen.files, plugin_digests(bundle), pinned, pinned)
+def _check_optimizer(bundle: Bundle, record: RunRecord) -> None:
+    for n, repeat in enumerate(record.timing.repeats):
+        seen = load(bundle, n, evidence.OPTIMIZER, evidence.OptimizerEvidence)
+        if seen.steps_expected < repeat.warmup_steps + repeat.timed_steps:
+            path = evidence.path(n, evidence.OPTIMIZER)
+            raise BundleRefusedError(f"{path!r} is of fewer steps than the window has")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from llmb.records import diff, evidence, run_directory
 from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
 from llmb.records.finding import Status
 from llmb.records.run_record import PrecisionBits, RunRecord
+from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
 from llmb.submission import layout, rejudge
@@ -78,6 +80,8 @@ def verify_bundle(bundle: Bundle) -> Verification:
         Check("schema", True, f"{record.schema_}, written by llmb {record.llmb_version}"),
     ]
     checks += [_run(name, faults, bundle, record) for name, faults in _CHECKS.items()]
+    if record.seed_commitment is not None:
+        checks.append(_seed(record, record.seed_commitment))
     signatures = sum(name.startswith(SIGNATURES) for name in bundle.files)
     if signatures:
         message = f"{signatures} files under {SIGNATURES}: this version of llmb checks none"
@@ -94,6 +98,20 @@ def _run(name: str, faults: _Faults, bundle: Bundle, record: RunRecord) -> Check
     return Check(
         name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
     )
+
+
+def _seed(record: RunRecord, said: SeedCommitment) -> Check:
+    """Check what is committed to; who did so, and when, only the publication itself can tell."""
+    # By the documented formula, not the code that accepted the commitment before the run.
+    given = hashlib.sha256(b"llmb-seed:%d:%b" % (said.seed, said.salt.encode())).hexdigest()
+    found = []
+    if given != said.commitment:
+        found.append(f"seed and salt give {given}, the commitment is {said.commitment}")
+    if said.seed != record.config.seed:
+        found.append(f"committed to was seed {said.seed}, the run's is {record.config.seed}")
+    where = f" ({said.published_at})" if said.published_at else ""
+    holds = f"{said.commitment} holds; compare it with what {said.committed_by!r} published{where}"
+    return Check("seed commitment", not found, "; ".join(found) or holds)
 
 
 def _recomputation(bundle: Bundle, record: RunRecord) -> Iterator[str]:
@@ -129,7 +147,7 @@ def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     if record.rules_version != record.audit.rules_version:
         yield "record and audit are of different rules"
-    yield from rejudge.differences(record.audit, rejudge.judge(bundle, record))
+    yield from rejudge.differences(record.audit, rejudge.judge(bundle, record).audit)
     if record.audit.reproductions:
         yield "it claims reproductions, which this version of llmb cannot check"
 

@@ -13,19 +13,15 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from llmb import __version__
-from llmb.audit import optimizer as rule_o1
-from llmb.audit import sources as rule_s1
-from llmb.audit import time as rules_t
-from llmb.audit import types as rule_p2
-from llmb.audit.rules import RULES_VERSION, complete, worst
-from llmb.config import OFFICIAL_TIMED_STEPS, Frozen, RunConfig
+from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import OFFICIAL_TIMED_STEPS, AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, summary
 from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
-from llmb.records.finding import Audit
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
     Ceilings,
@@ -40,8 +36,10 @@ from llmb.records.run_record import (
     Topology,
     WorkloadFacts,
 )
+from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import HostLoad
 from llmb.reference import pins
+from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload, find
@@ -49,6 +47,19 @@ from llmb.workloads.arithmetic import flops_per_token, parameter_count
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One fresh worker's timed window, and what the audit's processes have shown of it."""
+
+    streamed: Streamed
+    examined: Examined
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Every evidence file of the repeat with the digest its writer announced."""
+        return {**self.streamed.evidence, **self.examined.evidence}
 
 
 @dataclass(frozen=True)
@@ -62,9 +73,10 @@ class Raw:
     negotiated: Negotiated
     search: SearchLog | None
     ceilings: Ceilings | None
-    repeats: tuple[Streamed, ...]
+    repeats: tuple[Repeat, ...]
     load_before: HostLoad
     load_after: HostLoad
+    seed_commitment: SeedCommitment | None = None
 
 
 def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
@@ -74,10 +86,11 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         RunFailedError: evidence is missing or is not what the worker announced.
     """
     _check_evidence(raw, directory)
-    timing = summary.timing_of([r.timing for r in raw.repeats], _facts(raw).tokens_per_step)
+    timings = [repeat.streamed.timing for repeat in raw.repeats]
+    timing = summary.timing_of(timings, _facts(raw).tokens_per_step)
     plugin, shown = _plugin_facts(raw, directory)
-    audit = _audit(raw, directory, shown)
-    record = _record(raw, directory, timing, plugin, audit)
+    judged = _judge(raw, directory, shown)
+    record = _record(raw, directory, timing, plugin, judged)
     directory.write(run_directory.AUDIT, pretty_bytes(record.audit))
     directory.write(run_directory.SYSTEM, pretty_bytes(record.system))
     return record
@@ -93,18 +106,21 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
     ]
     if config.timed_steps < OFFICIAL_TIMED_STEPS:
         found.append(f"--timed-steps {config.timed_steps} (official: {OFFICIAL_TIMED_STEPS})")
+    if config.audit is AuditMode.OFF:
+        found.append("--audit off")
     return tuple(found)
 
 
 def _record(
-    raw: Raw, directory: RunDirectory, timing: Timing, plugin: PluginFacts, audit: Audit
+    raw: Raw, directory: RunDirectory, timing: Timing, plugin: PluginFacts, judged: Judgement
 ) -> RunRecord:
     config, offer, terms = raw.config, raw.negotiated.offer, raw.negotiated.terms
     workload = _facts(raw)
     world_size = config.parallelism.world_size
-    meter = raw.repeats[timing.headline_repeat].meter
+    meter = raw.repeats[timing.headline_repeat].streamed.meter
     result = summary.result_of(timing, workload, world_size, raw.ceilings, terms.peak, meter)
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
+    warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
     return RunRecord(
         run_id=raw.run_id,
         created_utc=raw.created.isoformat().replace("+00:00", "Z"),
@@ -114,6 +130,7 @@ def _record(
         class_="debug" if waivers(config) else "official",
         waivers=waivers(config),
         config=config,
+        seed_commitment=raw.seed_commitment,
         workload=workload,
         plugin=plugin,
         topology=_topology(config, timing),
@@ -126,14 +143,17 @@ def _record(
             after=raw.load_after,
         ),
         precision=PrecisionFacts(
-            declared=config.precision.name, effective=None, how="not observed"
+            declared=config.precision.name,
+            effective=judged.effective,
+            bits=judged.bits,
+            how="measured" if judged.precision_observed else "not observed",
         ),
         timing=timing,
         ceilings=raw.ceilings,
         batch_size_search=raw.search,
         result=result,
         warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
-        audit=audit,
+        audit=judged.audit,
         diff=_diff(raw, directory),
     )
 
@@ -169,7 +189,7 @@ def _topology(config: RunConfig, timing: Timing) -> Topology:
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
     for n, repeat in enumerate(raw.repeats):
-        for name, announced in repeat.evidence.items():
+        for name, announced in repeat.files.items():
             path = evidence.path(n, name)
             data = _read(directory.path / path)
             if hashlib.sha256(data).hexdigest() != announced:
@@ -194,7 +214,10 @@ def _read(path: Path) -> bytes:
 def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple[FileDigest, ...]]:
     """Copy the plugin's sources into the run directory and describe them."""
     config, offer = raw.config, raw.negotiated.offer
-    found = _load(directory, 0, evidence.PLUGIN, evidence.PluginEvidence)
+    if evidence.PLUGIN in raw.repeats[0].files:
+        found = _load(directory, 0, evidence.PLUGIN, evidence.PluginEvidence)
+    else:  # the worker died while being audited
+        found = evidence.PluginEvidence(files=(), closed_components=(), declared_patches=())
     root = discovery.source_root(discovery.find(config.plugin).module).folder
     shown = []
     for file in found.files:
@@ -218,42 +241,25 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple
     return facts, tuple(shown)
 
 
-def _audit(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Audit:
-    timings = [repeat.timing for repeat in raw.repeats]
-    count = range(len(raw.repeats))
-    optimizers = [
-        rule_o1.judge(
-            _load(directory, n, evidence.OPTIMIZER, evidence.OptimizerEvidence),
-            evidence.path(n, evidence.OPTIMIZER),
-        )
-        for n in count
-    ]
-    loaded = [_load(directory, n, evidence.PLUGIN, evidence.PluginEvidence).files for n in count]
-    shown_and_pinned = [
-        rule_s1.judge(files, shown, pins.actual_digests(), pins.pinned_digests())
-        for files in loaded
-    ]
-    programs = [
-        rule_p2.judge(text, raw.config.precision, evidence.path(n, evidence.PROGRAM))
-        for n in count
-        if (text := _program(raw, directory, n)) is not None
-    ]
-    return complete(
-        [
-            *([worst(programs)] if len(programs) == len(timings) else []),
-            worst(optimizers),
-            rules_t.judge_clocks(timings),
-            *rules_t.judge_fences(timings),
-            worst(shown_and_pinned),
-        ]
+def _judge(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Judgement:
+    announced = {
+        evidence.path(n, name) for n, repeat in enumerate(raw.repeats) for name in repeat.files
+    }
+    facts = Facts(
+        precision=raw.config.precision,
+        repeats=[repeat.streamed.timing for repeat in raw.repeats],
+        shown=shown,
+        reference=pins.actual_digests(),
+        pinned=pins.pinned_digests(),
     )
 
+    def file(path: str) -> bytes | None:
+        return _read(directory.path / path) if path in announced else None
 
-def _program(raw: Raw, directory: RunDirectory, repeat: int) -> str | None:
-    """Return the program that a repeat's device ran, None where it has none."""
-    if evidence.PROGRAM not in raw.repeats[repeat].evidence:
-        return None
-    return _read(directory.path / evidence.path(repeat, evidence.PROGRAM)).decode(errors="replace")
+    try:
+        return judge(file, facts)
+    except UnreadableError as error:
+        raise RunFailedError(str(error)) from error
 
 
 def _diff(raw: Raw, directory: RunDirectory) -> Diff:

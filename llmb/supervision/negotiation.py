@@ -79,7 +79,8 @@ class Probes:
 
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
         """Prepare probes of ``plugins`` for ``request``."""
-        self._plugins, self._request = plugins, request
+        # A seed that was asked for is the run's own, and a plugin's hooks run in the probe.
+        self._plugins, self._request = plugins, request.model_copy(update={"seed": None})
         self._stack = ExitStack()
         self._children: dict[str, Child] = {}
         self._outputs: dict[str, IO[bytes]] = {}

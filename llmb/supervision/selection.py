@@ -6,7 +6,17 @@ import secrets
 from collections.abc import Sequence
 from typing import Literal
 
-from llmb.config import BF16, FP16, FP32, TF32, Precision, RunConfig, RunRequest
+from llmb.config import (
+    BF16,
+    FP16,
+    FP32,
+    OFFICIAL_TIMED_STEPS,
+    TF32,
+    AuditMode,
+    Precision,
+    RunConfig,
+    RunRequest,
+)
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
@@ -89,7 +99,13 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         timed_steps=request.timed_steps,
         repeats=request.repeats,
         shape_overrides=request.shape_overrides,
+        audit=request.audit or _usual_audit(request),
     )
+
+
+def _usual_audit(request: RunRequest) -> AuditMode:
+    debug = request.shape_overrides or request.timed_steps < OFFICIAL_TIMED_STEPS
+    return AuditMode.QUICK if debug else AuditMode.FULL
 
 
 def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
@@ -99,9 +115,11 @@ def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
 
 def needed_bytes(workload: Workload, precision: Precision, batch_size: int) -> int:
     """Return what a worker needs in bytes, with slack."""
-    state = 4 * precision.bytes_per_value * parameter_count(workload.shape)
+    weights = precision.bytes_per_value * parameter_count(workload.shape)
+    state = 4 * weights  # weights, gradients and two moments
     activations = training_bytes(workload.shape, precision, batch_size) - state
-    return state + int(activations * _ACTIVATION_SLACK) + _PROCESS_BYTES
+    # Every worker sets the memory for one copy of the weights aside (rule G1).
+    return state + weights + int(activations * _ACTIVATION_SLACK) + _PROCESS_BYTES
 
 
 def check_memory(offer: Offer, workload: Workload, precision: Precision, batch_size: int) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import RunConfig
+from llmb.config import AuditMode, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
 from llmb.supervision import batch_search, selection
-from llmb.supervision.assembly import waivers
+from llmb.supervision.assembly import Repeat, waivers
+from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
 from llmb.wire.channel import Child
@@ -88,12 +91,26 @@ class Stations:
             self._directory.log(f"the ceiling was not measured: {error}")
             return None
 
-    def repeat(self, config: RunConfig, number: int) -> Streamed:
-        """Return one timed window, from a fresh worker."""
+    def repeat(self, config: RunConfig, number: int) -> Repeat:
+        """Return one timed window, from a fresh worker, and what the audit saw of it."""
         of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
         self.say(f"starting worker{of}")
-        evidence = self._directory.evidence_folder(number)
-        return self._work(config, plan_window(config, number), number, f"timing{of}", evidence)
+        folders = Folders(self._directory.evidence_folder(number), None)
+        if config.audit is AuditMode.OFF:
+            window = replace(plan_window(config, secrets.randbits(63)), audits=())
+            streamed = self._work(config, window, number, f"timing{of}", folders)
+            return Repeat(streamed, Examined({}, ("the audit was switched off: --audit off",)))
+        with self._directory.scratch_folder(number) as scratch:
+            folders = Folders(folders.evidence, scratch)
+            window = plan_window(config, secrets.randbits(63))
+            streamed = self._work(config, window, number, f"timing{of}", folders)
+            examiner = Examiner(
+                self._negotiated, config, folders, self._directory.child_log, self.say
+            )
+            examined = examiner.examine(streamed)
+        for failure in examined.failures:
+            self._directory.log(failure)
+        return Repeat(streamed, examined)
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:
         """Return the log of the search for the best batch size."""
@@ -113,7 +130,8 @@ class Stations:
         self.say(f"trying batch size {size}")
         try:
             # A stream of its own number: the run's own tokens stay unknown to its trials.
-            streamed = self._work(config, plan_trial(config), -size, f"batch size {size}", None)
+            window = plan_trial(config)
+            streamed = self._work(config, window, -size, f"batch size {size}", None)
         except NotEnoughMemoryError as error:
             self._directory.log(f"batch size {size}: {error}")
             return _no_memory(size, "out_of_memory", error)
@@ -126,7 +144,7 @@ class Stations:
         )
 
     def _work(
-        self, config: RunConfig, window: Window, number: int, label: str, evidence: Path | None
+        self, config: RunConfig, window: Window, number: int, label: str, folders: Folders | None
     ) -> Streamed:
         tokens = self._workload.tokens_per_step(config.batch_size)
         with (
@@ -136,18 +154,24 @@ class Stations:
             child.send(
                 WorkOrder(
                     config=for_children(config),
-                    evidence_folder=str(evidence.resolve()) if evidence else "",
-                    collect_evidence=evidence is not None,
+                    evidence_folder=_text(folders.evidence if folders else None),
+                    scratch_folder=_text(folders.scratch if folders else None),
+                    collect_evidence=folders is not None,
                 )
             )
             self._display.stream(window.end, tokens, label)
             clock_kind = self._negotiated.offer.step_clock
-            return drive(child, config, window, number, clock_kind, self._display.message)
+            secret = secrets.randbits(63)
+            return drive(child, config, window, number, secret, clock_kind, self._display.message)
 
     def say(self, phase: str) -> None:
         """Show and log that ``phase`` has begun."""
         self._display.phase(phase)
         self._directory.log(f"{clock.utc_now().isoformat()} {phase}")
+
+
+def _text(folder: Path | None) -> str:
+    return str(folder.resolve()) if folder else ""
 
 
 def calibrate(negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes]) -> Ceiling:

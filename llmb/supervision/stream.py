@@ -15,17 +15,29 @@ from dataclasses import dataclass, field
 
 from llmb.audit.time import FENCE_EVERY
 from llmb.config import RunConfig
-from llmb.errors import RunFailedError
+from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.wire.channel import Child
-from llmb.wire.messages import EvidenceFile, Fence, Phase, Ready, StepOrder, Stop, Tick, Worked
+from llmb.wire.messages import (
+    AuditRequest,
+    EvidenceFile,
+    Fence,
+    Message,
+    Phase,
+    Ready,
+    StepOrder,
+    Tick,
+    Worked,
+)
 
 #: How far the orders run ahead of the last step reported done. As fences come at regular steps,
 #: looking ahead tells the worker nothing; only the end of the stream must not be seen early.
 LOOKAHEAD = 16
 _MOST_TAIL_STEPS = 4
+#: Steps inside the window whose gradients, optimizer step and weights are looked at.
+_AUDITS = 2
 _IDLE_S = 0.25  # how often the display may redraw while a step is running
 
 
@@ -43,6 +55,8 @@ class Window:
     start: int
     stop: int
     end: int
+    #: Steps in whose midst a request to audit is sent; none for a trial.
+    audits: tuple[int, ...] = ()
 
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
@@ -60,12 +74,20 @@ class Window:
         return self.first_fence + FENCE_EVERY
 
 
-def plan_window(config: RunConfig, repeat: int) -> Window:
-    """Draw the window of one repeat from the seed, which children are not told."""
-    draw = random.Random(derive(config.seed, "window", repeat))
+def plan_window(config: RunConfig, secret: int) -> Window:
+    """Draw the window of one repeat, and the steps that are audited, from ``secret``.
+
+    Not from the seed of the run: who started it knows that one.
+    """
+    draw = random.Random(derive(secret, "window"))
     start = config.warmup_steps + FENCE_EVERY * draw.randrange(2)
     stop = start + config.timed_steps
-    return Window(config.warmup_steps, start, stop, stop + draw.randint(1, _MOST_TAIL_STEPS))
+    end = stop + draw.randint(1, _MOST_TAIL_STEPS)
+    # One in the warm-up, so that a device that compiles has met an audited step; and not the last
+    # of the window, for what is asked for late is seen in the step after.
+    inside = range(start, stop - 1)
+    audits = {start - 1, *draw.sample(inside, min(_AUDITS, len(inside)))}
+    return Window(config.warmup_steps, start, stop, end, tuple(sorted(audits)))
 
 
 def plan_trial(config: RunConfig) -> Window:
@@ -81,6 +103,10 @@ class Streamed:
     timing: RepeatTiming
     meter: EnergyMeter | None
     evidence: dict[str, str]
+    #: Whole weights in the scratch folder, for the audit: file name -> sha256.
+    scratch: dict[str, str]
+    #: What ended the worker after its window was complete, None if nothing did.
+    failure: LlmbError | None = None
 
 
 class Patience:
@@ -124,6 +150,48 @@ class _Log:
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
+    scratch: dict[str, str] = field(default_factory=dict)
+
+
+class Requests:
+    """Sends each request to audit at a random moment within its step, and the last after STOP."""
+
+    def __init__(self, child: Child, window: Window, secret: int) -> None:
+        """Plan the requests of one stream; their moments and seeds follow from ``secret``."""
+        self._child, self._window = child, window
+        self._seed = derive(secret, "audit")
+        self._draw = random.Random(derive(self._seed, "moments"))
+        self._waiting = list(window.audits)
+        self._due_ns: int | None = None
+        self._stopped = self._last = False
+
+    def begun(self, done: int, step_ns: int) -> None:
+        """Note that a step begins after ``done`` others, which took about ``step_ns`` each."""
+        if self._waiting and done >= self._waiting[0]:
+            # In the warm-up at once: whatever an audited step compiles must not meet the window.
+            later = step_ns if done >= self._window.start else 0
+            self._waiting.pop(0)
+            self._due_ns = clock.now_ns() + int(self._draw.random() * later)
+        elif self._stopped and not self._last and done >= self._window.end:
+            self._last = True
+            self._due_ns = clock.now_ns() + int(self._draw.random() * step_ns)
+
+    def stopped(self) -> None:
+        """Note that the window is complete."""
+        self._stopped = True
+
+    def wait_s(self) -> float:
+        """Return how long the supervisor may listen before it has something to send."""
+        if self._due_ns is None:
+            return _IDLE_S
+        return min(_IDLE_S, max(0.0, (self._due_ns - clock.now_ns()) / 1e9))
+
+    def send(self) -> None:
+        """Send what is due."""
+        if self._due_ns is not None and clock.now_ns() >= self._due_ns:
+            self._due_ns = None
+            seed = derive(self._seed, "request", len(self._waiting), self._last)
+            self._child.send(AuditRequest(seed=seed, last=self._last))
 
 
 def drive(
@@ -131,6 +199,7 @@ def drive(
     config: RunConfig,
     window: Window,
     repeat: int,
+    secret: int,
     step_clock: StepClock,
     display: Callable[[Phase | Tick | Fence | None], None],
 ) -> Streamed:
@@ -140,36 +209,86 @@ def drive(
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _Log()
-    sent = 0
+    requests = Requests(child, window, secret)
+    listener = _Listener(child, config, window, repeat, log, requests)
     patience = Patience()
     while True:
-        message = child.receive(_IDLE_S)
-        patience.heard(message)
-        if isinstance(message, Ready):
-            if sent:
-                raise RunFailedError("the worker said twice that it is ready")
-            sent = _send_ahead(child, config, window, repeat, sent=0, done=0)
-        elif isinstance(message, Fence):
-            due = message.steps == len(log.steps) and window.is_fence(message.steps)
-            if not due or (log.fences and log.fences[-1].steps >= message.steps):
-                raise RunFailedError(f"the worker reported a fence after {message.steps} steps")
-            log.stamps.append(child.received_ns)
-            log.fences.append(message)
-            if message.steps == window.stop:
-                child.send(Stop(steps=window.end))
-        elif isinstance(message, Tick):
-            if message.index != len(log.steps) or message.index >= sent:
-                raise RunFailedError(f"the worker reported step {message.index} out of turn")
-            log.steps.append(message.ns)
-            sent = _send_ahead(child, config, window, repeat, sent=sent, done=message.index + 1)
-        elif isinstance(message, EvidenceFile):
-            log.evidence[message.name] = message.sha256
-        elif isinstance(message, Worked):
+        requests.send()
+        try:
+            message = child.receive(requests.wait_s())
+            patience.heard(message)
+        except LlmbError as error:
+            if not listener.complete:
+                raise
+            # The window is complete and its stamps are here: they are worth keeping.
+            return _streamed(log, window, step_clock, error)
+        if isinstance(message, Worked):
             return _streamed(log, window, step_clock)
+        listener.take(message)
+        if message is None or isinstance(message, (Phase, Tick, Fence)):
+            display(message)
+
+
+class _Listener:
+    """Takes what a worker says in its stream, and holds it to the plan."""
+
+    def __init__(
+        self,
+        child: Child,
+        config: RunConfig,
+        window: Window,
+        repeat: int,
+        log: _Log,
+        requests: Requests,
+    ) -> None:
+        self._child, self._config, self._window, self._repeat = child, config, window, repeat
+        self._log = log
+        self._sent = 0
+        self._ticked_ns = clock.now_ns()
+        self._requests = requests
+        self.complete = False
+
+    def take(self, message: Message | None) -> None:
+        if isinstance(message, Ready):
+            if self._sent:
+                raise RunFailedError("the worker said twice that it is ready")
+            self._begin(0)
+            self._requests.begun(0, 0)
+        elif isinstance(message, Fence):
+            self._fence(message)
+        elif isinstance(message, Tick):
+            self._tick(message)
+        elif isinstance(message, EvidenceFile):
+            files = self._log.scratch if message.scratch else self._log.evidence
+            files[message.name] = message.sha256
         elif not (message is None or isinstance(message, Phase)):
             raise RunFailedError(f"the worker said {message.kind!r} in the middle of the stream")
-        if not isinstance(message, (EvidenceFile, Ready)):
-            display(message)
+
+    def _fence(self, fence: Fence) -> None:
+        log = self._log
+        due = fence.steps == len(log.steps) and self._window.is_fence(fence.steps)
+        if not due or (log.fences and log.fences[-1].steps >= fence.steps):
+            raise RunFailedError(f"the worker reported a fence after {fence.steps} steps")
+        log.stamps.append(self._child.received_ns)
+        log.fences.append(fence)
+        if fence.steps == self._window.stop:
+            self.complete = True
+            self._requests.stopped()
+            if self._window.end == self._window.stop:
+                self._requests.begun(fence.steps, 0)
+
+    def _tick(self, tick: Tick) -> None:
+        if tick.index != len(self._log.steps) or tick.index >= self._sent:
+            raise RunFailedError(f"the worker reported step {tick.index} out of turn")
+        self._log.steps.append(tick.ns)
+        now = clock.now_ns()
+        self._begin(tick.index + 1)
+        self._requests.begun(tick.index + 1, now - self._ticked_ns)
+        self._ticked_ns = now
+
+    def _begin(self, done: int) -> None:
+        config, window, repeat = self._config, self._window, self._repeat
+        self._sent = _send_ahead(self._child, config, window, repeat, sent=self._sent, done=done)
 
 
 def _send_ahead(
@@ -182,7 +301,9 @@ def _send_ahead(
     return sent
 
 
-def _streamed(log: _Log, window: Window, step_clock: StepClock) -> Streamed:
+def _streamed(
+    log: _Log, window: Window, step_clock: StepClock, failure: LlmbError | None = None
+) -> Streamed:
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
     if window.start not in by_step or window.stop not in by_step:
         raise RunFailedError("the worker ended its stream before the timed window was complete")
@@ -210,8 +331,9 @@ def _streamed(log: _Log, window: Window, step_clock: StepClock) -> Streamed:
         energy_stop_j=stop.energy_j,
         cpu_s=stop.cpu_s - start.cpu_s,
         telemetry=tuple(telemetry) if any(telemetry) else (),
+        audited_steps=stop.audited_steps,
     )
     meter = None
     if stop.energy_source is not None and stop.energy_scope is not None:
         meter = EnergyMeter(stop.energy_source, stop.energy_scope)
-    return Streamed(timing, meter, log.evidence)
+    return Streamed(timing, meter, log.evidence, log.scratch, failure)

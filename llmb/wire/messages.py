@@ -138,6 +138,8 @@ class WorkOrder(Frozen):
     evidence_folder: str
     #: Digests and module trees are wanted; a trial of the batch-size search needs none.
     collect_evidence: bool
+    #: Where whole weights go, for as long as the audit lasts; empty where none are wanted.
+    scratch_folder: str = ""
 
 
 class Ready(Frozen):
@@ -155,11 +157,13 @@ class StepOrder(Frozen):
     fence: bool
 
 
-class Stop(Frozen):
-    """End the stream once ``steps`` steps have been done in all."""
+class AuditRequest(Frozen):
+    """Look at the step in whose pause this arrives; with ``last`` the stream ends there."""
 
-    kind: Literal["stop"] = "stop"
-    steps: int
+    kind: Literal["audit"] = "audit"
+    #: Which elements are looked at follows from it, and the tokens of the probes after the last.
+    seed: int
+    last: bool
 
 
 class Phase(Frozen):
@@ -188,6 +192,9 @@ class Fence(Frozen):
     bits: str
     cpu_s: float
     starved_steps: int
+    #: Numbers of the steps looked at so far, and nanoseconds spent in pauses so far.
+    audited_steps: tuple[int, ...] = ()
+    pause_ns: int = 0
     peak_memory_bytes: int | None
     energy_j: float | None
     energy_source: Literal["counter", "sampled", "estimated"] | None
@@ -196,11 +203,12 @@ class Fence(Frozen):
 
 
 class EvidenceFile(Frozen):
-    """A file in the evidence folder is complete and has this digest."""
+    """A file in the evidence folder (or the scratch folder) is complete and has this digest."""
 
     kind: Literal["evidence"] = "evidence"
     name: str
     sha256: str
+    scratch: bool = False
 
 
 class Worked(Frozen):
@@ -208,6 +216,47 @@ class Worked(Frozen):
 
     kind: Literal["worked"] = "worked"
     steps: int
+
+
+# -- audit: calibrator and verifier -----------------------------------------------------------
+
+
+class HonestOrder(Frozen):
+    """Ask a calibrator what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
+
+    kind: Literal["honest"] = "honest"
+    config: RunConfig
+    #: Signs and the tokens of the probes follow from it.
+    seed: int
+    #: Passes to make again, and the seed of the tokens of those that were steps of the stream.
+    passes: tuple[str, ...]
+    token_seeds: dict[str, int]
+    #: The audited step whose weights were kept.
+    step: int | None
+    evidence_folder: str
+    scratch_folder: str
+    #: sha256 of every file that may be read, by name.
+    digests: dict[str, str]
+    #: Measure the borders of narrower formats, too.
+    borders: bool
+    #: Modules of the vendor's libraries that the worker had loaded (rule N1).
+    library_modules: tuple[str, ...] = ()
+
+
+class ReferenceOrder(Frozen):
+    """Ask a verifier what is right: the same passes in a wider format, on the CPU, no plugin."""
+
+    kind: Literal["reference"] = "reference"
+    config: RunConfig
+    seed: int
+    passes: tuple[str, ...]
+    token_seeds: dict[str, int]
+    step: int | None
+    evidence_folder: str
+    scratch_folder: str
+    digests: dict[str, str]
+    #: dtypes in which parameters are stored, by name: what rule W1 compares.
+    stored_dtypes: dict[str, str]
 
 
 # -- checker (llmb.sdk) ---------------------------------------------------------------------
@@ -259,12 +308,14 @@ Message = Annotated[
     | WorkOrder
     | Ready
     | StepOrder
-    | Stop
+    | AuditRequest
     | Phase
     | Tick
     | Fence
     | EvidenceFile
     | Worked
+    | HonestOrder
+    | ReferenceOrder
     | CheckOrder
     | CheckBegun
     | Checked,

@@ -46,10 +46,24 @@ def flops_per_token(shape: LlamaShape) -> int:
     One multiply-add is two FLOPs; backward is twice forward; the embedding lookup counts nothing.
     Full-square attention (2 * T * width for QK^T and for PV) is the source's own explicit form.
     """
+    return _training_flops(shape, keys=2 * shape.sequence_length)
+
+
+def causal_flops_per_token(shape: LlamaShape) -> int:
+    """Return the training FLOPs per token that no implementation can do without.
+
+    As ``flops_per_token``, but of the attention square only the causal half with its diagonal,
+    T (T + 1) / 2 pairs of T^2, which a kernel that skips masked blocks computes. What an honest
+    run is compared by is the full square; what a device must have done at least is this.
+    """
+    return _training_flops(shape, keys=shape.sequence_length + 1)
+
+
+def _training_flops(shape: LlamaShape, keys: int) -> int:
+    """Return FLOPs per token that meets ``keys`` keys, QK^T and PV counted together."""
     weights = sum(g.k * g.n * g.count for g in gemms(shape))
     width = shape.num_attention_heads * shape.head_dim
-    attention = 2 * shape.sequence_length * width * shape.num_hidden_layers
-    return 6 * (weights + attention)
+    return 6 * (weights + keys * width * shape.num_hidden_layers)
 
 
 def training_bytes(shape: LlamaShape, precision: Precision, batch_size: int) -> int:

@@ -20,6 +20,7 @@ RUN_OPTIONS = frozenset(
         "--precision",
         "--batch-size",
         "--seed",
+        "--seed-commitment",
         "--warmup-steps",
         "--timed-steps",
         "--repeats",

@@ -67,6 +67,24 @@ def test_what_is_none_is_not_measured(tmp_path, record):
     assert "interval" not in text
 
 
+def committed(record):
+    document = builders.seed_commitment()
+    return builders.edited(record, lambda data: data.update(seed_commitment=document))
+
+
+def test_who_committed_to_the_seed_is_shown_and_nothing_where_nobody_did(tmp_path, path, record):
+    text = " ".join(call(show.command, written(tmp_path, committed(record))).output.split())
+    published = "A [conference] (https://seeds.example, 2026-11-02)"
+    digest = builders.seed_commitment()["commitment"]
+    assert f"seed committed to by {published}, as {digest[:12]} " in text
+    assert "committed" not in call(show.command, path).output
+
+
+def test_the_command_of_a_run_with_a_commitment_needs_no_file(record):
+    assert show.command_line(committed(record)) == show.command_line(record)
+    assert "--seed 7 " in show.command_line(committed(record))
+
+
 def test_json_is_the_whole_record(path, record):
     assert call(show.command, path, "--json").output.encode() == pretty_bytes(record)
 

@@ -312,6 +312,54 @@ def test_the_list_of_published_references_holds_this_releases_own():
     assert f"{ours} {__version__}" in lines
 
 
+def committed(**changes):
+    return lambda data: data.update(seed_commitment=builders.seed_commitment() | changes)
+
+
+def seed_check(record, edit):
+    """Return the failed checks of a record edited so, and what is said of the commitment."""
+    checks = verify_bundle(from_files(with_manifest(forge(record, edit)))).checks
+    (said,) = [check.message for check in checks if check.name == "seed commitment"]
+    return [check.name for check in checks if not check.ok], said
+
+
+def test_a_true_commitment_passes_and_says_what_to_compare_it_with(record):
+    found, said = seed_check(record, committed())
+    assert found == []
+    assert builders.seed_commitment()["commitment"] in said
+    assert "'A [conference]' published (https://seeds.example, 2026-11-02)" in said
+
+
+@pytest.mark.parametrize("change", [{"commitment": "0" * 64}, {"salt": "ab" * 16}])
+def test_a_commitment_that_seed_and_salt_do_not_give_is_found(record, change):
+    found, said = seed_check(record, committed(**change))
+    assert found == ["seed commitment"]
+    assert (builders.seed_commitment() | change)["commitment"] in said
+
+
+def test_a_true_commitment_to_another_seed_than_the_runs_is_found(record):
+    found, said = seed_check(record, committed(**builders.seed_commitment(seed=8)))
+    assert found == ["seed commitment"]
+    assert "seed 8, the run's is 7" in said
+
+
+def test_a_commitment_of_no_possible_form_is_refused_with_its_record(files):
+    data = json.loads(files["record.json"])
+    committed(salt="00")(data)
+    forged = with_manifest(files | {"record.json": json.dumps(data).encode()})
+    with pytest.raises(BundleRefusedError, match=r"seed_commitment\.salt"):
+        verify_bundle(from_files(forged))
+
+
+def test_a_record_from_before_there_were_commitments_still_passes(files):
+    data = json.loads(files["record.json"])
+    assert data.pop("seed_commitment") is None
+    older = (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
+    checks = verify_bundle(from_files(with_manifest(files | {"record.json": older}))).checks
+    assert all(check.ok for check in checks)
+    assert "seed commitment" not in [check.name for check in checks]
+
+
 def test_signatures_are_reported_as_unchecked(files):
     checks = verify_bundle(from_files(with_manifest(files) | {"SIGNATURES/a.sig": b"x"})).checks
     assert checks[-1].ok

@@ -48,6 +48,7 @@ class FakeChild:
 
     answers: dict[str, Offer | LlmbError]
     seen: list[RunConfig]
+    ordered: list[ProbeOrder]
     ended: int
 
     def __init__(self, module: str, environment: dict[str, str], log: object) -> None:
@@ -60,6 +61,7 @@ class FakeChild:
     def send(self, message: Message) -> None:
         if isinstance(message, ProbeOrder):
             self.answer = self.answers[message.plugin]
+            self.ordered.append(message)
         else:
             assert isinstance(message, Resolved)
             self.seen.append(message.config)
@@ -80,7 +82,7 @@ def probes(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     class Fresh(FakeChild):
         ended = 0
 
-    Fresh.answers, Fresh.seen = {}, []
+    Fresh.answers, Fresh.seen, Fresh.ordered = {}, [], []
     monkeypatch.setattr(negotiation, "Child", Fresh)
     monkeypatch.setattr(discovery, "installed", lambda: PLUGINS)
     return Fresh
@@ -115,6 +117,15 @@ def test_the_plugin_is_not_told_the_seed(probes: type[FakeChild]) -> None:
     config = negotiate(RunRequest(seed=77), DEBUG).config
     assert config.seed == 77
     assert [shown.seed for shown in probes.seen] == [derive(77, "model")]
+
+
+def test_no_probe_is_ordered_with_the_seed_that_was_asked_for(probes: type[FakeChild]) -> None:
+    probes.answers = {"warp": WARP, "cpu": offer()}
+    asked = RunRequest(seed=7654321, batch_size=3)
+    negotiate(asked, DEBUG)
+    assert len(probes.ordered) == 2
+    for order in probes.ordered:
+        assert order.request == asked.model_copy(update={"seed": None})
 
 
 def test_a_plugin_that_breaks_does_not_keep_another_from_running(

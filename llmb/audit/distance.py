@@ -1,0 +1,62 @@
+"""How far arrays lie apart: relative errors, and the bits they leave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from llmb.records.arrays import Array
+
+_MOST_BITS = 40.0  # identical, as far as anybody can tell
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The distance of what was shown from what is right, and the length of what is right."""
+
+    distance: float
+    length: float
+
+    @property
+    def error(self) -> float:
+        """Relative error; infinite where something was shown and nothing is right."""
+        if self.length == 0:
+            return 0.0 if self.distance == 0 else math.inf
+        return self.distance / self.length
+
+    @property
+    def bits(self) -> float:
+        """-log2 of the relative error."""
+        error = self.error
+        if math.isnan(error) or math.isinf(error):
+            return -_MOST_BITS
+        return min(_MOST_BITS, -math.log2(error)) if error > 0 else _MOST_BITS
+
+
+def gap(shown: Array | None, right: Array) -> Gap:
+    """Return the gap of ``shown`` from ``right``; what was not shown counts as zero."""
+    length = math.hypot(*right)
+    if shown is None or len(shown) != len(right):
+        return Gap(length, length)
+    distance = math.dist(shown, right)
+    return Gap(math.inf if math.isnan(distance) else distance, length)
+
+
+def gaps(shown: Mapping[str, Array], right: Mapping[str, Array], prefix: str) -> dict[str, Gap]:
+    """Return the gap of every array of ``right`` whose name starts with ``prefix``, zero ones not.
+
+    Names are given without the prefix.
+    """
+    found = {
+        name.removeprefix(prefix): gap(shown.get(name), array)
+        for name, array in right.items()
+        if name.startswith(prefix) and not name.endswith("/loss")
+    }
+    return {name: one for name, one in found.items() if one.length > 0}
+
+
+def total(parts: Iterable[Gap]) -> Gap:
+    """Return the gap of all parts together."""
+    every = list(parts)
+    return Gap(math.hypot(*(p.distance for p in every)), math.hypot(*(p.length for p in every)))

@@ -1,0 +1,155 @@
+"""Rules E1 and G1: gradients of real steps are as near to the reference's as honest ones are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from llmb.audit.distance import Gap, gap, gaps, total
+from llmb.config import Precision
+from llmb.records.arrays import Array, Arrays
+from llmb.records.audited import AuditedStep, ProbedEvidence
+from llmb.records.finding import Finding, Level, Status
+
+#: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013).
+GLOBAL_LIMIT, WORST_LIMIT = 1.5, 2.0
+#: No honest error is taken to be smaller: two kernels of one format differ by a last place.
+_LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
+_LEAST_NARROW = 2.0**-9
+_LOSS_ULPS = 3
+_LOSS_RELATIVE = 1e-5
+_SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+#: A sample with fewer elements that are not zero tells too little to be the worst parameter.
+_FEW = 64
+
+
+def judge_live(
+    probed: ProbedEvidence,
+    seen: Arrays,
+    honest: Arrays,
+    reference: Arrays,
+    precision: Precision,
+    evidence: tuple[str, ...],
+) -> Finding:
+    """Return E1: loss and gradients of the step in whose pause the stream ended."""
+    own = {
+        key.removeprefix(f"{precision.name}/"): array
+        for key, array in honest.items()
+        if key.startswith(f"{precision.name}/live/")
+    }
+    mine, theirs = gaps(seen, reference, "live/"), gaps(own, reference, "live/")
+    missing = [name for name in mine if f"live/{name}" in probed.missing]
+    faults = [f"{len(missing)} gradients are missing: {missing[0]}, ..."] if missing else []
+    comparison = _Comparison(mine, theirs, precision)
+    faults += comparison.faults()
+    faults += _loss_fault(seen, own, reference, precision)
+    return comparison.finding("E1", faults, "the last step's loss and gradients", evidence)
+
+
+def judge_step(
+    step: AuditedStep,
+    seen: Arrays,
+    honest: Arrays,
+    reference: Arrays,
+    precision: Precision,
+    cost: str,
+    evidence: tuple[str, ...],
+) -> Finding:
+    """Return G1: sampled gradients of the step inside the stream whose weights were kept."""
+    shown, right = seen[f"{step.index}/gradient"], reference["step"]
+    own = honest[f"{precision.name}/step"]
+    mine, theirs, first = {}, {}, 0
+    for segment in step.segments:
+        part = slice(first, first + segment.gradients)
+        first += segment.gradients
+        mine[segment.name] = gap(shown[part], right[part])
+        theirs[segment.name] = gap(own[part], right[part])
+    few = {
+        segment.name
+        for segment, begin in zip(step.segments, _firsts(step), strict=True)
+        if sum(value != 0 for value in right[begin : begin + segment.gradients]) < _FEW
+    }
+    comparison = _Comparison(mine, theirs, precision, frozenset(few))
+    text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
+    return comparison.finding("G1", comparison.faults(), text, evidence)
+
+
+def _firsts(step: AuditedStep) -> list[int]:
+    found, first = [], 0
+    for segment in step.segments:
+        found.append(first)
+        first += segment.gradients
+    return found
+
+
+class _Comparison:
+    """Errors of one pass beside honest ones."""
+
+    def __init__(
+        self,
+        mine: Mapping[str, Gap],
+        theirs: Mapping[str, Gap],
+        precision: Precision,
+        untold: frozenset[str] = frozenset(),
+    ) -> None:
+        least = _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
+        self._global = total(mine.values()).error
+        self._honest = max(least, total(theirs.values()).error)
+        told = {name: one.error for name, one in mine.items() if name not in untold}
+        self._worst_name = max(told, key=lambda name: told[name], default="")
+        self._worst = told.get(self._worst_name, 0.0)
+        errors = (one.error for name, one in theirs.items() if name not in untold)
+        self._honest_worst = max(least, max(errors, default=0.0))
+
+    def faults(self) -> list[str]:
+        found = []
+        # Not `>`: a NaN must not pass.
+        if not self._global <= GLOBAL_LIMIT * self._honest:
+            found.append(
+                f"the gradients are {_times(self._global, self._honest)} as far from the "
+                f"reference as an honest run's (limit {GLOBAL_LIMIT})"
+            )
+        if not self._worst <= WORST_LIMIT * self._honest_worst:
+            found.append(
+                f"{self._worst_name} is {_times(self._worst, self._honest_worst)} as far off as "
+                f"an honest run's worst parameter (limit {WORST_LIMIT})"
+            )
+        return found
+
+    def finding(
+        self, rule: str, faults: list[str], what: str, evidence: tuple[str, ...]
+    ) -> Finding:
+        message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
+        return Finding(
+            id=rule,
+            level=Level.BLOCK,
+            status=Status.FAIL if faults else Status.PASS,
+            observer="worker, calibrator, verifier",
+            measured=f"{self._global:.3g} of all, worst {self._worst:.3g}",
+            honest=f"{self._honest:.3g} of all, worst {self._honest_worst:.3g}",
+            limit=f"{GLOBAL_LIMIT} and {WORST_LIMIT} times honest",
+            basis="calibrated",
+            message=message,
+            evidence=evidence,
+        )
+
+
+def _times(value: float, honest: float) -> str:
+    return f"{value / honest:.3g} times" if math.isfinite(value) else "not a number of times"
+
+
+def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision) -> list[str]:
+    right = _one(reference.get("live/loss"))
+    shown, own = _one(seen.get("live/loss")), _one(honest.get("live/loss"))
+    if right is None or shown is None or own is None:
+        return ["the loss was not shown"]
+    significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
+    ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
+    limit = max(GLOBAL_LIMIT * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
+    if abs(shown - right) <= limit:
+        return []
+    return [f"the loss is {shown:.6g}, the reference's {right:.6g} (limit {limit:.2g} apart)"]
+
+
+def _one(array: Array | None) -> float | None:
+    return array[0] if array is not None and len(array) == 1 else None

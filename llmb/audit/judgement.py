@@ -1,0 +1,193 @@
+"""A whole run judged: every rule, from evidence files and the values of its record.
+
+The supervisor judges a run with this, and whoever verifies a bundle judges it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from llmb.audit import equivalence, optimizer, precision, replay, rules, sources, time, types
+from llmb.audit import weights as rule_w1
+from llmb.config import Frozen, Precision
+from llmb.records import arrays, audited, evidence
+from llmb.records.arrays import Arrays
+from llmb.records.finding import Audit, Finding
+from llmb.records.run_record import FileDigest, PrecisionBits, RepeatTiming
+
+E = TypeVar("E", bound=Frozen)
+#: Gives an evidence file by its path in the run directory; None where there is none.
+Files = Callable[[str], bytes | None]
+
+
+class UnreadableError(Exception):
+    """An evidence file is there and is not what llmb writes."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is judged besides evidence files."""
+
+    precision: Precision
+    repeats: Sequence[RepeatTiming]
+    #: The plugin's files as shown.
+    shown: Sequence[FileDigest]
+    #: The reference's files on disk and as pinned: name -> sha256.
+    reference: Mapping[str, str]
+    pinned: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The audit, and the precision that was measured (None where it was not)."""
+
+    audit: Audit
+    effective: str | None
+    bits: PrecisionBits
+    precision_observed: bool
+
+
+def judge(files: Files, facts: Facts) -> Judgement:
+    """Return what the evidence of a run and its record add up to.
+
+    Raises:
+        UnreadableError: an evidence file is not what llmb writes.
+    """
+    benches = [_Bench(files, facts, n) for n in range(len(facts.repeats))]
+    per_repeat = [list(bench.findings()) for bench in benches]
+    found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
+    found += time.judge_fences(facts.repeats)
+    measured = [m for bench in benches if (m := bench.measured()) is not None]
+    lowest = _lowest(measured)
+    complete = len(measured) == len(benches)
+    return Judgement(
+        audit=rules.complete(found),
+        effective=lowest.effective if complete and lowest else None,
+        bits=lowest.bits if lowest else PrecisionBits(),
+        precision_observed=complete and lowest is not None,
+    )
+
+
+def _worst_of(per_repeat: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
+    """Yield the worst finding of each rule; not observed where one repeat lacks it."""
+    keys = dict.fromkeys((f.id, f.level) for findings in per_repeat for f in findings)
+    for key in keys:
+        found = [[f for f in findings if (f.id, f.level) == key] for findings in per_repeat]
+        if all(found):
+            yield rules.worst([f for findings in found for f in findings])
+
+
+def _lowest(measured: Sequence[precision.Measured]) -> precision.Measured | None:
+    """Return the measurement with the fewest bits."""
+    return min(
+        measured, key=lambda m: min(m.bits.forward_min or 0, m.bits.gradient_min or 0), default=None
+    )
+
+
+class _Bench:
+    """The evidence of one repeat."""
+
+    def __init__(self, files: Files, facts: Facts, repeat: int) -> None:
+        self._files, self._facts, self._repeat = files, facts, repeat
+        self._probes: precision.Probes | None = None
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield a finding for every rule whose evidence is there."""
+        yield from self._weights()
+        yield from self._passes()
+        yield from self._steps()
+        yield from self._optimizer()
+        yield from self._program()
+        loaded = self._read(evidence.PLUGIN, evidence.PluginEvidence)
+        if loaded is not None:
+            facts = self._facts
+            yield sources.judge(loaded.files, facts.shown, facts.reference, facts.pinned)
+
+    def measured(self) -> precision.Measured | None:
+        """Return the effective precision, None where it was not measured."""
+        return self._probes.measured() if self._probes else None
+
+    def _weights(self) -> Iterator[Finding]:
+        weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
+        pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
+        if weights is not None and pristine is not None:
+            path = self._path(evidence.WEIGHTS)
+            yield rule_w1.judge(weights, pristine, self._facts.precision, path)
+
+    def _passes(self) -> Iterator[Finding]:
+        probed = self._read(audited.PROBED, audited.ProbedEvidence)
+        seen, honest = self._arrays(audited.GRADIENTS), self._arrays(audited.HONEST)
+        reference = self._arrays(audited.REFERENCE)
+        if probed is None or seen is None or honest is None or reference is None:
+            return
+        names = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE)
+        paths = tuple(map(self._path, names))
+        fmt = self._facts.precision
+        yield equivalence.judge_live(probed, seen, honest, reference, fmt, paths)
+        if set(precision.PROBES) <= set(probed.passes):
+            self._probes = precision.Probes(seen, honest, reference, fmt, paths)
+            yield self._probes.branches()
+            yield self._probes.live()
+            yield self._probes.effective()
+
+    def _steps(self) -> Iterator[Finding]:
+        steps = self._read(audited.STEPS, audited.StepsEvidence)
+        seen, replayed = self._arrays(audited.STEP_VALUES), self._arrays(audited.REPLAY)
+        if steps is None or seen is None or replayed is None:
+            return
+        path = self._path(audited.STEP_VALUES)
+        yield replay.judge(steps, seen, replayed, path)
+        honest, reference = self._arrays(audited.HONEST), self._arrays(audited.REFERENCE)
+        kept = next((step for step in steps.steps if step.weights_kept), None)
+        timing = self._facts.repeats[self._repeat]
+        if kept is None or honest is None or reference is None or not _inside(kept.index, timing):
+            return
+        cost = _cost(steps, timing)
+        paths = (path, self._path(audited.HONEST), self._path(audited.REFERENCE))
+        fmt = self._facts.precision
+        yield equivalence.judge_step(kept, seen, honest, reference, fmt, cost, paths)
+
+    def _optimizer(self) -> Iterator[Finding]:
+        seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
+        if seen is not None:
+            yield optimizer.judge(seen, self._path(evidence.OPTIMIZER))
+
+    def _program(self) -> Iterator[Finding]:
+        data = self._files(self._path(evidence.PROGRAM))
+        if data is not None:
+            text = data.decode(errors="replace")
+            yield types.judge(text, self._facts.precision, self._path(evidence.PROGRAM))
+
+    def _path(self, name: str) -> str:
+        return evidence.path(self._repeat, name)
+
+    def _read(self, name: str, kind: type[E]) -> E | None:
+        data = self._files(self._path(name))
+        if data is None:
+            return None
+        try:
+            return kind.model_validate_json(data)
+        except ValidationError as error:
+            raise UnreadableError(f"{self._path(name)} is not readable: {error}") from error
+
+    def _arrays(self, name: str) -> Arrays | None:
+        data = self._files(self._path(name))
+        if data is None:
+            return None
+        try:
+            return arrays.read(data)
+        except ValueError as error:
+            raise UnreadableError(f"{self._path(name)}: {error}") from error
+
+
+def _inside(step: int, timing: RepeatTiming) -> bool:
+    return timing.warmup_steps <= step < timing.warmup_steps + timing.timed_steps
+
+
+def _cost(steps: audited.StepsEvidence, timing: RepeatTiming) -> str:
+    share = steps.pause_ns / max(1, timing.stop_ns - timing.start_ns)
+    return f"all pauses took {share:.2%} of the window's length"

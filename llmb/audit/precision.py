@@ -1,0 +1,266 @@
+"""Rules E2, E3 and P1 from the isolating probes: bits of every branch, and the class they reach."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmb.audit.distance import Gap, gaps
+from llmb.config import Precision
+from llmb.records.arrays import Array, Arrays
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import PrecisionBits
+
+PROBES = ("branches", "head")
+#: Bits that a branch may show less than an honest run (docs/adr/0013). Float32 has room: the next
+#: class is ten bits below, and kernels differ more in the last place.
+SLACK, SLACK_FLOAT32 = 0.75, 2.0
+#: Fewest bits of a class, whatever was measured as honest on the device: what a tampered library
+#: computes must not become the yardstick.
+FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 6.0, "BF16": 5.0, "FP8": 2.0}
+_CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
+#: Median bits below which a pass has nothing to do with its weights and tokens.
+_UNRELATED = 1.5
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Bits of every branch and parameter in both probes, by ``<probe>/<what>``."""
+
+    by_name: Mapping[str, float]
+
+    @property
+    def forward(self) -> float:
+        """Fewest of the forward pass: into an out-projection, out of one, and of the logits."""
+        return min(v for k, v in self.by_name.items() if _is_forward(k))
+
+    @property
+    def gradient(self) -> float:
+        """Fewest of all others."""
+        return min(v for k, v in self.by_name.items() if not _is_forward(k))
+
+
+def _is_forward(name: str) -> bool:
+    ends = ("o_proj.weight", "down_proj.weight", "head/lm_head.weight")
+    return name.endswith(ends)
+
+
+def bits(shown: Arrays, reference: Arrays) -> Bits:
+    """Return the bits of every item of the probes that the reference does not leave at zero."""
+    found: dict[str, float] = {}
+    for probe in PROBES:
+        every: Mapping[str, Gap] = gaps(shown, reference, f"{probe}/")
+        found |= {f"{probe}/{name}": one.bits for name, one in every.items()}
+    return Bits(found)
+
+
+def of_class(honest: Arrays, name: str) -> dict[str, Array]:
+    """Return the arrays of class ``name``, by their names in a worker's evidence."""
+    prefix = f"{name}/"
+    return {k.removeprefix(prefix): v for k, v in honest.items() if k.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Border:
+    """What an honest run in a class shows, and so what a run must show to be of that class."""
+
+    name: str
+    honest: Bits
+    slack: float
+
+    def limit(self, item: str) -> float:
+        """Return the fewest bits that ``item`` may have.
+
+        An item that is much better than the others by nature need not be: another order of sums
+        makes it like them.
+        """
+        found = self.honest.by_name
+        return min(found[item], statistics.median(found.values())) - self.slack
+
+    def short(self, shown: Bits) -> dict[str, float]:
+        """Return the items of ``shown`` that do not reach the class, with what they lack."""
+        lacks = {item: self.limit(item) - value for item, value in shown.by_name.items()}
+        floor = FLOORS.get(self.name, FLOORS["FP8"])
+        lacks = {i: max(lack, floor - shown.by_name[i]) for i, lack in lacks.items()}
+        return {item: lack for item, lack in lacks.items() if not lack <= 0}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Effective precision: the class that was reached, None where none was."""
+
+    effective: str | None
+    bits: PrecisionBits
+
+
+class Probes:
+    """Judges the probes of one worker."""
+
+    def __init__(
+        self,
+        seen: Arrays,
+        honest: Arrays,
+        reference: Arrays,
+        precision: Precision,
+        evidence: tuple[str, ...],
+    ) -> None:
+        """Compare what was ``seen`` with the ``reference``, beside honest runs of each class."""
+        self._precision, self._evidence = precision, evidence
+        self._shown = bits(seen, reference)
+        names = dict.fromkeys([precision.name, *_CLASSES])
+        self._borders = [
+            Border(name, bits(arrays, reference), _slack(name, precision))
+            for name in names
+            if (arrays := of_class(honest, name))
+            and any(key.startswith("branches/") for key in arrays)
+        ]
+        self._declared = next((b for b in self._borders if b.name == precision.name), None)
+
+    def measured(self) -> Measured:
+        """Return the class that was reached, and the bits behind it."""
+        honest = self._declared.honest if self._declared else None
+        return Measured(
+            self._effective(),
+            PrecisionBits(
+                forward_min=round(self._shown.forward, 3),
+                gradient_min=round(self._shown.gradient, 3),
+                honest_forward_min=round(honest.forward, 3) if honest else None,
+                honest_gradient_min=round(honest.gradient, 3) if honest else None,
+            ),
+        )
+
+    def _effective(self) -> str | None:
+        for border in self._borders:
+            if not border.short(self._shown):
+                return border.name
+        if len(self._borders) > 1:  # every narrower class was measured, and none was reached
+            return None
+        fewest = min(self._shown.forward, self._shown.gradient)
+        below = _CLASSES[_CLASSES.index(self._precision.name) + 1 :] if self._is_known() else ()
+        return next((name for name in below if fewest >= FLOORS[name]), None)
+
+    def _is_known(self) -> bool:
+        return self._precision.name in _CLASSES
+
+    def branches(self) -> Finding:
+        """Return E2."""
+        border = self._declared
+        if border is None:
+            return self._not_observed("E2", "no honest run shows what its branches must be like")
+        short = border.short(self._shown)
+        worst = max(short, key=lambda item: short[item], default=None)
+        fewest = min(self._shown.by_name, key=lambda item: self._shown.by_name[item])
+        item = worst or fewest
+        if worst is None:
+            message = f"each of {len(self._shown.by_name)} parts computes as an honest one does"
+        else:
+            message = (
+                f"{len(short)} of {len(self._shown.by_name)} parts are wrong or too rough: "
+                f"{_readable(worst)} has {self._shown.by_name[worst]:.2f} bits, "
+                f"honest {border.honest.by_name[worst]:.2f}"
+            )
+        return self._finding(
+            "E2",
+            not short,
+            message,
+            measured=f"{self._shown.by_name[item]:.2f} bits ({_readable(item)})",
+            honest=f"{border.honest.by_name[item]:.2f} bits",
+            limit=f"{border.limit(item):.2f} bits",
+        )
+
+    def live(self) -> Finding:
+        """Return E3."""
+        medians = {
+            probe: statistics.median(
+                v for k, v in self._shown.by_name.items() if k.startswith(f"{probe}/")
+            )
+            for probe in PROBES
+        }
+        stale = [probe for probe, value in medians.items() if not value >= _UNRELATED]
+        if not stale:
+            message = "written weights and new tokens in the same memory were computed with"
+        else:
+            message = (
+                "the model does not compute from its present weights and input "
+                f"(probe {', '.join(stale)})"
+            )
+        return self._finding(
+            "E3",
+            not stale,
+            message,
+            measured=", ".join(f"{probe} {value:.2f} bits" for probe, value in medians.items()),
+            honest="several bits",
+            limit=f"{_UNRELATED} bits",
+            basis="fixed",
+        )
+
+    def effective(self) -> Finding:
+        """Return P1."""
+        if self._declared is None:
+            return self._not_observed("P1", "no honest run shows where the class begins")
+        measured, declared = self.measured(), self._precision.name
+        effective = measured.effective
+        seen = measured.bits
+        if effective == declared:
+            message = f"computes in {declared}, forward and backward"
+        else:
+            message = f"declared {declared}, computes in {effective or 'no known format'}"
+        return self._finding(
+            "P1",
+            effective == declared,
+            message,
+            measured=f"forward {seen.forward_min} bits, gradients {seen.gradient_min}",
+            honest=f"forward {seen.honest_forward_min} bits, gradients {seen.honest_gradient_min}",
+            limit="; ".join(
+                f"{b.name}: {b.honest.forward - b.slack:.2f}, {b.honest.gradient - b.slack:.2f}"
+                for b in self._borders
+            ),
+        )
+
+    def _finding(
+        self,
+        rule: str,
+        kept: bool,
+        message: str,
+        *,
+        measured: str,
+        honest: str,
+        limit: str,
+        basis: str = "calibrated",
+    ) -> Finding:
+        return Finding(
+            id=rule,
+            level=Level.BLOCK,
+            status=Status.PASS if kept else Status.FAIL,
+            observer="worker, calibrator, verifier",
+            measured=measured,
+            honest=honest,
+            limit=limit,
+            basis=basis,
+            message=message,
+            evidence=self._evidence,
+        )
+
+    def _not_observed(self, rule: str, why: str) -> Finding:
+        return Finding(
+            id=rule,
+            level=Level.BLOCK,
+            status=Status.NOT_OBSERVED,
+            observer="none",
+            message=why,
+            evidence=self._evidence,
+        )
+
+
+def _slack(name: str, precision: Precision) -> float:
+    wide = name == precision.name and name == "FP32"
+    return SLACK_FLOAT32 if wide else SLACK
+
+
+def _readable(item: str) -> str:
+    probe, _, name = item.partition("/")
+    name = name.removesuffix(".weight").removeprefix("model.")
+    if name.startswith("out/"):
+        return f"output of {name.removeprefix('out/').removeprefix('model.')}"
+    return f"{name} in probe {probe}"

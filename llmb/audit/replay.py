@@ -1,0 +1,106 @@
+"""Rule O2: audited optimizer steps, made again by torch's AdamW and by its formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from llmb.audit.optimizer import BETAS, EPS, LEARNING_RATE, WEIGHT_DECAY
+from llmb.records.arrays import Array, Arrays
+from llmb.records.audited import AuditedStep, StepsEvidence
+from llmb.records.finding import Finding, Level, Status
+
+_KINDS = ("value", "exp_avg", "exp_avg_sq")
+#: Distance from the formula in units of the dtype's epsilon, of the largest term (docs/adr/0014).
+#: FP16 has none: its squares of gradients underflow, differently in each kernel.
+_TINY = 2.0**-120
+_FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
+
+
+def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Finding:
+    """Return O2 from what the worker read and what the calibrator's AdamW made of it."""
+    judged = [s for s in steps.steps if f"{s.index}/after/value" in seen and s.steps_before]
+    if not judged:
+        return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
+    again = [s for s in judged if f"{s.index}/replayed/value" in replayed]
+    faults = [fault for step in judged for fault in _formula(step, seen)]
+    elements = wrong = 0
+    for step in again:
+        for kind in _KINDS:
+            after = seen[f"{step.index}/after/{kind}"]
+            elements += len(after)
+            wrong += _differences(after, replayed[f"{step.index}/replayed/{kind}"])
+    measured = f"{wrong} of {elements} elements differ from torch's AdamW, {len(judged)} steps"
+    if wrong:
+        faults.insert(0, f"{wrong} of {elements} replayed elements differ")
+    if faults:
+        return _finding(Status.FAIL, "; ".join(faults[:3]), measured, path)
+    if not again:
+        return _finding(Status.NOT_OBSERVED, "no step could be replayed", measured, path)
+    return _finding(Status.PASS, "torch's AdamW gives the same bits", measured, path)
+
+
+def _differences(one: Array, other: Array) -> int:
+    if len(one) != len(other):
+        return max(len(one), len(other))
+    return sum(a != b for a, b in zip(one, other, strict=True))  # a NaN differs from itself
+
+
+def _formula(step: AuditedStep, seen: Arrays) -> Iterator[str]:
+    """Yield a sentence for each kind whose numbers are not AdamW's by its formula."""
+    known = [_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states)]
+    arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in _KINDS]
+    off = dict.fromkeys(_KINDS, 0)
+    rows = zip(known, seen[f"{step.index}/replay/gradient"], *arrays, strict=True)
+    for limits, *numbers in rows:
+        if limits is None:
+            continue
+        eps, allowed = limits
+        for kind, excess in zip(_KINDS, _excesses(numbers, step), strict=True):
+            off[kind] += not excess <= allowed * eps
+    for kind, count in off.items():
+        if count:
+            yield f"step {step.index}: {count} elements of {kind} are not what AdamW makes of them"
+
+
+def _excesses(numbers: list[float], step: AuditedStep) -> tuple[float, float, float]:
+    """Return how far value and moments are from the formula, relative to their largest term.
+
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), algorithm 2, as
+    torch.optim.AdamW writes it.
+    """
+    gradient, value, mean, square, new_value, new_mean, new_square = numbers
+    beta1, beta2 = BETAS
+    count = (step.steps_before or 0) + 1
+    right_mean = beta1 * mean + (1 - beta1) * gradient
+    right_square = beta2 * square + (1 - beta2) * gradient * gradient
+    # From the moments as they were stored: their own rounding is judged above.
+    size = math.sqrt(max(new_square, 0.0) / (1 - beta2**count)) + EPS
+    update = LEARNING_RATE * new_mean / (1 - beta1**count) / size
+    right_value = value * (1 - LEARNING_RATE * WEIGHT_DECAY) - update
+    return (
+        _relative(new_value, right_value, value, update),
+        _relative(new_mean, right_mean, mean, (1 - beta1) * gradient),
+        _relative(new_square, right_square, square, (1 - beta2) * gradient * gradient),
+    )
+
+
+def _relative(found: float, right: float, *terms: float) -> float:
+    scale = max(map(abs, (found, right, *terms)))
+    # Below float32's normal numbers a kernel may flush to zero.
+    return abs(found - right) / scale if scale > _TINY else 0.0
+
+
+def _finding(status: Status, message: str, measured: str, path: str) -> Finding:
+    return Finding(
+        id="O2",
+        level=Level.BLOCK,
+        status=status,
+        observer="worker, calibrator, offline" if status is not Status.NOT_OBSERVED else "none",
+        measured=measured or None,
+        honest="0 elements",
+        limit="bit for bit; by the formula 6 eps in float32, 3 in bfloat16",
+        basis="fixed",
+        message=message,
+        evidence=(path,),
+    )

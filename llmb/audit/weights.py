@@ -1,0 +1,80 @@
+"""Rule W1: after post-processing every parameter is there, trained, and the pristine one."""
+
+from __future__ import annotations
+
+from llmb.config import Precision
+from llmb.records.audited import PristineEvidence
+from llmb.records.evidence import WeightsEvidence
+from llmb.records.finding import Finding, Level, Status
+
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def judge(
+    weights: WeightsEvidence, pristine: PristineEvidence, precision: Precision, path: str
+) -> Finding:
+    """Return W1 from what the worker found and what the verifier made from the seed."""
+    faults = _presence(weights) + _form(weights, pristine, precision) + _values(weights, pristine)
+    count = len(weights.processed)
+    return Finding(
+        id="W1",
+        level=Level.BLOCK,
+        status=Status.FAIL if faults else Status.PASS,
+        observer="worker, verifier",
+        measured=f"{count} parameters, {weights.canonical_elements or 0:,} elements",
+        honest=f"{len(pristine.parameters)} parameters made from the seed",
+        limit="bit for bit, in the type they are stored in",
+        basis="fixed",
+        message="; ".join(faults[:3]) if faults else "every weight is the pristine one",
+        evidence=(path,),
+    )
+
+
+def _presence(weights: WeightsEvidence) -> list[str]:
+    faults = []
+    for names, what in (
+        (weights.missing, "cannot be found after post-processing"),
+        (weights.foreign, "are not the model's own and not declared as padding"),
+        (weights.frozen, "are not trained"),
+    ):
+        if names:
+            faults.append(f"{len(names)} parameters {what}: {', '.join(names[:3])}")
+    stored, canonical = weights.stored_elements, weights.canonical_elements
+    if stored is not None and canonical is not None and not weights.padding and stored != canonical:
+        faults.append(
+            f"{stored:,} elements are stored for {canonical:,} canonical ones, and no padding is "
+            "declared"
+        )
+    return faults
+
+
+def _form(weights: WeightsEvidence, pristine: PristineEvidence, precision: Precision) -> list[str]:
+    shapes = {p.name: p.shape for p in pristine.parameters}
+    least = _BYTES.get(precision.stored_dtype, 0)
+    faults = []
+    for found in weights.processed:
+        if found.name not in shapes:
+            faults.append(f"{found.name} is no parameter of the model")
+        elif found.shape != shapes[found.name]:
+            faults.append(
+                f"{found.name} has shape {list(found.shape)}, not {list(shapes[found.name])}"
+            )
+        if _BYTES.get(found.dtype, 0) < least:
+            faults.append(
+                f"{found.name} is stored as {found.dtype}, narrower than {precision.stored_dtype}"
+            )
+        if not found.requires_grad:
+            faults.append(f"{found.name} is not trained")
+    return faults
+
+
+def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
+    right = {p.name: p.sha256 for p in pristine.parameters}
+    changed = [p.name for p in weights.processed if right.get(p.name, p.sha256) != p.sha256]
+    lost = sorted(set(right) - {p.name for p in weights.processed})
+    faults = []
+    if changed:
+        faults.append(f"{len(changed)} parameters have other values: {', '.join(changed[:3])}")
+    if lost:
+        faults.append(f"{len(lost)} parameters are gone: {', '.join(lost[:3])}")
+    return faults

@@ -1,0 +1,118 @@
+"""The evidence folder of one repeat: every file written there is announced with its digest."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from llmb.observe import model_tree, plugin_files, weights_file
+from llmb.observe.canonical import Canonical, Origin
+from llmb.observe.closed_components import closed_components
+from llmb.observe.weights import canonical_digests, digests
+from llmb.plugin.manager import Plugin
+from llmb.records import evidence
+from llmb.records.audited import PristineEvidence, ProbedEvidence, StepsEvidence
+from llmb.records.canonical import pretty_bytes
+from llmb.wire.channel import Channel
+from llmb.wire.messages import EvidenceFile, WorkOrder
+
+Written = evidence.Evidence | ProbedEvidence | StepsEvidence | PristineEvidence
+
+
+class Pristine:
+    """What is remembered of the model before post-processing: text and digests, no tensor."""
+
+    def __init__(self, model: nn.Module, *, described: bool) -> None:
+        """Remember the parameters of ``model``; ``described``: its modules and digests, too."""
+        self.origin = Origin(model)
+        self.sizes = {name: p.numel() for name, p in model.named_parameters()}
+        self.tree = model_tree.describe(model) if described else {}
+        self.digests = digests(model) if described else ()
+
+
+class Announcer:
+    """Writes files into an evidence folder and announces each with its digest."""
+
+    def __init__(self, channel: Channel, folder: str) -> None:
+        """Write into ``folder``."""
+        self._channel, self._folder = channel, Path(folder)
+
+    def write(self, name: str, value: Written) -> None:
+        """Write ``value`` as the JSON file ``name``."""
+        self.write_bytes(name, pretty_bytes(value))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write the file ``name`` and announce its digest."""
+        (self._folder / name).write_bytes(data)
+        self._channel.send(EvidenceFile(name=name, sha256=hashlib.sha256(data).hexdigest()))
+
+
+class Notebook(Announcer):
+    """What a worker writes; one that leaves no evidence writes nothing."""
+
+    def __init__(self, channel: Channel, order: WorkOrder) -> None:
+        """Write into the folders of ``order``."""
+        super().__init__(channel, order.evidence_folder)
+        self._scratch = Path(order.scratch_folder)
+        self._wanted = order.collect_evidence
+
+    def post_processed(self, pristine: Pristine, model: nn.Module, canonical: Canonical) -> None:
+        """Write down what post-processing did to ``pristine``."""
+        if not self._wanted:
+            return
+        self.write(
+            evidence.MODEL,
+            evidence.ModelEvidence(before=pristine.tree, after=model_tree.describe(model)),
+        )
+        self.write(evidence.WEIGHTS, _weights(pristine, model, canonical))
+
+    def plugin(self, plugin: Plugin) -> None:
+        """Write down which files of the plugin were loaded, and what it declares."""
+        if not self._wanted:
+            return
+        found = evidence.PluginEvidence(
+            files=plugin_files.loaded_sources(plugin.module_name),
+            closed_components=closed_components(
+                plugin.module_name, plugin.distribution, plugin.native_libraries()
+            ),
+            declared_patches=plugin.patches(),
+        )
+        self.write(evidence.PLUGIN, found)
+
+    def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
+        """Write down the program that is about to compute ``tensors``, where the device has one."""
+        if self._wanted and (text := plugin.program(tensors)) is not None:
+            self.write_bytes(evidence.PROGRAM, text.encode(errors="backslashreplace"))
+
+    def weights(self, name: str, canonical: Canonical) -> None:
+        """Write all weights to the scratch file ``name``."""
+        digest = weights_file.write(self._scratch / name, canonical.values())
+        self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write the file ``name``, if any is wanted."""
+        if self._wanted:
+            super().write_bytes(name, data)
+
+
+def _weights(
+    pristine: Pristine, model: nn.Module, canonical: Canonical
+) -> evidence.WeightsEvidence:
+    stored = dict(model.named_parameters())
+    padding = canonical.padding
+    known = set(padding) if canonical.mapped else {*padding, *canonical.by_stored}
+    return evidence.WeightsEvidence(
+        pristine=pristine.digests,
+        processed=canonical_digests(canonical),
+        padding=padding,
+        missing=tuple(canonical.missing),
+        foreign=() if canonical.mapped else tuple(sorted(set(stored) - known)),
+        frozen=tuple(
+            sorted(n for n, p in stored.items() if not p.requires_grad and n not in padding)
+        ),
+        stored_elements=sum(p.numel() for p in stored.values()),
+        canonical_elements=sum(value.numel() for _, value in canonical.values()),
+    )

@@ -1,0 +1,95 @@
+"""The model's canonical parameters, wherever post-processing has put them.
+
+A wrapper adds to a parameter's name, and a module that took a parameter over keeps the object:
+both are found without the plugin's help. What fuses or repacks says so by ``llmb_parameter_map``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from llmb.plugin import ParameterView
+
+
+class Origin:
+    """The parameters before post-processing: their names, and weak references to the objects."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Remember the parameters of ``model`` without keeping them alive."""
+        self.names = tuple(name for name, _ in model.named_parameters())
+        self._objects = {name: weakref.ref(p) for name, p in model.named_parameters()}
+
+    def name_of(self, stored: str, parameter: nn.Parameter) -> str | None:
+        """Return the canonical name of a stored parameter, by identity or else by its ending."""
+        for name, known in self._objects.items():
+            if known() is parameter:
+                return name
+        if stored in self._objects:
+            return stored
+        endings = [name for name in self.names if stored.endswith(f".{name}")]
+        return max(endings, key=len, default=None)
+
+
+class Canonical:
+    """Reads and writes canonical parameters of a post-processed model."""
+
+    def __init__(
+        self, origin: Origin, model: nn.Module, views: Mapping[str, ParameterView] | None
+    ) -> None:
+        """Find the parameters of ``origin`` in ``model``, through ``views`` where given."""
+        self.mapped = views is not None
+        self._views = dict(views or {})
+        #: Stored name -> canonical name, as far as no map is needed to tell.
+        self.by_stored: dict[str, str] = {}
+        self._plain: dict[str, nn.Parameter] = {}
+        if views is None:
+            for stored, parameter in model.named_parameters():
+                name = origin.name_of(stored, parameter)
+                if name is not None and name not in self._plain:
+                    self.by_stored[stored] = name
+                    self._plain[name] = parameter
+        #: Canonical names in the model's own order, then what a map adds to them.
+        found = self._views if self.mapped else self._plain
+        self.names: tuple[str, ...] = (
+            *(name for name in origin.names if name in found),
+            *(name for name in found if name not in origin.names),
+        )
+        #: Stored parameters with padding besides canonical values, as the plugin declares them.
+        self.padding = tuple(sorted({n for v in self._views.values() for n in v.padding}))
+        self.missing: Sequence[str] = tuple(name for name in origin.names if name not in found)
+
+    def value(self, name: str) -> Tensor:
+        """Return the value of ``name`` in its canonical shape; not to be written to."""
+        if not self.mapped:
+            return self._plain[name].detach()
+        value = self._views[name].read("value")
+        if value is None:
+            raise LookupError(f"llmb_parameter_map shows no value of {name}")
+        return value.detach()
+
+    def gradient(self, name: str) -> Tensor | None:
+        """Return the gradient of ``name`` in its canonical shape, None where there is none."""
+        found = self._views[name].read("grad") if self.mapped else self._plain[name].grad
+        return None if found is None else found.detach()
+
+    def write(self, name: str, value: Tensor) -> None:
+        """Overwrite ``name`` with ``value``, given in its canonical shape, on any device."""
+        with torch.no_grad():
+            if self.mapped:
+                present = self.value(name)
+                self._views[name].write(value.to(present.device, present.dtype))
+            else:
+                self._plain[name].copy_(value)
+
+    def requires_grad(self, name: str) -> bool:
+        """Tell whether ``name`` is trained; a mapped one is if its map does not say otherwise."""
+        return self.mapped or self._plain[name].requires_grad
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield every canonical name and its value."""
+        for name in self.names:
+            yield name, self.value(name)

@@ -1,0 +1,126 @@
+"""Which kernels stand behind torch's operators, and which were put over them since.
+
+What ``torch.library`` registers is not seen among the callables: the operator stays the same
+object. The dispatcher's own account names operator, dispatch key and place of registration.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.library import Library
+
+#: ``CPU (inactive): registered at /a/file.cpp:47 :: (Tensor _0) -> Tensor _0 [ boxed ]``
+_KERNEL = re.compile(r"(\w+)(?:\[alias\])?(?P<hidden> \(inactive\))?: (?P<text>.*)")
+#: Facts of the operator itself, which are no kernels.
+_NO_KERNEL = ("name", "schema", "debug", "alias analysis kind")
+_PLACE = re.compile(r"registered at (.+?)(?::\d+)?(?: ::.*| \[.*\])?$")
+#: What stands before a device's name in the keys that are that device's too.
+_PREFIXES = ("", "Autograd", "Autocast", "Sparse", "SparseCsr", "Quantized", "NestedTensor")
+_TORCH = Path(torch.__file__).parent
+#: In these files of torch's a kernel is registered on somebody else's behalf.
+_AGENTS = ("library.py", "_library")
+#: An operator without any kernel: what the dispatcher says of it are the keys' fallbacks.
+_PROBE_SPACE, _PROBE = "llmb_probe", "bare"
+#: Name of the fallback of a dispatch key, as a declaration would give it.
+FALLBACK = "torch.ops._.fallback"
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """A kernel that is there now and was not, or the other way round (then ``place`` is None)."""
+
+    #: ``torch.ops.aten.mm``, ``torch.ops.aten.cat.out``: as Python calls the operator.
+    name: str
+    dispatch_key: str
+    #: Source file of the registration, as the dispatcher gives it; None where it gives none.
+    place: str | None
+    #: torch itself had a kernel there.
+    replaces: bool
+
+
+class Kernels:
+    """A snapshot of every kernel of every operator (a twentieth of a second for 3,600)."""
+
+    def __init__(self) -> None:
+        """Take the snapshot."""
+        self._library = _bare_operator()
+        self._dumps = {
+            name: torch._C._dispatch_dump(name) for name in torch._C._dispatch_get_all_op_names()
+        }
+        self._fallbacks: str = torch._C._dispatch_dump_table(f"{_PROBE_SPACE}::{_PROBE}")
+
+    def __len__(self) -> int:
+        return len(self._dumps)
+
+    def changes(self, later: Kernels) -> tuple[KernelChange, ...]:
+        """Return what stands behind operators of this snapshot in ``later`` and did not before.
+
+        Operators that are new replace nothing. What torch's own Python files register when they
+        are first imported is torch's.
+        """
+        found = [
+            change
+            for name, dump in self._dumps.items()
+            if later._dumps.get(name) != dump
+            for change in _compare(_python_name(name), dump, later._dumps.get(name, ""))
+        ]
+        found += _compare(FALLBACK, self._fallbacks, later._fallbacks)
+        return tuple(change for change in found if not _is_torchs(change.place))
+
+
+def own_keys(device: str) -> frozenset[str]:
+    """Return the dispatch keys of ``device``; none for the CPU, whose kernels are torch's own."""
+    kind = device.partition(":")[0]
+    if kind == "cpu":
+        return frozenset()
+    try:
+        key = torch._C._dispatch_key_for_device(kind)
+    except RuntimeError:  # torch knows no such device
+        return frozenset()
+    return frozenset(f"{prefix}{key}" for prefix in _PREFIXES)
+
+
+def _bare_operator() -> Library:
+    library = Library(_PROBE_SPACE, "FRAGMENT")
+    if f"{_PROBE_SPACE}::{_PROBE}" not in torch._C._dispatch_get_all_op_names():
+        library.define(f"{_PROBE}() -> ()")
+    return library
+
+
+def _python_name(operator: str) -> str:
+    return f"torch.ops.{operator.replace('::', '.')}"
+
+
+def _compare(name: str, before: str, after: str) -> list[KernelChange]:
+    old, new = _kernels(before), _kernels(after)
+    return [
+        KernelChange(name, key, _place(new[key]) if key in new else None, replaces=key in old)
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _kernels(dump: str) -> dict[str, str]:
+    """Return dispatch key -> what is active there."""
+    found = {}
+    for line in dump.splitlines():
+        match = _KERNEL.match(line)
+        if match and match[1] not in _NO_KERNEL and not match["hidden"]:
+            found[match[1]] = match["text"]
+    return found
+
+
+def _place(text: str) -> str | None:
+    match = _PLACE.search(text)
+    return match[1] if match else None
+
+
+def _is_torchs(place: str | None) -> bool:
+    if place is None:
+        return False
+    file = Path(place)
+    return file.is_relative_to(_TORCH) and file.relative_to(_TORCH).parts[0] not in _AGENTS

@@ -1,0 +1,132 @@
+"""What a worker does once its stream has ended: sketch the last gradients, then run the probes.
+
+It computes with the model as it was trained, on tokens it could not know, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from llmb.observe import probes
+from llmb.observe.canonical import Canonical
+from llmb.observe.passes import LIVE, Sketches
+from llmb.plugin.backend import Backend
+from llmb.reference.data import random_tokens
+from llmb.reference.shapes import LlamaShape
+
+_DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
+
+
+class Examination:
+    """Collects the sketches of every pass of one worker."""
+
+    def __init__(self, canonical: Canonical, shape: LlamaShape, seed: int) -> None:
+        """Examine the model of ``canonical``; tokens and signs follow from ``seed``."""
+        self._canonical, self._shape, self._seed = canonical, shape, seed
+        self._saved: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
+        self.passes: list[str] = []
+        self.missing: list[str] = []
+
+    def live(self, loss: Tensor) -> None:
+        """Take the gradients of the step in whose pause the stream ended."""
+        self._take(LIVE, loss)
+
+    def probe(self, name: str, model: nn.Module, backend: Backend, dtype: str, ids: Tensor) -> None:
+        """Run one probe; ``ids`` is overwritten with its tokens, in the same memory every time."""
+        for parameter in model.parameters():
+            parameter.grad = None
+        self._edit(name, dtype)
+        ids.copy_(probe_tokens(self._seed, name, self._shape).expand_as(ids))
+        backend.step_begin()
+        loss = model(ids, labels=ids)
+        loss.backward()
+        backend.step_end()
+        backend.synchronize()
+        self._take(name, loss)
+
+    def _edit(self, name: str, dtype: str) -> None:
+        for target, value in self._saved.items():
+            self._canonical.write(target, value)
+        edits = probes.edits(name, self._shape, dtype)
+        # Out-projections are not kept: every probe makes them from zero, or from the live weights.
+        kept = set(edits) - set(probes.out_projections(self._shape))
+        self._saved = {target: self._canonical.value(target).clone() for target in kept}
+        for target, edit in edits.items():
+            self._canonical.write(target, edit(self._canonical.value(target)))
+
+    def _take(self, name: str, loss: Tensor) -> None:
+        sketches = Sketches(name, self._seed, self._shape)
+        sketches.loss(loss)
+        for parameter in self._canonical.names:
+            gradient = self._canonical.gradient(parameter)
+            if gradient is None:
+                self.missing.append(f"{name}/{parameter}")
+            else:
+                sketches.add(parameter, gradient)
+        self.tensors |= sketches.tensors
+        self.passes.append(name)
+
+
+def probe_tokens(seed: int, name: str, shape: LlamaShape) -> Tensor:
+    """Return the one sequence ``[1, sequence]`` of a probe."""
+    number = probes.token_seed(seed, name)
+    return random_tokens(number, 1, shape.sequence_length, shape.vocab_size)
+
+
+def places(
+    canonical: Canonical,
+    sizes: Mapping[str, int],
+    stored: Sequence[tuple[str, nn.Parameter, Tensor]],
+) -> Tensor:
+    """Return where elements of stored parameters lie in the canonical model, int64.
+
+    ``stored`` holds name, parameter and the elements' numbers; ``sizes`` the canonical parameters'
+    element counts, in order. Counted through all of them; -1 is padding. Where a map says how
+    parameters are stored, every canonical element is written its own number, a digit at a time, and
+    found again where it went: the model's weights are lost.
+    """
+    if not stored:
+        return torch.zeros(0, dtype=torch.int64)
+    first, total = {}, 0
+    for name, size in sizes.items():
+        first[name] = total
+        total += size
+    if canonical.mapped:
+        return _found_again(canonical, sizes, first, total, stored)
+    return torch.cat([_plain(canonical.by_stored.get(n), first, i) for n, _, i in stored])
+
+
+def _plain(name: str | None, first: Mapping[str, int], indices: Tensor) -> Tensor:
+    if name is None or name not in first:
+        return torch.full_like(indices, -1)
+    return indices + first[name]
+
+
+def _found_again(
+    canonical: Canonical,
+    sizes: Mapping[str, int],
+    first: Mapping[str, int],
+    total: int,
+    stored: Sequence[tuple[str, nn.Parameter, Tensor]],
+) -> Tensor:
+    with torch.no_grad():
+        for _, parameter, _ in stored:
+            parameter.zero_()
+    found = torch.full((sum(len(indices) for *_, indices in stored),), -1)
+    for power in range(max(1, math.ceil(math.log(total + 1, _DIGITS)))):
+        weight = _DIGITS**power
+        for name in canonical.names:
+            if name not in first:
+                continue
+            shape = canonical.value(name).shape
+            # From one on: what stays zero in every digit is padding.
+            number = torch.arange(first[name] + 1, first[name] + sizes[name] + 1)
+            canonical.write(name, (number // weight % _DIGITS).float().view(shape))
+        digits = [p.detach().flatten()[i.to(p.device)].to("cpu") for _, p, i in stored]
+        found += torch.cat(digits).round().long() * weight
+    return found

@@ -1,0 +1,127 @@
+"""One forward and backward pass whose gradients are reduced as they come: worker and judges alike.
+
+A pass has a name (``live``: the last step of the stream; ``step``: a step inside it; or a probe's).
+What is collected of it goes by ``<pass>/<parameter>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from llmb.observe import probes
+from llmb.observe.sketch import sketch
+from llmb.reference.formats import emulate
+from llmb.reference.llama import Llama
+from llmb.reference.shapes import LlamaShape
+
+LIVE, STEP = "live", "step"
+LOSS = "loss"
+
+
+class Collector(Protocol):
+    """Takes the gradients of a pass, one parameter at a time, possibly in parts that add up."""
+
+    def add(self, parameter: str, gradient: Tensor) -> None:
+        """Take the gradient of ``parameter``, in its canonical shape."""
+        ...
+
+
+class Sketches:
+    """The sketch of every gradient of one pass."""
+
+    def __init__(self, name: str, seed: int, shape: LlamaShape) -> None:
+        """Collect pass ``name`` with the signs of ``seed``."""
+        self._name, self._seed = name, seed
+        self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
+        self.tensors: dict[str, Tensor] = {}
+
+    def add(self, parameter: str, gradient: Tensor) -> None:
+        """Add the sketch of ``gradient``; of the head's in ``branches`` one a branch, too."""
+        self._add(f"{self._name}/{parameter}", gradient)
+        if parameter == probes.OUT:
+            for branch, own in self._channels.items():
+                self._add(f"{self._name}/out/{branch}", gradient[:, own.slice])
+
+    def loss(self, value: Tensor) -> None:
+        """Take the loss of the pass."""
+        self.tensors[f"{self._name}/{LOSS}"] = value.detach().to("cpu").double().float().view(1)
+
+    def _add(self, key: str, value: Tensor) -> None:
+        found = sketch(value, self._seed, key)
+        self.tensors[key] = self.tensors[key] + found if key in self.tensors else found
+
+
+class Samples:
+    """Some elements of the gradients of one pass, by their place in the whole model.
+
+    Places count through all canonical parameters in the model's order, row-major.
+    """
+
+    def __init__(self, where: Tensor, sizes: Mapping[str, int]) -> None:
+        """Collect the elements ``where`` (int64); ``sizes`` are the parameters' element counts."""
+        self._where, self._first = where, {}
+        total = 0
+        for name, size in sizes.items():
+            self._first[name] = (total, total + size)
+            total += size
+        self.values = torch.zeros(len(where))
+
+    def add(self, parameter: str, gradient: Tensor) -> None:
+        """Take those elements of ``gradient`` that are asked for."""
+        begin, end = self._first[parameter]
+        mine = ((self._where >= begin) & (self._where < end)).nonzero().flatten()
+        places = (self._where[mine] - begin).to(gradient.device)
+        self.values[mine] += gradient.detach().flatten()[places].to("cpu").float()
+
+
+def plain_pass(
+    weights: Callable[[str], Tensor],
+    shape: LlamaShape,
+    ids: Tensor,
+    dtype: torch.dtype,
+    device: str,
+    collect: Collector,
+    *,
+    format_name: str | None = None,
+    parts: int = 1,
+) -> float:
+    """Run the reference model once on ``ids`` ``[batch, sequence]`` and return its loss.
+
+    ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
+    above the weights memory holds the gradients of about one layer. With ``parts`` the batch is
+    taken in as many pieces, which add up; with ``format_name`` products are rounded to that format.
+    """
+    with torch.device("meta"):
+        model: nn.Module = Llama(shape)
+    for name, _ in list(model.named_parameters()):
+        owner = model.get_submodule(name.rpartition(".")[0])
+        owner.weight = nn.Parameter(weights(name).to(device=device, dtype=dtype))
+    if format_name is not None:
+        model = emulate(model, format_name)
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(_taker(name, collect))  # type: ignore[no-untyped-call]
+    total = 0.0
+    for part in ids.to(device).chunk(parts):
+        loss = model(part, labels=part) * (len(part) / len(ids))
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+def _taker(name: str, collect: Collector) -> Callable[[Tensor], None]:
+    def take(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        collect.add(name, parameter.grad)
+        parameter.grad = None
+
+    return take
+
+
+def without_layers(shape: LlamaShape) -> LlamaShape:
+    """Return the shape of the model that is left where every branch is silent."""
+    return replace(shape, num_hidden_layers=0)

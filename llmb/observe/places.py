@@ -1,0 +1,47 @@
+"""Which elements of a parameter an audited step shows: at regular distances, which costs little."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Elements of each parameter: of its gradient for comparison with the reference, and of value,
+#: gradient and moments for the replay of the optimizer's step.
+GRADIENTS, STATES = 1024, 257
+
+
+@dataclass(frozen=True)
+class Places:
+    """Elements ``first``, ``first + stride``, ... of a parameter in row-major order."""
+
+    first: int
+    stride: int
+    count: int
+
+    def read(self, value: Tensor) -> Tensor:
+        """Return the elements of ``value``, a view where its memory allows."""
+        if value.is_contiguous():
+            flat = value.view(-1)
+            return flat[self.first : self.first + self.stride * (self.count - 1) + 1 : self.stride]
+        where = torch.unravel_index(self.indices(), value.shape)
+        return value[tuple(i.to(value.device) for i in where)]
+
+    def indices(self) -> Tensor:
+        """Return the elements' numbers, int64."""
+        return self.first + self.stride * torch.arange(self.count)
+
+
+def choose(seed: int, what: str, name: str, size: int, count: int) -> Places:
+    """Return ``count`` of ``size`` elements of ``name`` (all where there are no more)."""
+    count = min(size, count)
+    if count <= 1:
+        return Places(0, 1, count)
+    digest = hashlib.sha256(f"places:{seed}:{what}:{name}".encode()).digest()
+    draw = random.Random(digest)
+    longest = (size - 1) // (count - 1)
+    stride = draw.randint((longest + 1) // 2, longest)
+    return Places(draw.randint(0, size - 1 - stride * (count - 1)), stride, count)

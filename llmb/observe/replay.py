@@ -1,0 +1,56 @@
+"""One optimizer step made again from its own inputs (rule O2): AdamW works element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from llmb.observe.witness import KINDS
+from llmb.records.audited import AuditedStep
+from llmb.reference.optimizer import build_adamw
+
+
+def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
+    """Return value and moments after ``step``, from those before it and the gradients.
+
+    ``seen`` holds what the worker read, by ``<step>/<what>``, float32. torch's AdamW runs with the
+    same kernel, dtypes and step counter on ``device``; keys are ``<step>/replayed/<kind>``.
+    """
+    prefix = f"{step.index}/"
+    parts = {
+        what: torch.split(seen[prefix + what], [segment.states for segment in step.segments])
+        for what in ("replay/gradient", *(f"before/{kind}" for kind in KINDS))
+    }
+    parameters = []
+    for number, segment in enumerate(step.segments):
+        dtype = getattr(torch, segment.dtype)
+        parameter = nn.Parameter(parts["before/value"][number].to(device, dtype))
+        parameter.grad = parts["replay/gradient"][number].to(device, dtype)
+        parameters.append(parameter)
+    optimizer = build_adamw(
+        parameters, foreach=step.foreach, fused=step.fused, capturable=step.capturable
+    )
+    # The counter lies where this build of torch puts it: on the device for some kernels.
+    beside = device if step.fused or step.capturable else "cpu"
+    for number, parameter in enumerate(parameters):
+        optimizer.state[parameter] = {
+            "step": torch.tensor(float(step.steps_before or 0), device=beside),
+            **{
+                moment: parts[f"before/{moment}"][number].to(parameter.device, parameter.dtype)
+                for moment in KINDS[1:]
+            },
+        }
+    optimizer.step()
+    found = {}
+    for kind in KINDS:
+        values = [p.detach() if kind == "value" else optimizer.state[p][kind] for p in parameters]
+        found[f"{prefix}replayed/{kind}"] = torch.cat([v.to("cpu").float() for v in values])
+    return found
+
+
+def can_replay(step: AuditedStep, seen: Mapping[str, Tensor]) -> bool:
+    """Tell whether everything the replay needs was read: not in the very first step."""
+    wanted = ("replay/gradient", *(f"{w}/{k}" for w in ("before", "after") for k in KINDS))
+    return step.steps_before is not None and all(f"{step.index}/{w}" in seen for w in wanted)

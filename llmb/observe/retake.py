@@ -1,0 +1,152 @@
+"""A worker's passes made again with the pristine model: honest on a device, or as reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from llmb.config import Precision, RunConfig
+from llmb.errors import is_out_of_memory
+from llmb.observe import probes
+from llmb.observe.examination import probe_tokens
+from llmb.observe.passes import STEP, Samples, Sketches, plain_pass, without_layers
+from llmb.observe.weights_file import WeightsFile
+from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
+from llmb.reference.data import random_tokens
+from llmb.reference.llama import Llama
+from llmb.reference.shapes import LlamaShape
+
+#: Narrower classes whose borders a run in a format is held against, widest first.
+BORDERS = {
+    "FP32": ("TF32", "BF16", "FP8"),
+    "TF32": ("BF16", "FP8"),
+    "FP16": ("BF16", "FP8"),
+    "BF16": ("FP8",),
+}
+_EIGHT_BITS = 8
+
+
+class Retake:
+    """Makes passes with the weights and tokens the worker had."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        shape: LlamaShape,
+        seed: int,
+        token_seeds: Mapping[str, int],
+        scratch: Path,
+        digests: Mapping[str, str],
+    ) -> None:
+        """Open the weights in ``scratch``, once their bytes are found to be the worker's.
+
+        Raises:
+            RunFailedError: they were altered, or are not there.
+        """
+        self._config, self._shape, self._seed = config, shape, seed
+        self._token_seeds = token_seeds
+        self._stack = ExitStack()
+        self._files = {
+            name: self._stack.enter_context(WeightsFile(scratch / name, digests[name]))
+            for name in (LIVE_WEIGHTS, STEP_WEIGHTS)
+            if name in digests
+        }
+        with torch.device("meta"):
+            model = Llama(shape)
+        self.sizes = {name: p.numel() for name, p in model.named_parameters()}
+
+    def __enter__(self) -> Retake:
+        """Return the opened passes."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the weights."""
+        self._stack.close()
+
+    def sketches(
+        self, name: str, dtype: torch.dtype, device: str, batch: int, fmt: str | None = None
+    ) -> dict[str, Tensor]:
+        """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
+        parts = 1
+        while True:
+            collect = Sketches(name, self._seed, self._shape)
+            try:
+                loss = self._run(name, dtype, device, batch, collect, fmt, parts)
+            except RuntimeError as error:
+                # An honest model may need more memory than the vendor's: take the batch in pieces.
+                if not is_out_of_memory(error) or parts >= batch:
+                    raise
+                parts *= 2
+                continue
+            collect.loss(torch.tensor(loss))
+            return collect.tensors
+
+    def samples(self, where: Tensor, dtype: torch.dtype, device: str) -> Tensor:
+        """Return the elements ``where`` of the gradients of the audited step."""
+        collect = Samples(where, self.sizes)
+        self._run(STEP, dtype, device, self._config.batch_size, collect, None, 1)
+        return collect.values
+
+    def _run(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        device: str,
+        batch: int,
+        collect: Sketches | Samples,
+        fmt: str | None,
+        parts: int,
+    ) -> float:
+        shape = without_layers(self._shape) if name == probes.HEAD else self._shape
+        file = self._files[STEP_WEIGHTS if name == STEP else LIVE_WEIGHTS]
+        edits = (
+            probes.edits(name, self._shape, self._config.precision.dtype)
+            if name in probes.PROBES
+            else {}
+        )
+
+        def weights(parameter: str) -> Tensor:
+            value = file.read(parameter)
+            return edits[parameter](value) if parameter in edits else value
+
+        ids = self._tokens(name, batch)
+        return plain_pass(weights, shape, ids, dtype, device, collect, format_name=fmt, parts=parts)
+
+    def _tokens(self, name: str, batch: int) -> Tensor:
+        shape = self._shape
+        if name in probes.PROBES:
+            return probe_tokens(self._seed, name, shape).expand(batch, -1)
+        size, length = self._config.batch_size, shape.sequence_length
+        return random_tokens(self._token_seeds[name], size, length, shape.vocab_size)
+
+
+def how(precision: Precision) -> tuple[torch.dtype, str | None]:
+    """Return dtype and emulated format in which an honest run in ``precision`` computes."""
+    dtype: torch.dtype = getattr(torch, precision.dtype)
+    if precision.bits <= _EIGHT_BITS:
+        return dtype, "FP8"
+    return dtype, "TF32" if precision.name == "TF32" else None
+
+
+def how_border(name: str) -> tuple[torch.dtype, str | None]:
+    """Return dtype and emulated format of the honest run at the border of class ``name``."""
+    return {
+        "TF32": (torch.float32, "TF32"),
+        "BF16": (torch.bfloat16, None),
+        "FP8": (torch.bfloat16, "FP8"),
+    }[name]
+
+
+def wide(precision: Precision) -> torch.dtype:
+    """Return the dtype of the reference: float32, or float64 where a run computes in float32."""
+    return torch.float64 if precision.dtype == "float32" else torch.float32

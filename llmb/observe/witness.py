@@ -1,0 +1,168 @@
+"""What is seen of an audited step, between its gradients and its optimizer step.
+
+A request comes, or does not come, in the pause every step makes; until then such a step is like any
+other. Only copies are enqueued here: nothing waits for the device before the next fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from llmb.observe.places import GRADIENTS, STATES, choose
+from llmb.records.audited import AuditedStep, Segment
+from llmb.reference.train_loop import Step
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+#: What is read of the optimizer's side, before its step and after.
+KINDS = ("value", *_MOMENTS)
+
+
+@dataclass
+class _Seen:
+    step: Step
+    seed: int
+    segments: tuple[Segment, ...]
+    steps_before: float | None
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Witness:
+    """Looks at audited steps: some elements of each, and all weights of the latest."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """Prepare to look; every worker sets the memory for one copy of the weights aside."""
+        self._parameters = list(model.named_parameters())
+        # Zeros and not empty: the pages are there before the first step, not in an audited one.
+        self._copy = [torch.zeros_like(p, requires_grad=False) for _, p in self._parameters]
+        self._optimizer = optimizer
+        self._seen: list[_Seen] = []
+        self._open = False
+
+    def before(self, step: Step, seed: int) -> None:
+        """Look at ``step``, whose gradients are there; ``seed`` says which elements."""
+        segments, state = self._segments(seed), self._optimizer.state
+        count = next((float(s["step"]) for s in state.values() if "step" in s), None)
+        seen = _Seen(step, seed, segments, count)
+        with torch.no_grad():
+            torch._foreach_copy_(self._copy, [p.detach() for _, p in self._parameters])
+            seen.tensors["gradient"] = self._gather(seen, "gradient", GRADIENTS, _gradient)
+            seen.tensors["replay/gradient"] = self._gather(seen, "state", STATES, _gradient)
+            seen.tensors |= self._states(seen, "before")
+        self._seen.append(seen)
+        self._open = True
+
+    def after(self) -> None:
+        """Look again where the optimizer has just made an audited step."""
+        if self._open:
+            with torch.no_grad():
+                self._seen[-1].tensors |= self._states(self._seen[-1], "after")
+            self._open = False
+
+    def read(self) -> tuple[int, ...]:
+        """Bring what was seen to the host, once the device is done; return the steps' numbers."""
+        for seen in self._seen:
+            seen.tensors = {k: t.to("cpu").float() for k, t in seen.tensors.items()}
+        return tuple(seen.step.index for seen in self._seen)
+
+    def steps(self) -> tuple[AuditedStep, ...]:
+        """Return what there is to know of the audited steps besides their numbers."""
+        last = len(self._seen) - 1
+        groups = self._optimizer.param_groups
+        return tuple(
+            AuditedStep(
+                index=seen.step.index,
+                token_seed=seen.step.seed,
+                seed=seen.seed,
+                weights_kept=number == last,
+                steps_before=seen.steps_before,
+                foreach=groups[0]["foreach"],
+                fused=groups[0]["fused"],
+                capturable=bool(groups[0]["capturable"]),
+                segments=seen.segments,
+            )
+            for number, seen in enumerate(self._seen)
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return every element that was read, by ``<step>/<what>``, float32."""
+        return {f"{s.step.index}/{k}": t for s in self._seen for k, t in s.tensors.items()}
+
+    def gradients_seen(self) -> Iterator[tuple[int, list[tuple[str, nn.Parameter, Tensor]]]]:
+        """Yield each audited step's number, and which elements of which gradients were read."""
+        for seen in self._seen:
+            yield (
+                seen.step.index,
+                [
+                    (name, p, choose(seen.seed, "gradient", name, p.numel(), GRADIENTS).indices())
+                    for name, p in self._of(seen)
+                ],
+            )
+
+    def swap(self) -> None:
+        """Exchange the weights of the latest audited step with the present ones."""
+        with torch.no_grad():
+            for (_, parameter), copy in zip(self._parameters, self._copy, strict=True):
+                present = parameter.detach().clone()
+                parameter.copy_(copy)
+                copy.copy_(present)
+
+    def release(self) -> None:
+        """Give the memory of the copy back."""
+        self._copy.clear()
+
+    def _segments(self, seed: int) -> tuple[Segment, ...]:
+        return tuple(
+            Segment(
+                name=name,
+                dtype=str(p.dtype).removeprefix("torch."),
+                gradients=choose(seed, "gradient", name, p.numel(), GRADIENTS).count,
+                states=choose(seed, "state", name, p.numel(), STATES).count,
+            )
+            for name, p in self._parameters
+            if p.requires_grad and p.grad is not None and p.numel()
+        )
+
+    def _states(self, seen: _Seen, when: str) -> dict[str, Tensor]:
+        state, found = self._optimizer.state, {}
+        for kind in KINDS:
+            read = _value if kind == "value" else _moment(state, kind)
+            if all(read(p) is not None for _, p in self._of(seen)):
+                found[f"{when}/{kind}"] = self._gather(seen, "state", STATES, read)
+        return found
+
+    def _of(self, seen: _Seen) -> Iterable[tuple[str, nn.Parameter]]:
+        names = {segment.name for segment in seen.segments}
+        return ((name, p) for name, p in self._parameters if name in names)
+
+    def _gather(
+        self, seen: _Seen, what: str, count: int, read: Callable[[nn.Parameter], Tensor | None]
+    ) -> Tensor:
+        parts = []
+        for name, p in self._of(seen):
+            value = read(p)
+            assert value is not None
+            parts.append(choose(seen.seed, what, name, p.numel(), count).read(value))
+        if not parts:
+            return torch.zeros(0)
+        if len({part.dtype for part in parts}) > 1:
+            parts = [part.float() for part in parts]
+        return torch.cat(parts)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor | None:
+    return None if parameter.grad is None else parameter.grad.detach()
+
+
+def _value(parameter: nn.Parameter) -> Tensor | None:
+    return parameter.detach()
+
+
+def _moment(
+    state: Mapping[Tensor, dict[str, Tensor]], kind: str
+) -> Callable[[nn.Parameter], Tensor | None]:
+    return lambda parameter: state[parameter].get(kind) if parameter in state else None

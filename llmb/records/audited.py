@@ -1,0 +1,83 @@
+"""What the audit's passes leave behind: evidence the judges compare, number by number.
+
+Arrays are float32 in safetensors files: a 16-bit number is one exactly.
+"""
+
+from __future__ import annotations
+
+from llmb.config import Frozen
+
+#: File names within ``evidence/repeat-<n>/``; who writes each.
+GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
+STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
+HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # calibrator
+REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
+
+#: Weights that travel from the worker to calibrator and verifier, and are then deleted.
+LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
+
+
+class Segment(Frozen):
+    """The elements of one stored parameter in the arrays of an audited step, in this order."""
+
+    name: str
+    dtype: str
+    #: How many elements of its gradient, and of its value, gradient and moments for the replay.
+    gradients: int
+    states: int
+
+
+class AuditedStep(Frozen):
+    """A step of the stream that was looked at in its pause."""
+
+    index: int
+    token_seed: int
+    #: Which elements were looked at follows from it.
+    seed: int
+    #: All weights of this step were kept, so its gradients can be compared with the reference's.
+    weights_kept: bool
+    #: AdamW's own step counter before the step, None in the very first.
+    steps_before: float | None
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    segments: tuple[Segment, ...]
+
+
+class StepsEvidence(Frozen):
+    """Every audited step of a worker (rules G1 and O2); the numbers are in ``STEP_VALUES``."""
+
+    steps: tuple[AuditedStep, ...]
+    #: Nanoseconds of host time that all pauses took, and the longest of them.
+    pause_ns: int
+    longest_pause_ns: int
+
+
+class ProbedEvidence(Frozen):
+    """The last step of the stream and the probes after it (rules E1, E2, E3, P1)."""
+
+    #: Signs, tokens of the probes and channels follow from it.
+    seed: int
+    last_step: int
+    token_seed: int
+    #: Passes that were made, in order; ``GRADIENTS`` holds the sketches of each.
+    passes: tuple[str, ...]
+    #: ``<pass>/<parameter>`` of every gradient that was not there.
+    missing: tuple[str, ...]
+    #: Why a probe could not be made.
+    failure: str | None = None
+
+
+class PristineDigest(Frozen):
+    """What a parameter must be after post-processing, by its stored dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+
+class PristineEvidence(Frozen):
+    """Every parameter as the seed makes it, cast to the type it is stored in (rule W1)."""
+
+    parameters: tuple[PristineDigest, ...]

@@ -1,0 +1,87 @@
+"""A seed that a third party committed to by its hash and revealed later, and the file it is in.
+
+That the hash was published before the plugin was frozen is for people to see: no file shows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+
+from llmb.config import Frozen
+from llmb.errors import BundleRefusedError, UsageError
+from llmb.records import strict_json
+
+SCHEMA: Literal["llmb.seed-commitment/1"] = "llmb.seed-commitment/1"
+#: A document that somebody writes by hand; more is not read.
+MAX_BYTES = 16 * 2**10
+
+
+def _plain(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError("it must be one line of printable text")
+    return text
+
+
+Words = Annotated[str, Field(max_length=200), AfterValidator(_plain)]
+
+
+class SeedCommitment(Frozen):
+    """A revealed commitment as its file has it; whether the hash holds is ``digest``'s to say."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.seed-commitment/1"] = Field(alias="schema", default=SCHEMA)
+    #: The sha256, in hex, that was published while the seed was unknown.
+    commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
+    seed: int = Field(strict=True, ge=0, lt=2**63)
+    #: 16 random bytes or more: without them the seed could be searched for.
+    salt: str = Field(pattern=r"^([0-9a-f]{2}){16,64}$")
+    committed_by: Words
+    #: Where and when the commitment was published, as its author says.
+    published_at: Words | None = None
+
+    @property
+    def digest(self) -> str:
+        """The commitment that seed and salt give."""
+        return hashlib.sha256(f"llmb-seed:{self.seed}:{self.salt}".encode()).hexdigest()
+
+
+def parse(raw: bytes, name: str) -> SeedCommitment:
+    """Return the revealed commitment in the file contents ``raw``; ``name`` is for messages.
+
+    Raises:
+        UsageError: not strict JSON of this schema, not revealed yet, or seed and salt do not give
+            the commitment.
+    """
+    try:
+        if len(raw) > MAX_BYTES:
+            raise BundleRefusedError(f"{name!r} has more than {MAX_BYTES} bytes")
+        found = _commitment(strict_json.loads(raw, name), name)
+    except BundleRefusedError as error:
+        raise UsageError(f"--seed-commitment: {error}") from None
+    if found.digest != found.commitment:
+        raise UsageError(
+            f"--seed-commitment: {name!r} holds another seed than the one committed to: "
+            f"its seed and salt give {found.digest}, its commitment is {found.commitment}"
+        )
+    return found
+
+
+def _commitment(data: Any, name: str) -> SeedCommitment:
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise BundleRefusedError(f"{name!r} is no seed commitment: its schema is not {SCHEMA}")
+    hidden = [field for field in ("seed", "salt") if data.get(field) is None]
+    if hidden:
+        raise BundleRefusedError(
+            f"{name!r} has no {' and no '.join(hidden)}: the seed is not revealed yet; "
+            "the run can be done once whoever committed to it has published both"
+        )
+    try:
+        return SeedCommitment.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        field = str(first["loc"][0])
+        raise BundleRefusedError(f"{name!r}: field {field!r}: {first['msg']}") from None

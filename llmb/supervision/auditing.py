@@ -1,0 +1,133 @@
+"""The processes that follow a worker: an honest run on the device, then the reference without it.
+
+Each may fail without ending the run: what it would have shown is not observed, and the user is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeVar
+
+from pydantic import ValidationError
+
+from llmb.config import AuditMode, Frozen, RunConfig
+from llmb.errors import LlmbError, RunFailedError
+from llmb.records import audited, evidence
+from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.stream import Streamed
+from llmb.wire.channel import Child
+from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
+
+E = TypeVar("E", bound=Frozen)
+#: A calibrator or verifier that says nothing for so long is taken to hang.
+_LIMIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where a worker leaves evidence, and where whole weights lie while the audit lasts."""
+
+    evidence: Path
+    scratch: Path | None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What calibrator and verifier left: evidence by name, and what went wrong."""
+
+    evidence: dict[str, str]
+    failures: tuple[str, ...]
+
+
+class Examiner:
+    """Examines one repeat."""
+
+    def __init__(
+        self,
+        negotiated: Negotiated,
+        config: RunConfig,
+        folders: Folders,
+        log: Callable[[], AbstractContextManager[IO[bytes]]],
+        say: Callable[[str], None],
+    ) -> None:
+        """Read and write in ``folders``."""
+        self._negotiated, self._config = negotiated, for_children(config)
+        self._folders = folders
+        self._log, self._say = log, say
+
+    def examine(self, streamed: Streamed) -> Examined:
+        """Return what the two processes have shown of a worker that has gone."""
+        if streamed.failure is not None:
+            return Examined({}, (f"the worker died while being audited: {streamed.failure}",))
+        scratch = self._folders.scratch
+        assert scratch is not None
+        try:
+            probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
+            steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
+            weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
+        except RunFailedError as error:
+            return Examined({}, (str(error),))
+        kept = next((step for step in steps.steps if step.weights_kept), None)
+        passes = (*probed.passes, *(["step"] if kept else []))
+        seeds = {"live": probed.token_seed} | ({"step": kept.token_seed} if kept else {})
+        digests = {**streamed.evidence, **streamed.scratch}
+        common = {
+            "config": self._config,
+            "seed": probed.seed,
+            "passes": passes,
+            "token_seeds": seeds,
+            "step": kept.index if kept else None,
+            "evidence_folder": str(self._folders.evidence.resolve()),
+            "scratch_folder": str(scratch.resolve()),
+            "digests": digests,
+        }
+        full = self._config.audit is AuditMode.FULL
+        found: dict[str, str] = {}
+        failures: list[str] = []
+        for what, module, variables, order in (
+            (
+                "an honest run on the device",
+                "llmb.calibrator",
+                self._negotiated.terms.environment,
+                HonestOrder.model_validate({**common, "borders": full}),
+            ),
+            (
+                "the reference",
+                "llmb.verifier",
+                {},
+                ReferenceOrder.model_validate(
+                    {**common, "stored_dtypes": {p.name: p.dtype for p in weights.processed}}
+                ),
+            ),
+        ):
+            self._say(f"computing {what}")
+            try:
+                found |= self._ask(module, variables, order)
+            except LlmbError as error:
+                failures.append(f"{what} failed: {error}")
+        return Examined(found, tuple(failures))
+
+    def _ask(
+        self, module: str, variables: dict[str, str], order: HonestOrder | ReferenceOrder
+    ) -> dict[str, str]:
+        found = {}
+        with self._log() as log, Child(module, variables, log) as child:
+            child.send(order)
+            while not isinstance(message := child.receive(_LIMIT_S), Done):
+                if isinstance(message, EvidenceFile):
+                    found[message.name] = message.sha256
+                elif not isinstance(message, Phase):
+                    said = "nothing" if message is None else repr(message.kind)
+                    raise RunFailedError(f"{module} said {said} while it worked")
+        return found
+
+    def _read(self, streamed: Streamed, name: str, kind: type[E]) -> E:
+        if name not in streamed.evidence:
+            raise RunFailedError(f"the worker left no {name}")
+        try:
+            return kind.model_validate_json((self._folders.evidence / name).read_bytes())
+        except (OSError, ValidationError) as error:
+            raise RunFailedError(f"{name} cannot be read: {error}") from error
