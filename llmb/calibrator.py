@@ -6,6 +6,7 @@ what matrix products attain there and, for the audit, what the pristine model co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import load_file, save
@@ -16,9 +17,9 @@ from llmb.errors import RunFailedError
 from llmb.measure.ceiling import measure_ceiling
 from llmb.notebook import Announcer
 from llmb.observe.passes import STEP
-from llmb.observe.probes import PROBES
+from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.retake import BORDERS, Retake, how, how_border
+from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.observe.weights_file import file_digest
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
@@ -72,18 +73,41 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
             else:
                 found = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
                 shown |= {f"{declared}/{key}": value for key, value in found.items()}
+        reference = device_reference(order, retake, values)
         for border in BORDERS.get(declared, ()) if order.borders else ():
             for name in PROBES:
                 its_dtype, its_format = how_border(border)
                 found = retake.sketches(name, its_dtype, config.device, 1, its_format)
                 shown |= {f"{border}/{key}": value for key, value in found.items()}
     announce.write_bytes(audited.HONEST, save(shown))
+    if reference:
+        announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
     replayed: dict[str, Tensor] = {}
     for step in steps.steps:
         if can_replay(step, values):
             replayed |= replay(step, values, config.device)
     backend.synchronize()
     announce.write_bytes(audited.REPLAY, save(replayed))
+
+
+def device_reference(
+    order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the reference of the passes that are too much work for the host.
+
+    With it comes the probe ``branches``, which the verifier computes as well: so it can be seen
+    whether the device's wider format is one.
+    """
+    if not order.reference_passes:
+        return {}
+    dtype, device = wide(order.config.precision), order.config.device
+    found = retake.sketches(BRANCHES, dtype, device, 1)
+    for name in order.reference_passes:
+        if name == STEP:
+            found[STEP] = retake.samples(values[f"{order.step}/where"].long(), dtype, device)
+        else:
+            found |= retake.sketches(name, dtype, device, order.config.batch_size)
+    return found
 
 
 def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsEvidence]:

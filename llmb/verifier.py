@@ -5,6 +5,7 @@ It runs once the worker has gone, so no reference value was ever where vendor co
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,12 +34,12 @@ def verify(channel: Channel) -> None:
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     shape = workloads.find(config.workload, config.shape_overrides).shape
-    announce.write(audited.PRISTINE, pristine(order, shape))
     dtype, device = wide(config.precision), "cpu"
     shown: dict[str, Tensor] = {}
     with Retake(
         config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests
     ) as retake:
+        announce.write(audited.PRISTINE, pristine(order, shape, retake))
         for name in order.passes:
             if name == STEP:
                 shown[STEP] = retake.samples(places(order), dtype, device)
@@ -61,7 +62,7 @@ def places(order: ReferenceOrder) -> Tensor:
     return load_file(path)[f"{order.step}/where"].long()
 
 
-def pristine(order: ReferenceOrder, shape: LlamaShape) -> audited.PristineEvidence:
+def pristine(order: ReferenceOrder, shape: LlamaShape, retake: Retake) -> audited.PristineEvidence:
     """Return what every parameter must have been after post-processing, made from the seed."""
     with torch.device("meta"):
         model = Llama(shape)
@@ -70,12 +71,17 @@ def pristine(order: ReferenceOrder, shape: LlamaShape) -> audited.PristineEviden
     def one(item: tuple[str, Tensor]) -> audited.PristineDigest:
         name, empty = item
         dtype = order.stored_dtypes.get(name, order.config.precision.stored_dtype)
-        value = initial_value(name, empty.shape, order.config.seed, shape)
+        value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
+        live = retake.live(name)
+        moved = None
+        if live is not None and live.shape == value.shape:
+            moved = float((live.float() - value.float()).abs().max())
         return audited.PristineDigest(
             name=name,
             shape=tuple(empty.shape),
             dtype=dtype,
-            sha256=sha256_of(value.to(cast).to(getattr(torch, dtype))),
+            sha256=sha256_of(value.to(getattr(torch, dtype))),
+            largest_move=moved if moved is not None and math.isfinite(moved) else None,
         )
 
     # Each thread holds one matrix and its cast: the largest has 0.4 GB in float32.

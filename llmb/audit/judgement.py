@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from llmb.audit import equivalence, optimizer, precision, replay, rules, sources, time, types
 from llmb.audit import weights as rule_w1
+from llmb.audit.distance import gap
 from llmb.config import Frozen, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
@@ -22,6 +23,10 @@ from llmb.records.run_record import FileDigest, PrecisionBits, RepeatTiming
 E = TypeVar("E", bound=Frozen)
 #: Gives an evidence file by its path in the run directory; None where there is none.
 Files = Callable[[str], bytes | None]
+
+
+#: Bits to which a device's reference must agree with the verifier's, where both were computed.
+_DEVICE_BITS = 12.0
 
 
 class UnreadableError(Exception):
@@ -115,24 +120,45 @@ class _Bench:
         weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
         pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
         if weights is not None and pristine is not None:
-            path = self._path(evidence.WEIGHTS)
-            yield rule_w1.judge(weights, pristine, self._facts.precision, path)
+            path, probed = self._path(evidence.WEIGHTS), self._read_probed()
+            steps = probed.last_step if probed else 0
+            yield rule_w1.judge(weights, pristine, self._facts.precision, steps, path)
+
+    def _reference(self) -> Arrays | None:
+        """Return what is right: by the verifier, and by the device where that agrees with it."""
+        by_host = self._arrays(audited.REFERENCE)
+        by_device = self._arrays(audited.DEVICE_REFERENCE)
+        if by_host is None or by_device is None:
+            return by_host
+        doubt = [
+            gap(by_device.get(k), v).bits
+            for k, v in by_host.items()
+            if k.startswith("branches/model")
+        ]
+        if not doubt or min(doubt) < _DEVICE_BITS:
+            return by_host
+        return {**by_device, **by_host}
 
     def _passes(self) -> Iterator[Finding]:
-        probed = self._read(audited.PROBED, audited.ProbedEvidence)
+        probed = self._read_probed()
         seen, honest = self._arrays(audited.GRADIENTS), self._arrays(audited.HONEST)
-        reference = self._arrays(audited.REFERENCE)
+        reference = self._reference()
         if probed is None or seen is None or honest is None or reference is None:
             return
         names = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE)
         paths = tuple(map(self._path, names))
         fmt = self._facts.precision
-        yield equivalence.judge_live(probed, seen, honest, reference, fmt, paths)
-        if set(precision.PROBES) <= set(probed.passes):
-            self._probes = precision.Probes(seen, honest, reference, fmt, paths)
-            yield self._probes.branches()
-            yield self._probes.live()
-            yield self._probes.effective()
+        if not set(precision.PROBES) <= set(probed.passes):
+            return
+        probes = precision.Probes(seen, honest, reference, fmt, paths)
+        yield probes.live()
+        if not probes.honest_is_honest():
+            return
+        self._probes = probes
+        if "live/loss" in reference:
+            yield equivalence.judge_live(probed, seen, honest, reference, fmt, paths)
+        yield probes.branches()
+        yield probes.effective()
 
     def _steps(self) -> Iterator[Finding]:
         steps = self._read(audited.STEPS, audited.StepsEvidence)
@@ -141,10 +167,12 @@ class _Bench:
             return
         path = self._path(audited.STEP_VALUES)
         yield replay.judge(steps, seen, replayed, path)
-        honest, reference = self._arrays(audited.HONEST), self._arrays(audited.REFERENCE)
+        honest, reference = self._arrays(audited.HONEST), self._reference()
         kept = next((step for step in steps.steps if step.weights_kept), None)
         timing = self._facts.repeats[self._repeat]
-        if kept is None or honest is None or reference is None or not _inside(kept.index, timing):
+        if kept is None or honest is None or reference is None or "step" not in reference:
+            return
+        if self._probes is None or not _inside(kept.index, timing):
             return
         cost = _cost(steps, timing)
         paths = (path, self._path(audited.HONEST), self._path(audited.REFERENCE))
@@ -161,6 +189,9 @@ class _Bench:
         if data is not None:
             text = data.decode(errors="replace")
             yield types.judge(text, self._facts.precision, self._path(evidence.PROGRAM))
+
+    def _read_probed(self) -> audited.ProbedEvidence | None:
+        return self._read(audited.PROBED, audited.ProbedEvidence)
 
     def _path(self, name: str) -> str:
         return evidence.path(self._repeat, name)

@@ -18,7 +18,7 @@ PROBES = ("branches", "head")
 SLACK, SLACK_FLOAT32 = 0.75, 2.0
 #: Fewest bits of a class, whatever was measured as honest on the device: what a tampered library
 #: computes must not become the yardstick.
-FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 6.0, "BF16": 5.0, "FP8": 2.0}
+FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 #: Median bits below which a pass has nothing to do with its weights and tokens.
 _UNRELATED = 1.5
@@ -116,6 +116,16 @@ class Probes:
             and any(key.startswith("branches/") for key in arrays)
         ]
         self._declared = next((b for b in self._borders if b.name == precision.name), None)
+
+    def honest_is_honest(self) -> bool:
+        """Tell whether the run that was to be honest is of the declared class itself.
+
+        What a tampered library computes must be nobody's yardstick.
+        """
+        if self._declared is None:
+            return False
+        floor = FLOORS.get(self._declared.name, FLOORS["FP8"])
+        return min(self._declared.honest.by_name.values()) >= floor
 
     def measured(self) -> Measured:
         """Return the class that was reached, and the bits behind it."""

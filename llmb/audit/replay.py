@@ -13,6 +13,10 @@ from llmb.records.finding import Finding, Level, Status
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
 #: Distance from the formula in units of the dtype's epsilon, of the largest term (docs/adr/0014).
 #: FP16 has none: its squares of gradients underflow, differently in each kernel.
+_EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+#: Share of elements that may differ by one last place: where threads divide a tensor, a kernel's
+#: remainder of a vector lies elsewhere than in the replay.
+_CLOSE_SHARE = 0.02
 _TINY = 2.0**-120
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
@@ -24,13 +28,19 @@ def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Fi
         return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
     again = [s for s in judged if f"{s.index}/replayed/value" in replayed]
     faults = [fault for step in judged for fault in _formula(step, seen)]
-    elements = wrong = 0
+    elements = close = wrong = 0
     for step in again:
         for kind in _KINDS:
             after = seen[f"{step.index}/after/{kind}"]
             elements += len(after)
-            wrong += _differences(after, replayed[f"{step.index}/replayed/{kind}"])
-    measured = f"{wrong} of {elements} elements differ from torch's AdamW, {len(judged)} steps"
+            one, more = _differences(step, after, replayed[f"{step.index}/replayed/{kind}"])
+            close, wrong = close + one, wrong + more
+    measured = (
+        f"{wrong + close} of {elements} elements differ from torch's AdamW ({wrong} by more than a "
+        f"last place), {len(judged)} steps"
+    )
+    if close > _CLOSE_SHARE * elements:
+        wrong += close
     if wrong:
         faults.insert(0, f"{wrong} of {elements} replayed elements differ")
     if faults:
@@ -40,10 +50,20 @@ def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Fi
     return _finding(Status.PASS, "torch's AdamW gives the same bits", measured, path)
 
 
-def _differences(one: Array, other: Array) -> int:
+def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]:
+    """Return how many elements differ by one last place, and by more."""
     if len(one) != len(other):
-        return max(len(one), len(other))
-    return sum(a != b for a, b in zip(one, other, strict=True))  # a NaN differs from itself
+        return 0, max(len(one), len(other))
+    types = (segment.dtype for segment in step.segments for _ in range(segment.states))
+    close = wrong = 0
+    for a, b, dtype in zip(one, other, types, strict=True):
+        if a == b:
+            continue
+        if abs(a - b) <= _EPS.get(dtype, 0.0) * max(abs(a), abs(b)):
+            close += 1
+        else:  # a NaN is never equal
+            wrong += 1
+    return close, wrong
 
 
 def _formula(step: AuditedStep, seen: Arrays) -> Iterator[str]:
@@ -99,7 +119,7 @@ def _finding(status: Status, message: str, measured: str, path: str) -> Finding:
         observer="worker, calibrator, offline" if status is not Status.NOT_OBSERVED else "none",
         measured=measured or None,
         honest="0 elements",
-        limit="bit for bit; by the formula 6 eps in float32, 3 in bfloat16",
+        limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
         basis="fixed",
         message=message,
         evidence=(path,),

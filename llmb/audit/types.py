@@ -73,28 +73,33 @@ def judge_census(seen: TypesEvidence, precision: Precision, path: str) -> Findin
 
 
 def _is_narrow(entry: OperatorTypes, bits: int) -> bool:
-    types = {"product": entry.operands, "cast": entry.results}.get(
-        entry.kind,
-        tuple(t for t in (*entry.operands, *entry.results) if not t.startswith("uint")),
-    )
+    if entry.kind == "product":
+        return _any_below(bits, entry.operands)
     # Casts are listed only where they end in 8 bits or fewer; at a foreign operator 16 bits under
     # FP32 may be anything, a table of positions for one.
-    most = bits if entry.kind == "product" else min(bits, 9)
-    return any((bits_of_numbers(t) or bits) < most for t in types)
+    if entry.kind == "cast":
+        return _any_below(min(bits, 9), entry.results)
+    types = (*entry.operands, *entry.results)
+    return _any_below(min(bits, 9), (t for t in types if not t.startswith("uint")))
+
+
+def _any_below(bits: int, types: Iterable[str]) -> bool:
+    return any((bits_of_numbers(t) or bits) < bits for t in types)
 
 
 def _remarks(
     seen: TypesEvidence, every: Iterable[OperatorTypes], precision: Precision
 ) -> Iterable[str]:
     operands = {t for entry in every if entry.kind == "product" for t in entry.operands}
-    others = {t for t in operands if t != precision.dtype and bits_of_numbers(t) == precision.bits}
+    equal = {t for t in operands if bits_of_numbers(t) == bits_of_numbers(precision.dtype)}
+    others = sorted(equal - {precision.dtype})
     if others:
-        yield f"operands of {', '.join(sorted(others))} are as wide as {precision.name}"
+        yield f"operands of {', '.join(others)} are as wide as {precision.dtype}"
     foreign = [entry for entry in every if entry.kind == "foreign"]
     if foreign:
         yield f"what operators of other libraries do does not show: {_listed(foreign)}"
     if seen.obstacle is not None:
-        yield f"what ran outside compiled programs is not known ({seen.obstacle[:300]})"
+        yield f"what ran outside compiled programs is not known ({seen.obstacle})"
     if seen.unread_frames:
         yield (
             f"{seen.unread_frames} of {seen.compiled_frames} compiled frames do not show their "
@@ -108,18 +113,17 @@ def _summary(seen: TypesEvidence) -> str:
     if seen.executed:
         parts.append(f"one step ran {_listed(seen.executed)}")
     if seen.compiled:
-        parts.append(f"{seen.compiled_frames} compiled frames hold {_listed(seen.compiled)}")
+        parts.append(f"compiled programs hold {_listed(seen.compiled)}")
     return "; ".join(parts)
 
 
 def _listed(entries: Sequence[OperatorTypes]) -> str:
     counts: Counter[str] = Counter()
     for entry in entries:
-        name = entry.operator.removeprefix("aten::")
-        types = ", ".join(dict.fromkeys(entry.operands))  # every type once
-        counts[
-            f"{name}({types})" + (f" -> {entry.results[0]}" if entry.kind == "cast" else "")
-        ] += entry.calls
+        text = f"{entry.operator.removeprefix('aten::')}({', '.join(entry.operands)})"
+        if entry.kind != "product":
+            text += f" -> {', '.join(entry.results)}"
+        counts[text] += entry.calls
     listed = ", ".join(f"{count} {text}" for text, count in counts.most_common(_MOST_KINDS))
     more = len(counts) - _MOST_KINDS
     return f"{listed}, {more} other kinds" if more > 0 else listed

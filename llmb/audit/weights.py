@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import math
+
+from llmb.audit.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from llmb.config import Precision
 from llmb.records.audited import PristineEvidence
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
 
+_LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
+#: One last place of it, in the type weights are stored in.
+_ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-51, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def judge(
-    weights: WeightsEvidence, pristine: PristineEvidence, precision: Precision, path: str
+    weights: WeightsEvidence,
+    pristine: PristineEvidence,
+    precision: Precision,
+    steps: int,
+    path: str,
 ) -> Finding:
-    """Return W1 from what the worker found and what the verifier made from the seed."""
+    """Return W1 from what the worker found and what the verifier made from the seed.
+
+    ``steps`` optimizer steps lie between the two ends: AdamW moves no weight further than they can.
+    """
     faults = _presence(weights) + _form(weights, pristine, precision) + _values(weights, pristine)
+    faults += _moves(pristine, precision, steps)
     count = len(weights.processed)
     return Finding(
         id="W1",
@@ -78,3 +92,22 @@ def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
     if lost:
         faults.append(f"{len(lost)} parameters are gone: {', '.join(lost[:3])}")
     return faults
+
+
+def _moves(pristine: PristineEvidence, precision: Precision, steps: int) -> list[str]:
+    """Return a fault where weights have moved further than AdamW takes them.
+
+    One step moves a weight by at most lr (1 - beta1) / sqrt(1 - beta2) (Kingma and Ba, "Adam", ICLR
+    2015, section 2.1), by its decay, and by rounding: to 16 bits at most as far again.
+    """
+    furthest = LEARNING_RATE * (1 - BETAS[0]) / math.sqrt(1 - BETAS[1])
+    decay = LEARNING_RATE * WEIGHT_DECAY * _LARGEST_WEIGHT
+    limit = 2 * steps * (furthest + decay) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
+    moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
+    far = [name for name, move in moved.items() if not move <= limit]
+    if not far:
+        return []
+    return [
+        f"{len(far)} parameters moved further than {steps} steps of AdamW can take them: {far[0]} "
+        f"by {moved[far[0]]:.3g} (limit {limit:.3g})"
+    ]

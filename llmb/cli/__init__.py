@@ -26,6 +26,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 COMMANDS = {
     "run": ("run", "Run the benchmark and leave a run directory."),
     "show": ("show", "Show a run record."),
+    "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),

@@ -37,7 +37,15 @@ def command(
         return
     click.echo(f"{ceiling.flops_per_second / 1e12:.3f} TFLOP/s in {ceiling.precision}")
     click.echo(f"{ceiling.memory_bytes_per_second / 1e9:.1f} GB/s memory bandwidth (copy)")
+    if ceiling.best_product_flops_per_second is not None:
+        best = ceiling.best_product_flops_per_second / 1e12
+        click.echo(f"{best:.3f} TFLOP/s at best, at any product's size: no run should exceed it")
     for gemm in ceiling.gemms:
         rate = 2 * gemm.m * gemm.k * gemm.n / gemm.best_s / 1e12
         shape = f"{gemm.m} x {gemm.k} x {gemm.n}"
         click.echo(f"  {gemm.name:<20} {gemm.direction:<12} {shape:<20} {rate:8.3f} TFLOP/s")
+    for square in ceiling.squares:
+        rate = 2 * square.size**3 * square.at_once / square.best_s / 1e12
+        shape = f"{square.size} x {square.size} x {square.size}"
+        cores = f"  ({square.at_once} x one core)" if square.at_once > 1 else ""
+        click.echo(f"  {'square':<20} {square.layout:<12} {shape:<20} {rate:8.3f} TFLOP/s{cores}")

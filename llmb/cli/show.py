@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
+    from llmb.config import Frozen
     from llmb.records.run_record import RunRecord
+
+F = TypeVar("F", bound="Frozen")
 
 
 @click.command("show", short_help="Show a run record.")
@@ -39,7 +42,7 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
     else:
         from llmb.cli.summary import print_summary
 
-        print_summary(_for_terminal(record))
+        print_summary(for_terminal(record))
 
 
 def command_line(record: RunRecord) -> str:
@@ -77,16 +80,15 @@ def command_line(record: RunRecord) -> str:
     return line
 
 
-def _for_terminal(record: RunRecord) -> RunRecord:
-    """Return ``record`` with every text in it escaped: a bundle's words are a stranger's."""
+def for_terminal(value: F) -> F:
+    """Return a record or a part of one with every text escaped: its words may be a stranger's."""
     from llmb.records.canonical import as_json
-    from llmb.records.run_record import RunRecord
 
-    def escape(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {printable(key): escape(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [escape(item) for item in value]
-        return printable(value) if isinstance(value, str) else value
+    def escape(item: Any) -> Any:
+        if isinstance(item, dict):
+            return {printable(key): escape(part) for key, part in item.items()}
+        if isinstance(item, list):
+            return [escape(part) for part in item]
+        return printable(item) if isinstance(item, str) else item
 
-    return RunRecord.model_validate(escape(as_json(record)))
+    return type(value).model_validate(escape(as_json(value)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from llmb.config import Precision, RunConfig
 from llmb.measure import clock
 from llmb.plugin.backend import Backend
+from llmb.plugin.builtin.host import compute_threads
 from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import Gemm, gemms
@@ -72,21 +74,23 @@ def _squares(
 
 
 def _one_core(backend: Backend, precision: Precision, budget_s: float) -> tuple[SquareProduct, ...]:
-    """Return products of one core alone, to be had once from each thread the processor is given.
+    """Return products of one core alone, to be had at once from each that the processor may use.
 
     All cores on one product would be the obvious measurement, but a core that another program
     takes for a moment holds up the rest: beside other work that came out up to seven times too low
-    (docs/adr/0012). One core finds a quiet moment on any host.
+    (docs/adr/0012). One core finds a quiet moment on any host, the sooner the shorter it need be.
     """
-    threads = torch.get_num_threads()
+    threads, logical = torch.get_num_threads(), os.cpu_count() or 1
     products = _square_products(_CORE_SQUARE, precision, "cpu")
     torch.set_num_threads(1)
     try:
-        times = {at: _best_s(backend, p, budget_s / len(products)) for at, p in products.items()}
+        share_s = budget_s / len(products)
+        times = {at: _best_s(backend, p, share_s, burst_s=0.0) for at, p in products.items()}
     finally:
         torch.set_num_threads(threads)
+    cores = max(min(threads, logical), compute_threads())  # a vendor's library may have its own
     return tuple(
-        SquareProduct(layout=layout, size=_CORE_SQUARE, at_once=threads, best_s=best_s)
+        SquareProduct(layout=layout, size=_CORE_SQUARE, at_once=cores, best_s=best_s)
         for layout, best_s in times.items()
     )
 
@@ -210,11 +214,13 @@ def _bandwidth(backend: Backend, device: str, budget_s: float) -> float:
     return 2 * source.nbytes / best  # one read, one write
 
 
-def _best_s(backend: Backend, operation: Product, budget_s: float) -> float:
+def _best_s(
+    backend: Backend, operation: Product, budget_s: float, burst_s: float = _BURST_S
+) -> float:
     """Return the shortest time of ``operation`` in seconds, mean of a burst, best of the bursts."""
     deadline = clock.now_ns() + int(budget_s * 1e9)
     once = _once_s(backend, operation)
-    repeats = max(1, math.ceil(_BURST_S / once))
+    repeats = max(1, math.ceil(burst_s / once))
     best, bursts = once, 0
     while bursts < _MIN_BURSTS or clock.now_ns() < deadline:
         best = min(best, _burst_s(backend, operation, repeats))

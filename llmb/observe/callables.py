@@ -12,14 +12,17 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 #: Top-level packages whose callables are looked at: what is trained with, what times it, and what
 #: its evidence goes through.
 _WATCHED = frozenset(
-    ("torch", "llmb", "builtins", "time", "random", "math", "hashlib", "socket", "select")
-    + ("safetensors",)
+    (
+        *("torch", "llmb", "builtins", "time", "random"),
+        *("math", "hashlib", "socket", "select", "safetensors"),
+    )
 )
 _OWN = "llmb"
 #: torch itself sets properties of this class as its kinds of compiled artifacts become known.
@@ -76,6 +79,21 @@ class Callables:
             return self._faces[name][0]
         return self._modules.get(name)
 
+    def in_new_modules(self, earlier: Callables) -> Iterator[tuple[str, object]]:
+        """Yield the names in torch's and llmb's own modules that ``earlier`` did not have."""
+        homes = {name: _is_at_home(name, module) for name, module in self._modules.items()}
+        for name, face in self._faces.items():
+            if name not in earlier._faces:
+                module = name.rpartition(".")[0]
+                while module and module not in homes:
+                    module = module.rpartition(".")[0]
+                if module not in earlier._modules and homes.get(module):
+                    yield name, face[0]
+
+    def is_member(self, name: str) -> bool:
+        """Tell whether ``name`` is one of a class or of an object, not of a module."""
+        return name.rpartition(".")[0] not in self._modules
+
     def __iter__(self) -> Iterator[tuple[str, object]]:
         """Yield every name with what it stood for."""
         return ((name, face[0]) for name, face in self._faces.items())
@@ -99,13 +117,13 @@ class Callables:
         for name, value in list(vars(module).items()):
             # `type` and not `isinstance`: torch keeps objects that warn when asked for their class.
             kind = type(value)
+            if issubclass(kind, ModuleType):
+                self._faces[f"{path}.{name}"] = (value,)
+            elif callable(value) or (constants and not name.startswith("__")):
+                self._faces[f"{path}.{name}"] = _face(value)
             if issubclass(kind, type):
                 self._look_into(value)
-            elif issubclass(kind, ModuleType):
-                self._faces[f"{path}.{name}"] = (value,)
-            if callable(value) or (constants and not name.startswith("__")):
-                self._faces[f"{path}.{name}"] = _face(value)
-            if _has_parts(kind):
+            elif _has_parts(kind):
                 self._look_inside(f"{path}.{name}", value, 0)
 
     def _look_into(self, kind: type) -> None:
@@ -132,7 +150,7 @@ class Callables:
         for name, value in items:
             if callable(value):
                 self._faces[f"{path}.{name}"] = _face(value)
-            if depth < _DEEPEST and _has_parts(type(value)):
+            if depth < _DEEPEST and _has_parts(type(value)) and not isinstance(value, type):
                 self._look_inside(f"{path}.{name}", value, depth + 1)
 
 
@@ -140,10 +158,17 @@ def _is_watched(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _WATCHED
 
 
+def _is_at_home(name: str, module: ModuleType) -> bool:
+    """Tell whether ``module`` comes from the package whose name it bears."""
+    top: Any = sys.modules.get(name.partition(".")[0])
+    folder: Any = getattr(top, "__path__", None)
+    file = getattr(module, "__file__", None)
+    return bool(folder) and Path(str(file)).is_relative_to(folder[0])
+
+
 def _has_parts(kind: type) -> bool:
     """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
-    module = kind.__module__
-    return (isinstance(module, str) and module.startswith(("torch.", "llmb."))) or module == "torch"
+    return f"{kind.__module__}.".startswith(("torch.", "llmb."))
 
 
 @contextmanager
@@ -177,8 +202,17 @@ def functions(value: object) -> Iterator[FunctionType]:
             waiting.append(getattr(each, "__func__", None) or getattr(each, "__wrapped__", None))
 
 
+def file_of(value: object) -> str | None:
+    """Return the file that the outermost Python function of ``value`` was written in."""
+    if type(value) is not FunctionType:
+        if not isinstance(value, _WRAPPERS):
+            return None
+        value = next(functions(value), None)
+    return None if value is None else value.__code__.co_filename
+
+
 def _closed_over(function: FunctionType) -> list[object]:
-    found = []
+    found: list[object] = []
     for cell in function.__closure__ or ():
         try:
             content = cell.cell_contents

@@ -119,7 +119,8 @@ def _calls(function: ast.FunctionDef) -> Iterator[Call]:
 
 def _call(call: ast.Call, types: dict[str, str], results: tuple[str, ...]) -> Iterator[Call]:
     given = [node for part in (*call.args, *call.keywords) for node in ast.walk(part)]
-    operands = tuple(types[n.id] for n in given if isinstance(n, ast.Name) and n.id in types)
+    named = (types[n.id] for n in given if isinstance(n, ast.Name) and n.id in types)
+    operands = tuple(dict.fromkeys(named))
     # An operator of operators names those it calls among its arguments.
     for node in (call.func, *(n for n in given if isinstance(n, ast.Attribute))):
         operator = _operator(node)

@@ -20,6 +20,8 @@ _NO_KERNEL = ("name", "schema", "debug", "alias analysis kind")
 _PLACE = re.compile(r"registered at (.+?)(?::\d+)?(?: ::.*| \[.*\])?$")
 #: What stands before a device's name in the keys that are that device's too.
 _PREFIXES = ("", "Autograd", "Autocast", "Sparse", "SparseCsr", "Quantized", "NestedTensor")
+#: Backends that are torch's own on every machine.
+_EVERYBODYS = ("CPU", "Meta")
 _TORCH = Path(torch.__file__).parent
 #: In these files of torch's a kernel is registered on somebody else's behalf.
 _AGENTS = ("library.py", "_library")
@@ -27,6 +29,17 @@ _AGENTS = ("library.py", "_library")
 _PROBE_SPACE, _PROBE = "llmb_probe", "bare"
 #: Name of the fallback of a dispatch key, as a declaration would give it.
 FALLBACK = "torch.ops._.fallback"
+
+
+def _device_keys() -> frozenset[str]:
+    names = list(torch._C.DispatchKey.__members__)
+    kinds = names[names.index("StartOfDenseBackends") + 1 : names.index("EndOfDenseBackends")]
+    return frozenset(
+        f"{prefix}{kind}" for kind in kinds if kind not in _EVERYBODYS for prefix in _PREFIXES
+    )
+
+
+_DEVICE_KEYS = _device_keys()
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,13 @@ class KernelChange:
     dispatch_key: str
     #: Source file of the registration, as the dispatcher gives it; None where it gives none.
     place: str | None
-    #: torch itself had a kernel there.
+    #: Another kernel stood there before.
     replaces: bool
+
+    @property
+    def supports_a_device(self) -> bool:
+        """Tell whether it gives a device a kernel where there was none, as vendors must."""
+        return self.place is not None and not self.replaces and self.dispatch_key in _DEVICE_KEYS
 
 
 class Kernels:
@@ -72,22 +90,10 @@ class Kernels:
         return tuple(change for change in found if not _is_torchs(change.place))
 
 
-def own_keys(device: str) -> frozenset[str]:
-    """Return the dispatch keys of ``device``; none for the CPU, whose kernels are torch's own."""
-    kind = device.partition(":")[0]
-    if kind == "cpu":
-        return frozenset()
-    try:
-        key = torch._C._dispatch_key_for_device(kind)
-    except RuntimeError:  # torch knows no such device
-        return frozenset()
-    return frozenset(f"{prefix}{key}" for prefix in _PREFIXES)
-
-
 def _bare_operator() -> Library:
-    library = Library(_PROBE_SPACE, "FRAGMENT")
+    library = Library(_PROBE_SPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     if f"{_PROBE_SPACE}::{_PROBE}" not in torch._C._dispatch_get_all_op_names():
-        library.define(f"{_PROBE}() -> ()")
+        library.define(f"{_PROBE}() -> ()")  # type: ignore[no-untyped-call]
     return library
 
 

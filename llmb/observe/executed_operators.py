@@ -4,8 +4,8 @@ Seen by torch's own execution trace observer, which stands beside the dispatcher
 nothing. A ``TorchDispatchMode`` would: it makes ``torch.compile`` fall back to eager
 (torch/_dynamo/convert_frame.py, "non-infra torch dispatch mode present"), so that another program
 would be seen than the one that is timed. The observer sees all threads of the process, the backward
-pass, the operators that compiled code calls, and those inside an operator written in Python. It does
-not see what goes past the dispatcher: kernels of a compiler's own, extensions, graph replays.
+pass, the operators that compiled code calls, and those inside an operator written in Python. It
+does not see what goes past the dispatcher: a compiler's own kernels, extensions, graph replays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class UnobservableError(Exception):
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an operator: its name and the types of the tensors it took and gave."""
+    """One call of an operator: its name and the types of the tensors it took and gave.
+
+    Every type once, in the order of the arguments.
+    """
 
     operator: str
     operands: tuple[str, ...]
@@ -69,8 +72,9 @@ def watch(work: Callable[[], None]) -> dict[int, Nested]:
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
-        observer = ExecutionTraceObserver()
-        if not observer.register_callback(str(path)).is_registered:
+        observer = ExecutionTraceObserver().register_callback(str(path))
+        # A process has one: asked for a second, torch says yes and writes to the first's file.
+        if not path.exists():
             raise UnobservableError("torch's execution trace observer is in use")
         try:
             observer.start()
@@ -103,7 +107,8 @@ def _call(node: Mapping[str, Any]) -> Call:
 
 
 def _types(texts: list[str]) -> tuple[str, ...]:
-    return tuple(_torchs_name(found) for text in texts for found in _TENSOR.findall(text))
+    found = (_torchs_name(name) for text in texts for name in _TENSOR.findall(text))
+    return tuple(dict.fromkeys(found))
 
 
 def _torchs_name(cpp: str) -> str:

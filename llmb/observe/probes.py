@@ -26,7 +26,7 @@ EMBEDDING, GAIN, OUT = "model.embed_tokens.weight", "model.norm.weight", "lm_hea
 #: Branches are this faint beside the embedding: 2**-12 is far below their own rounding and exact in
 #: every binary format. FP16 has no room for gradients that small.
 _FAINT = 12
-_FAINT_FP16 = 3
+_FAINT_FP16 = 0
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
 
 

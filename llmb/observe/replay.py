@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llmb.observe.places import STATES
 from llmb.observe.witness import KINDS
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_adamw
+
+_VECTOR = 64  # elements: a multiple of every vector's length
 
 
 def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
@@ -23,11 +27,19 @@ def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[s
         what: torch.split(seen[prefix + what], [segment.states for segment in step.segments])
         for what in ("replay/gradient", *(f"before/{kind}" for kind in KINDS))
     }
+
+    def part(what: str, number: int) -> Tensor:
+        value, segment = parts[what][number], step.segments[number]
+        # Kernels treat what is left over by their vectors differently; a sample has nothing left
+        # over, a parameter that was read as a whole has the same.
+        if segment.states == STATES:
+            value = F.pad(value, (0, -segment.states % _VECTOR))
+        return value.to(device, getattr(torch, segment.dtype))
+
     parameters = []
-    for number, segment in enumerate(step.segments):
-        dtype = getattr(torch, segment.dtype)
-        parameter = nn.Parameter(parts["before/value"][number].to(device, dtype))
-        parameter.grad = parts["replay/gradient"][number].to(device, dtype)
+    for number in range(len(step.segments)):
+        parameter = nn.Parameter(part("before/value", number))
+        parameter.grad = part("replay/gradient", number)
         parameters.append(parameter)
     optimizer = build_adamw(
         parameters, foreach=step.foreach, fused=step.fused, capturable=step.capturable
@@ -37,16 +49,16 @@ def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[s
     for number, parameter in enumerate(parameters):
         optimizer.state[parameter] = {
             "step": torch.tensor(float(step.steps_before or 0), device=beside),
-            **{
-                moment: parts[f"before/{moment}"][number].to(parameter.device, parameter.dtype)
-                for moment in KINDS[1:]
-            },
+            **{moment: part(f"before/{moment}", number) for moment in KINDS[1:]},
         }
     optimizer.step()
     found = {}
     for kind in KINDS:
         values = [p.detach() if kind == "value" else optimizer.state[p][kind] for p in parameters]
-        found[f"{prefix}replayed/{kind}"] = torch.cat([v.to("cpu").float() for v in values])
+        kept = zip(values, step.segments, strict=True)
+        found[f"{prefix}replayed/{kind}"] = torch.cat(
+            [value[: segment.states].to("cpu").float() for value, segment in kept]
+        )
     return found
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from llmb.reference.data import random_tokens
 from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
 
+C = TypeVar("C", Sketches, Samples)
 #: Narrower classes whose borders a run in a format is held against, widest first.
 BORDERS = {
     "FP32": ("TF32", "BF16", "FP8"),
@@ -73,29 +75,48 @@ class Retake:
         """Close the weights."""
         self._stack.close()
 
+    def live(self, name: str) -> Tensor | None:
+        """Return a weight as it was when the stream ended, None if the worker left none."""
+        file = self._files.get(LIVE_WEIGHTS)
+        return file.read(name) if file is not None and name in file.names else None
+
     def sketches(
         self, name: str, dtype: torch.dtype, device: str, batch: int, fmt: str | None = None
     ) -> dict[str, Tensor]:
         """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
-        parts = 1
-        while True:
-            collect = Sketches(name, self._seed, self._shape)
-            try:
-                loss = self._run(name, dtype, device, batch, collect, fmt, parts)
-            except RuntimeError as error:
-                # An honest model may need more memory than the vendor's: take the batch in pieces.
-                if not is_out_of_memory(error) or parts >= batch:
-                    raise
-                parts *= 2
-                continue
-            collect.loss(torch.tensor(loss))
-            return collect.tensors
+        collect, loss = self._in_parts(
+            batch,
+            lambda: Sketches(name, self._seed, self._shape),
+            lambda collect, parts: self._run(name, dtype, device, batch, collect, fmt, parts),
+        )
+        collect.loss(torch.tensor(loss))
+        return collect.tensors
 
     def samples(self, where: Tensor, dtype: torch.dtype, device: str) -> Tensor:
         """Return the elements ``where`` of the gradients of the audited step."""
-        collect = Samples(where, self.sizes)
-        self._run(STEP, dtype, device, self._config.batch_size, collect, None, 1)
-        return collect.values
+        batch = self._config.batch_size
+        return self._in_parts(
+            batch,
+            lambda: Samples(where, self.sizes),
+            lambda collect, parts: self._run(STEP, dtype, device, batch, collect, None, parts),
+        )[0].values
+
+    def _in_parts(
+        self, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
+    ) -> tuple[C, float]:
+        """Return what was collected, and the loss.
+
+        An honest model may need more memory than the vendor's: the batch is then taken in pieces.
+        """
+        parts = 1
+        while True:
+            collect = make()
+            try:
+                return collect, run(collect, parts)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or parts >= batch:
+                    raise
+                parts *= 2
 
     def _run(
         self,

@@ -30,7 +30,7 @@ _TORCHS = re.compile(
     r"_?(?:aten|prims?|higher_order|sparse|native|export|profiler|prepacked|xnnpack|static_runtime"
     r"|quantized(?:_decomposed)?|quantization|mkl|mkldnn(?:_prepacked)?|onednn|onnx(?:_symbolic)?"
     r"|c10d(?:_functional(?:_autograd)?)?|dtensor|symm_mem|fsdp|streams|inductor(?:_prims)?|flex_lib"
-    r"|rngprims|debugprims|debug_mode_ops)"
+    r"|cplib|rngprims|debugprims|debug_mode_ops)"
 )
 _ATTEMPTS = 3
 _MOST_KINDS = 500  # listed, of each view
@@ -64,7 +64,8 @@ class Census:
         except UnobservableError as error:
             obstacle = str(error)
         except Exception as error:  # a vendor's model, and the run is over
-            obstacle = f"the observed step failed: {type(error).__name__}: {error}"[:300]
+            first = next(iter(str(error).splitlines()), "")
+            obstacle = f"the observed step failed: {type(error).__name__}: {first}"[:300]
         compiled, unread = self._programs.read()
         frames = max(self._programs.frames, int(compilations.torchs_own().get("compilations", 0)))
         ran, held = _counted(executed), _counted(compiled)

@@ -17,7 +17,7 @@ def read(data: bytes) -> dict[str, Array]:
         ValueError: not a safetensors file.
     """
     try:
-        found = deserialize(data)
+        found = deserialize(data)  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"not a safetensors file: {error}") from None
     return {

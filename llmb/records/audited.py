@@ -12,6 +12,8 @@ GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
 STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # calibrator
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
+#: Passes too large for a host: the reference on the device itself, by the calibrator.
+DEVICE_REFERENCE = "device-reference.safetensors"
 
 #: Weights that travel from the worker to calibrator and verifier, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
@@ -75,6 +77,8 @@ class PristineDigest(Frozen):
     shape: tuple[int, ...]
     dtype: str
     sha256: str
+    #: How far any element has moved from here by the end of the stream; None where not measured.
+    largest_move: float | None = None
 
 
 class PristineEvidence(Frozen):

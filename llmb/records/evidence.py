@@ -22,6 +22,12 @@ OPTIMIZER, WEIGHTS, MODEL, SETTINGS, PLUGIN, FENCES, PROGRAM, TYPES = (
     "program.txt",  # only from devices that record a step and run it later
     "types.json",
 )
+NAMESPACE, LIBRARY, SURROUNDINGS, LITMUS = (
+    "namespace.json",
+    "library.json",  # of the run, not of a repeat
+    "surroundings.json",
+    "litmus.json",  # of the run, not of a repeat
+)
 
 
 def path(repeat: int, name: str) -> str:
@@ -136,8 +142,9 @@ class OperatorTypes(Frozen):
     #: name does not tell what it does, nor its types what is inside.
     kind: Literal["product", "cast", "foreign"]
     operator: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:]{1,100}$")]
-    operands: tuple[TypeName, ...]
-    results: tuple[TypeName, ...]
+    #: Every type once, in the order of the arguments.
+    operands: tuple[TypeName, ...] = Field(max_length=64)
+    results: tuple[TypeName, ...] = Field(max_length=64)
     calls: int = Field(ge=1)
 
 
@@ -152,9 +159,98 @@ class TypesEvidence(Frozen):
     compiled_frames: int = Field(ge=0)
     unread_frames: int = Field(ge=0)
     #: Why ``executed`` is empty; None where the step was watched.
-    obstacle: str | None = None
+    obstacle: str | None = Field(default=None, max_length=300)
     #: Kinds of call beyond those that are listed.
     omitted: int = Field(default=0, ge=0)
+
+
+#: Whose a piece of code is: "needed" by torch or llmb, "library": by the plugin only, "other": an
+#: installed package that nobody asked for, "compiler": a product of torch's compilers.
+Origin = Literal[
+    "python", "llmb", "needed", "library", "plugin", "other", "compiler", "system", "unknown"
+]
+_Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Replacement(Frozen):
+    """A name of torch, llmb or Python that stands for something else than it did, or should."""
+
+    name: str = Field(max_length=500)
+    #: "foreign": nobody saw what stood there before; what stands there is not torch's own code.
+    kind: Literal["callable", "kernel", "foreign"]
+    dispatch_key: str | None = None
+    origin: Origin
+    distribution: str | None = None
+    #: Module and name of what stands there now, or the source file of a kernel.
+    place: str | None = None
+    #: Of its Python code, what it wraps included; None where it has none.
+    sha256: _Sha256 | None = None
+
+
+class Library(Frozen):
+    """A package that the plugin needs, with the modules of it that were imported."""
+
+    distribution: str
+    version: str | None
+    #: Of the list of its files and their digests (RECORD); None where there is none.
+    sha256: _Sha256 | None
+    modules: tuple[str, ...]
+
+
+class NamespaceEvidence(Frozen):
+    """What of torch and llmb is not what it was before the plugin was loaded (rule N1)."""
+
+    #: How many names and operators were compared.
+    callables: int = Field(ge=0)
+    operators: int = Field(ge=0)
+    replaced: tuple[Replacement, ...]
+    #: Kernels for other devices than the CPU, where torch itself has none.
+    device_kernels: int = Field(ge=0)
+    libraries: tuple[Library, ...]
+
+
+class LibraryBaseline(Frozen):
+    """What importing the plugin's libraries, and nothing of the plugin, replaces (rule N1)."""
+
+    imported: tuple[str, ...]
+    #: Module -> why it could not be imported.
+    failed: dict[str, str]
+    replaced: tuple[Replacement, ...]
+
+
+class Presence(Frozen):
+    """Something in or beside the worker that was not there before the plugin was loaded."""
+
+    kind: Literal["thread", "process", "library", "import hook", "gc callback", "tracer"]
+    name: str = Field(max_length=500)
+    origin: Origin
+    distribution: str | None = None
+
+
+class SurroundingsEvidence(Frozen):
+    """What came to the worker's process after the plugin was loaded (rule N2)."""
+
+    found: tuple[Presence, ...]
+    #: Libraries that the loader was told to load before all others.
+    preloaded: tuple[str, ...]
+    #: Python's collector: objects set aside from it, and whether it is on, before and after.
+    frozen_objects: tuple[int, int]
+    collecting: tuple[bool, bool]
+    native_threads: tuple[int, int] | None
+
+
+class LitmusEvidence(Frozen):
+    """How wide the device's matrix products are inside, from sums that tell (rule P3)."""
+
+    dtype: str
+    #: A product of ones over ``length`` elements; ``length`` itself if no count was lost.
+    length: int
+    ones: float
+    #: Smallest sum of ``big + 1 - big`` in several orders; ``big + 1`` is no value of the operands.
+    big: float
+    kept: float
+    #: Significant bits that an operand keeps on its way into the product.
+    operand_bits: int
 
 
 Evidence = (
@@ -164,4 +260,8 @@ Evidence = (
     | SettingsEvidence
     | PluginEvidence
     | TypesEvidence
+    | NamespaceEvidence
+    | LibraryBaseline
+    | SurroundingsEvidence
+    | LitmusEvidence
 )

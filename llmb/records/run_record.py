@@ -226,7 +226,7 @@ class SquareProduct(Frozen):
     #: Plain tensors, or the own layout of the second library that torch brings for processors.
     layout: Literal["plain", "packed"]
     size: int
-    #: 1, or the threads of a processor of which one alone was timed: each could do the same.
+    #: 1, or the cores of a processor of which one alone was timed: each could do the same.
     at_once: int = Field(ge=1)
     best_s: float
 

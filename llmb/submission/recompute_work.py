@@ -114,6 +114,12 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         for gemm in ceiling.gemms:
             products[gemm.direction, gemm.m, gemm.k, gemm.n] += gemm.count
         comparison.expect(f"{field}.gemms", dict(products), _products(record))
+        best = f"{field}.best_product_flops_per_second"
+        comparison.expect(best, ceiling.best_product_flops_per_second, _best_product(ceiling))
+        most = max((square.at_once for square in ceiling.squares), default=1)
+        cores = record.system.cpu.logical_cores or most
+        must = f"at most the {cores} cores of the processor at once"
+        comparison.require(f"{field}.squares", most, most <= cores, must)
 
 
 def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
@@ -134,6 +140,20 @@ def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
         for direction in ("forward", "grad_input", "grad_weight")
         for (k, n), count in every.items()
     }
+
+
+def _best_product(ceiling: Ceiling) -> float | str | None:
+    """Return FLOP/s of the fastest product, None in a record of before squares were timed."""
+    if not ceiling.squares:
+        return None
+    cubes = [(square.size, square.size, square.size, square.at_once) for square in ceiling.squares]
+    seconds = [square.best_s for square in ceiling.squares]
+    cubes += [(gemm.m, gemm.k, gemm.n, 1) for gemm in ceiling.gemms]
+    seconds += [gemm.best_s for gemm in ceiling.gemms]
+    if min(seconds) <= 0:
+        return "positive times"
+    works = [2 * m * k * n * copies for m, k, n, copies in cubes]
+    return max(work / second for work, second in zip(works, seconds, strict=True))
 
 
 def _attained(ceiling: Ceiling) -> float | str:

@@ -159,7 +159,12 @@ def _verdict(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 
 def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    facts = record.precision
+    facts, judged = record.precision, rejudge.judge(bundle, record)
+    if (facts.effective, facts.bits) != (judged.effective, judged.bits):
+        yield (
+            f"effective precision {facts.effective!r} with bits {facts.bits}, the evidence says "
+            f"{judged.effective!r} with {judged.bits}"
+        )
     observed = any(
         f.id == "P1" and f.status is not Status.NOT_OBSERVED for f in record.audit.findings
     )

@@ -17,11 +17,16 @@ from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.records import audited, evidence
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.selection import is_cpu
 from llmb.supervision.stream import Streamed
 from llmb.wire.channel import Child
 from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
+from llmb.workloads import find
+from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
+#: FLOPs of a step beyond which a host is not asked to compute it in float32 (minutes on 16 cores).
+_HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
 
@@ -85,6 +90,9 @@ class Examiner:
             "digests": digests,
         }
         full = self._config.audit is AuditMode.FULL
+        # The probes are of one sequence; a real step has the whole batch.
+        heavy = tuple(p for p in passes if p in ("live", "step")) if self._is_heavy() else ()
+        for_host = tuple(name for name in passes if name not in heavy)
         found: dict[str, str] = {}
         failures: list[str] = []
         for what, module, variables, order in (
@@ -92,14 +100,18 @@ class Examiner:
                 "an honest run on the device",
                 "llmb.calibrator",
                 self._negotiated.terms.environment,
-                HonestOrder.model_validate({**common, "borders": full}),
+                HonestOrder.model_validate({**common, "borders": full, "reference_passes": heavy}),
             ),
             (
                 "the reference",
                 "llmb.verifier",
                 {},
                 ReferenceOrder.model_validate(
-                    {**common, "stored_dtypes": {p.name: p.dtype for p in weights.processed}}
+                    {
+                        **common,
+                        "passes": for_host,
+                        "stored_dtypes": {p.name: p.dtype for p in weights.processed},
+                    }
                 ),
             ),
         ):
@@ -109,6 +121,13 @@ class Examiner:
             except LlmbError as error:
                 failures.append(f"{what} failed: {error}")
         return Examined(found, tuple(failures))
+
+    def _is_heavy(self) -> bool:
+        """Tell whether the reference of a whole batch is left to the device."""
+        config = self._config
+        workload = find(config.workload, config.shape_overrides)
+        flops = workload.tokens_per_step(config.batch_size) * flops_per_token(workload.shape)
+        return not is_cpu(config.device) and flops > _HOST_FLOPS
 
     def _ask(
         self, module: str, variables: dict[str, str], order: HonestOrder | ReferenceOrder

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from llmb.audit.time import FENCE_EVERY
@@ -38,6 +38,8 @@ LOOKAHEAD = 16
 _MOST_TAIL_STEPS = 4
 #: Steps inside the window whose gradients, optimizer step and weights are looked at.
 _AUDITS = 2
+#: The last request comes within this part of its step, so that it is not seen a step later.
+_EARLY = 0.7
 _IDLE_S = 0.25  # how often the display may redraw while a step is running
 
 
@@ -163,7 +165,8 @@ class Requests:
         self._draw = random.Random(derive(self._seed, "moments"))
         self._waiting = list(window.audits)
         self._due_ns: int | None = None
-        self._stopped = self._last = False
+        self._end: int | None = None
+        self._last = False
 
     def begun(self, done: int, step_ns: int) -> None:
         """Note that a step begins after ``done`` others, which took about ``step_ns`` each."""
@@ -172,13 +175,18 @@ class Requests:
             later = step_ns if done >= self._window.start else 0
             self._waiting.pop(0)
             self._due_ns = clock.now_ns() + int(self._draw.random() * later)
-        elif self._stopped and not self._last and done >= self._window.end:
-            self._last = True
-            self._due_ns = clock.now_ns() + int(self._draw.random() * step_ns)
+        elif self._end is not None and done >= self._end:
+            self._end, self._last = None, True
+            self._due_ns = clock.now_ns() + int(self._draw.random() * _EARLY * step_ns)
 
-    def stopped(self) -> None:
-        """Note that the window is complete."""
-        self._stopped = True
+    def stopped(self, audited: Sequence[int]) -> None:
+        """Note that the window is complete; ``audited`` are the steps looked at so far.
+
+        The last step is an odd number of steps after the latest of them: what is done in every
+        other step only shows in one of the two.
+        """
+        end = self._window.end
+        self._end = end + (bool(audited) and (end - audited[-1]) % 2 == 0)
 
     def wait_s(self) -> float:
         """Return how long the supervisor may listen before it has something to send."""
@@ -273,9 +281,8 @@ class _Listener:
         log.fences.append(fence)
         if fence.steps == self._window.stop:
             self.complete = True
-            self._requests.stopped()
-            if self._window.end == self._window.stop:
-                self._requests.begun(fence.steps, 0)
+            self._requests.stopped(fence.audited_steps)
+            self._requests.begun(fence.steps, 0)
 
     def _tick(self, tick: Tick) -> None:
         if tick.index != len(self._log.steps) or tick.index >= self._sent:

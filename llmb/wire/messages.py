@@ -239,6 +239,8 @@ class HonestOrder(Frozen):
     digests: dict[str, str]
     #: Measure the borders of narrower formats, too.
     borders: bool
+    #: Passes whose reference is too much work for the host: computed here in the wider format.
+    reference_passes: tuple[str, ...] = ()
     #: Modules of the vendor's libraries that the worker had loaded (rule N1).
     library_modules: tuple[str, ...] = ()
 

@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 
 import llmb
+import llmb.audit
 import llmb.records
 
 ROOT = Path(llmb.__file__).resolve().parent.parent
-RECORDS = [f"llmb.records.{module.name}" for module in pkgutil.iter_modules(llmb.records.__path__)]
+RECORDS, AUDIT = (
+    [f"{room.__name__}.{module.name}" for module in pkgutil.iter_modules(room.__path__)]
+    for room in (llmb.records, llmb.audit)
+)
+ARRAYS = "llmb.records.arrays"
 
 
 def loaded_after(code: str) -> set[str]:
@@ -37,19 +42,34 @@ def loaded_after(code: str) -> set[str]:
         ["llmb"],
         ["llmb.cli"],
         ["llmb.config"],
-        RECORDS,
-        ["llmb.supervisor"],
+        [room for room in RECORDS if room != ARRAYS],
         ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
-        ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
         ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
     ],
-    ids=["llmb", "cli", "config", "records", "supervisor", "doctor", "sdk", "other light rooms"],
+    ids=["llmb", "cli", "config", "records", "doctor", "other light rooms"],
 )
 def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
     assert modules
     loaded = loaded_after("import " + ", ".join(modules))
     assert "llmb" in loaded
     assert not {"torch", "numpy", "safetensors"} & loaded
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        [ARRAYS],
+        AUDIT,
+        ["llmb.supervisor"],
+        ["llmb.submission.verify", "llmb.cli.verify"],
+        ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
+    ],
+    ids=["arrays", "audit", "supervisor", "submission", "sdk"],
+)
+def test_a_room_that_judges_numbers_reads_them_without_torch_and_numpy(modules: list[str]) -> None:
+    loaded = loaded_after("import " + ", ".join(modules))
+    assert "safetensors" in loaded, "its format, in a library of four milliseconds"
+    assert not {"torch", "numpy"} & loaded
 
 
 def asked_for(*arguments: str) -> str:
@@ -75,7 +95,7 @@ def test_help_of_a_command_loads_no_torch(command: str) -> None:
 
 def test_the_reference_loads_alone() -> None:
     code = "import llmb.reference.llama, llmb.reference.train_loop, llmb.reference.optimizer\n"
-    code += "import llmb.reference.data, llmb.reference.pins, sys\n"
+    code += "import llmb.reference.data, llmb.reference.formats, llmb.reference.pins, sys\n"
     code += "foreign = [m for m in sys.modules if m.startswith('llmb.')\n"
     code += "           and not m.startswith('llmb.reference')]\nassert not foreign, foreign"
     assert not {"pydantic", "click", "pluggy", "psutil", "rich"} & loaded_after(code)

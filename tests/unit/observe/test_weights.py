@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from llmb.observe.weights import FenceSamples, digests
+from llmb.observe.canonical import Canonical, Origin
+from llmb.observe.weights import FenceSamples, canonical_digests, digests, sha256_of
 
 
 class Holder(nn.Module):
@@ -67,6 +68,13 @@ def test_every_stored_type_has_a_digest_of_its_own_bytes(dtype: torch.dtype) -> 
     assert found.dtype == str(dtype).removeprefix("torch.")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_digest_of_a_value_is_the_one_its_parameter_has(dtype: torch.dtype) -> None:
+    value = random(4, 3).to(dtype)
+    assert sha256_of(value) == digests(Holder(w=value))[0].sha256
+    assert sha256_of(value.t()) == digests(Holder(w=value.t().contiguous()))[0].sha256
+
+
 def test_digests_come_in_the_models_order_however_threads_finish() -> None:
     big_first = {f"p{i}": random(200_000 if i < 3 else 2, seed=i) for i in range(40)}
     found = digests(Holder(**big_first))
@@ -86,7 +94,7 @@ class View:
 
     padding = ()
 
-    def __init__(self, value: Tensor | None) -> None:
+    def __init__(self, value: Tensor) -> None:
         self.value = value
 
     def read(self, kind: str) -> Tensor | None:
@@ -96,9 +104,19 @@ class View:
 
 def test_with_a_parameter_map_digests_are_of_canonical_values_under_canonical_names() -> None:
     q, k = random(4, 4), random(2, 4, seed=1)
+    plain = Holder(q=q, k=k)
     fused = Holder(qk=torch.cat([q, k]))
-    views = {"q": View(fused.qk[:4].detach()), "k": View(fused.qk[4:].detach()), "x": View(None)}
-    assert digests(fused, views) == digests(Holder(q=q, k=k))
+    views = {"q": View(fused.qk[:4].detach()), "k": View(fused.qk[4:].detach())}
+    found = canonical_digests(Canonical(Origin(plain), fused, views))
+    assert found == digests(plain)
+
+
+def test_without_a_map_canonical_digests_are_those_of_the_parameters_wherever_they_went() -> None:
+    plain = Holder(q=random(4, 4), k=random(2, 4, seed=1))
+    origin, expected = Origin(plain), digests(plain)
+    wrapped = nn.Sequential(plain)
+    assert canonical_digests(Canonical(origin, wrapped, None)) == expected
+    assert [d.name for d in digests(wrapped)] == ["0.q", "0.k"]
 
 
 LOSS = torch.tensor(10.5)

@@ -104,3 +104,62 @@ def test_no_steps_leave_the_model_as_it_was(
     assert list(train_loop(model, build_adamw(model.parameters()), [], batch)) == []
     fresh = dict(build_llama(shape, seed=1, dtype=torch.float32).named_parameters())
     assert all(torch.equal(parameter, fresh[name]) for name, parameter in model.named_parameters())
+
+
+# -- the pause ------------------------------------------------------------------------------
+
+
+def test_every_step_pauses_once_with_its_gradients_there_and_its_weights_as_they_were(
+    model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    optimizer = build_adamw(model.parameters())
+    calls: list[tuple[Step, float]] = []
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def pause(step: Step, loss: Tensor) -> bool:
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+        assert not loss.requires_grad
+        calls.append((step, loss.item()))
+        return False
+
+    losses = []
+    for done in train_loop(model, optimizer, STEPS, batch, pause):
+        losses.append(done.loss.item())
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    assert calls == list(zip(STEPS, losses, strict=True))
+
+
+def test_a_pause_changes_nothing_of_what_is_computed(
+    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+) -> None:
+    paused = train_loop(
+        model, build_adamw(model.parameters()), STEPS, batch, lambda step, loss: False
+    )
+    other = build_llama(shape, seed=1, dtype=torch.float32)
+    plain = train_loop(other, build_adamw(other.parameters()), STEPS, batch)
+    for one, two in zip(paused, plain, strict=True):
+        assert one.loss == two.loss
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_a_pause_that_says_so_is_where_the_loop_ends_gradients_there_and_no_update_made(
+    model: Llama, batch: Callable[[int], Tensor], last: int
+) -> None:
+    stepped: list[int] = []
+    optimizer = build_adamw(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: stepped.append(1))
+    pulled: list[int] = []
+
+    def stream() -> Iterator[Step]:
+        for step in STEPS:
+            pulled.append(step.index)
+            yield step
+
+    running = train_loop(model, optimizer, stream(), batch, lambda step, loss: step.index == last)
+    assert [done.step.index for done in running] == list(range(last))
+    assert len(stepped) == last
+    assert pulled == list(range(last + 1))
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
-from llmb import __version__
 from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
@@ -305,11 +305,39 @@ def test_a_reference_that_was_published_once_stays_known(record, tmp_path, monke
     assert failed(forge(record, lambda data: None)) == []  # this llmb's own is always known
 
 
-def test_the_list_of_published_references_holds_this_releases_own():
+def test_the_list_of_published_references_has_a_digest_and_a_version_in_each_line():
     lines = verification._KNOWN_REFERENCES.read_text().splitlines()
     assert all(re.fullmatch(r"[0-9a-f]{64} \d+\.\d+\.\d+", line) for line in lines)
+    assert len({line.split()[0] for line in lines}) == len(lines)
+
+
+#: Of every llmb that has made a submission; whoever drops a line makes bundles unreadable.
+PUBLISHED = {"649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886"}
+
+
+def test_no_published_reference_is_ever_dropped_from_the_list():
+    lines = verification._KNOWN_REFERENCES.read_text().splitlines()
+    assert {line.split()[0] for line in lines} >= PUBLISHED
+    record = builders.make_record(repeats=1)
+    for digest in (*PUBLISHED, pins.reference_digest(pins.pinned_digests())):
+        made = builders.edited(
+            record, lambda data, digest=digest: data.update(reference_digest=digest)
+        )
+        files = builders.run_files(record) | {"record.json": pretty_bytes(made)}
+        assert failed(files) == []
+
+
+SUBMISSIONS = Path(__file__).parents[3] / "submissions"
+
+
+@pytest.mark.skipif(not SUBMISSIONS.is_dir(), reason="these tests came without the submissions")
+def test_the_reference_of_every_submission_beside_these_tests_is_known():
+    known = verification._KNOWN_REFERENCES.read_text().split()
     ours = pins.reference_digest(pins.pinned_digests())
-    assert f"{ours} {__version__}" in lines
+    records = list(SUBMISSIONS.rglob("record.json"))
+    assert records
+    for record in records:
+        assert json.loads(record.read_bytes())["reference_digest"] in {ours, *known}, record
 
 
 def committed(**changes):

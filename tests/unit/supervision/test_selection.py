@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, Precision, Refused, RunRequest
+from llmb.config import BF16, FP16, FP32, AuditMode, Precision, Refused, RunRequest
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.supervision import selection
 from llmb.wire.messages import Offer
@@ -98,6 +98,23 @@ def test_a_seed_that_was_not_given_is_drawn_afresh() -> None:
     assert len({resolve().seed for _ in range(5)}) == 5
 
 
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, AuditMode.FULL),
+        ({"timed_steps": 49}, AuditMode.QUICK),
+        ({"shape_overrides": {"num_hidden_layers": 2}}, AuditMode.QUICK),
+        ({"audit": AuditMode.OFF}, AuditMode.OFF),
+        ({"audit": AuditMode.QUICK}, AuditMode.QUICK),
+        ({"timed_steps": 49, "audit": AuditMode.FULL}, AuditMode.FULL),
+    ],
+)
+def test_an_official_run_is_audited_in_full_a_debug_run_quickly_unless_asked_otherwise(
+    request_: dict[str, object], expected: AuditMode
+) -> None:
+    assert resolve(**request_).audit is expected
+
+
 @pytest.mark.parametrize("size", [None, "auto"])
 def test_a_batch_size_that_is_still_open_stands_at_one(size: object) -> None:
     assert resolve(batch_size=size).batch_size == 1
@@ -114,7 +131,7 @@ def test_options_are_those_the_probe_resolved() -> None:
         ((BF16, FP32), 10**12, "BF16"),
         ((FP32, BF16), 10**12, "FP32"),
         ((SLOW_BF16, FP32), 10**12, "FP32"),
-        ((FP32, BF16), 15 * 10**9, "BF16"),
+        ((FP32, BF16), 17 * 10**9, "BF16"),
         ((BF16, FP32), None, "BF16"),
     ],
 )
@@ -126,7 +143,7 @@ def test_by_default_the_first_native_format_that_fits_is_taken(
 
 
 def test_an_emulated_format_is_never_taken_by_default_not_even_when_nothing_else_fits() -> None:
-    offered = offer(precisions=(FP32, SLOW_BF16), available_memory_bytes=15 * 10**9)
+    offered = offer(precisions=(FP32, SLOW_BF16), available_memory_bytes=17 * 10**9)
     with pytest.raises(NotEnoughMemoryError, match="in FP32"):
         resolve(offered)
 
@@ -158,9 +175,13 @@ def test_a_format_that_a_plugin_adds_is_found_by_its_own_name() -> None:
     assert resolve(offer(precisions=(mxfp4,)), precision="mxFP4").precision == mxfp4
 
 
-def test_what_is_needed_is_the_estimate_with_slack_and_the_process_itself() -> None:
+#: Of llama-1.4b in BF16: what every worker sets aside for the steps that are audited.
+COPY_GB = 2 * 1_433_680_000 / 1e9
+
+
+def test_what_is_needed_is_the_estimate_with_slack_a_copy_of_the_weights_and_the_process() -> None:
     small, large = (selection.needed_bytes(OFFICIAL, BF16, size) for size in (1, 2))
-    assert 12.5e9 < small < 13.5e9
+    assert 12.5 + COPY_GB < small / 1e9 < 13.5 + COPY_GB
     assert large > small
     assert selection.needed_bytes(DEBUG, BF16, 1) > 500 * 2**20
 
@@ -183,9 +204,10 @@ def test_a_refusal_says_need_have_and_the_largest_batch_size_that_fits() -> None
 
 def test_a_refusal_names_another_format_where_no_batch_size_fits() -> None:
     need = selection.needed_bytes(OFFICIAL, BF16, 1) / 1e9
-    assert f"use --precision BF16 ({need:.1f} GB" in refusal(14 * 10**9, FP32, 1)
+    assert f"use --precision BF16 ({need:.1f} GB" in refusal(17 * 10**9, FP32, 1)
 
 
+#: Measured before there was a copy of the weights to set aside; it is held from first to last.
 @pytest.mark.parametrize(
     ("batch_size", "measured_gb"), [(1, 12.68), (2, 13.58), (4, 14.80), (5, 15.85), (8, 17.30)]
 )
@@ -193,7 +215,7 @@ def test_what_a_run_is_said_to_need_covers_what_runs_took_and_little_more(
     batch_size: int, measured_gb: float
 ) -> None:
     need_gb = selection.needed_bytes(OFFICIAL, BF16, batch_size) / 1e9
-    assert measured_gb < need_gb < measured_gb + 1.0
+    assert measured_gb + COPY_GB < need_gb < measured_gb + COPY_GB + 1.0
 
 
 def test_a_refusal_says_when_nothing_fits() -> None:
@@ -201,7 +223,7 @@ def test_a_refusal_says_when_nothing_fits() -> None:
 
 
 def test_a_refusal_does_not_send_anybody_to_an_emulated_format() -> None:
-    assert "--precision BF16" not in refusal(14 * 10**9, FP32, 1, FP32, SLOW_BF16)
+    assert "--precision BF16" not in refusal(17 * 10**9, FP32, 1, FP32, SLOW_BF16)
 
 
 def test_the_limit_itself_fits_and_unknown_memory_is_not_checked() -> None:

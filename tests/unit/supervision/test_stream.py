@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import pytest
 
 from llmb.audit.time import FENCE_EVERY
 from llmb.config import RunConfig
-from llmb.errors import RunFailedError
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.supervision.stream import (
@@ -23,48 +24,77 @@ from llmb.supervision.stream import (
     plan_window,
 )
 from llmb.wire.messages import (
+    AuditRequest,
     EvidenceFile,
     Message,
     Phase,
     Ready,
     StepOrder,
-    Stop,
     Tick,
     Worked,
     WorkOrder,
 )
 from tests.unit.builders_runtime import fence, run_config
 
-SEEDS = range(200)
+SECRETS = range(200)
 CONFIG = run_config(warmup_steps=3)
+STEP_NS = 1_000_000
 
 
 # -- the plan -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("secret", SECRETS)
 def test_start_is_the_first_or_the_second_fence_and_stop_exactly_the_timed_steps_later(
-    seed: int,
+    secret: int,
 ) -> None:
-    window = plan_window(run_config(seed=seed, warmup_steps=3, timed_steps=60), 0)
+    window = plan_window(run_config(warmup_steps=3, timed_steps=60), secret)
     assert window.first_fence == 3
     assert window.start in (3, 3 + FENCE_EVERY)
     assert window.stop == window.start + 60
     assert 1 <= window.end - window.stop <= 4
 
 
-def test_over_seeds_and_over_repeats_both_starts_and_every_tail_occur() -> None:
-    for windows in (
-        [plan_window(run_config(seed=seed), 0) for seed in SEEDS],
-        [plan_window(run_config(seed=1), repeat) for repeat in SEEDS],
-    ):
-        first = sum(window.start == window.first_fence for window in windows)
-        assert 70 < first < 130
-        assert {window.end - window.stop for window in windows} == {1, 2, 3, 4}
+def test_over_secrets_both_starts_and_every_tail_occur() -> None:
+    windows = [plan_window(CONFIG, secret) for secret in SECRETS]
+    assert 70 < sum(window.start == window.first_fence for window in windows) < 130
+    assert {window.end - window.stop for window in windows} == {1, 2, 3, 4}
 
 
-def test_the_same_seed_and_repeat_draw_the_same_window() -> None:
-    assert plan_window(CONFIG, 1) == plan_window(CONFIG, 1)
+def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitter_chooses() -> (
+    None
+):
+    windows = {plan_window(run_config(seed=seed), 5) for seed in range(50)}
+    assert windows == {plan_window(run_config(seed=7), 5)}
+    assert len({plan_window(CONFIG, secret) for secret in SECRETS}) > 190
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window_but_never_its_last(
+    secret: int,
+) -> None:
+    window = plan_window(run_config(warmup_steps=3, timed_steps=5), secret)
+    first, *inside = window.audits
+    assert first == window.start - 1
+    assert len(set(inside)) == 2
+    assert window.start <= min(inside) < max(inside) < window.stop - 1
+    assert list(window.audits) == sorted(window.audits)
+
+
+def test_over_secrets_every_step_of_the_window_but_the_last_is_audited_at_some_time() -> None:
+    audited = set()
+    for secret in SECRETS:
+        window = plan_window(run_config(timed_steps=20), secret)
+        audited |= {step - window.start for step in window.audits}
+    assert audited == {-1, *range(19)}
+
+
+@pytest.mark.parametrize(("timed_steps", "inside"), [(1, 0), (2, 1), (3, 2)])
+def test_a_window_too_short_for_two_audits_has_as_many_as_there_is_room_for(
+    timed_steps: int, inside: int
+) -> None:
+    window = plan_window(run_config(timed_steps=timed_steps), 0)
+    assert len(window.audits) == 1 + inside
 
 
 def test_fences_come_every_ten_steps_from_the_end_of_warm_up_for_ever() -> None:
@@ -73,18 +103,18 @@ def test_fences_come_every_ten_steps_from_the_end_of_warm_up_for_ever() -> None:
     assert fences == list(range(3, 200, FENCE_EVERY))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_window_of_any_length_ends_in_a_fence(seed: int) -> None:
-    window = plan_window(run_config(seed=seed, timed_steps=7), 0)
+@pytest.mark.parametrize("secret", range(20))
+def test_a_window_of_any_length_ends_in_a_fence(secret: int) -> None:
+    window = plan_window(run_config(timed_steps=7), secret)
     assert window.is_fence(window.start)
     assert window.is_fence(window.stop)
 
 
 def test_nothing_in_the_orders_tells_one_start_from_the_other() -> None:
-    # Two seeds with different windows: what is ordered has its fences at the same steps.
+    # Two secrets with different windows: what is ordered has its fences at the same steps.
     by_start = {}
-    for seed in SEEDS:
-        window = plan_window(run_config(seed=seed), 0)
+    for secret in SECRETS:
+        window = plan_window(CONFIG, secret)
         by_start[window.start] = [window.is_fence(steps) for steps in range(100)]
     first, second = by_start.values()
     assert first == second
@@ -93,16 +123,16 @@ def test_nothing_in_the_orders_tells_one_start_from_the_other() -> None:
 @pytest.mark.parametrize("timed_steps", [51, 55, 99])
 def test_nothing_tells_stop_whatever_number_of_steps_is_official(timed_steps: int) -> None:
     by_start = {}
-    for seed in SEEDS:
-        window = plan_window(run_config(seed=seed, timed_steps=timed_steps), 0)
+    for secret in SECRETS:
+        window = plan_window(run_config(timed_steps=timed_steps), secret)
         by_start[window.start] = [window.is_fence(steps) for steps in range(window.stop + 1)]
     first, second = by_start.values()
     assert all(a == b for a, b in zip(first, second, strict=False))
 
 
-def test_a_trial_measures_from_the_first_fence_and_does_no_step_more() -> None:
+def test_a_trial_measures_from_the_first_fence_does_no_step_more_and_audits_none() -> None:
     window = plan_trial(run_config(warmup_steps=2, timed_steps=3))
-    assert window == Window(first_fence=2, start=2, stop=5, end=5)
+    assert window == Window(first_fence=2, start=2, stop=5, end=5, audits=())
 
 
 def test_derived_seeds_are_63_bits_distinct_and_a_function_of_seed_and_label() -> None:
@@ -115,11 +145,11 @@ def test_derived_seeds_are_63_bits_distinct_and_a_function_of_seed_and_label() -
 
 
 @pytest.mark.parametrize("timed_steps", [51, 55, 99])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("secret", range(6))
 def test_an_irregular_stop_has_a_double_where_the_other_start_would_put_it(
-    timed_steps: int, seed: int
+    timed_steps: int, secret: int
 ) -> None:
-    window = plan_window(run_config(seed=seed, warmup_steps=3, timed_steps=timed_steps), 0)
+    window = plan_window(run_config(warmup_steps=3, timed_steps=timed_steps), secret)
     regular = set(range(3, 150, FENCE_EVERY))
     irregular = {steps for steps in range(150) if window.is_fence(steps)} - regular
     assert irregular == {3 + timed_steps, 13 + timed_steps}
@@ -130,32 +160,57 @@ def test_an_irregular_stop_has_a_double_where_the_other_start_would_put_it(
 
 
 class Worker:
-    """A worker in this process, on a clock of 1 ms a step; ``tamper`` may change what it says."""
+    """A worker in this process, on a clock of its own: 1 ms a step, its pause after ``pause``.
 
-    def __init__(self, tamper: Callable[[Message], list[Message]] = lambda m: [m]) -> None:
+    ``tamper`` may change what it says. What it says has been sent the moment its step is over.
+    """
+
+    def __init__(
+        self,
+        tamper: Callable[[Message], list[Message]] = lambda m: [m],
+        *,
+        pause: float = 0.75,
+        took: Callable[[int], float] = lambda step: 1.0,
+    ) -> None:
         self.orders: deque[StepOrder] = deque()
         self.sent: list[StepOrder] = []
-        self.stop: int | None = None
+        self.requests: list[AuditRequest] = []
+        #: Steps in whose pause a request was found, and the step in whose pause the stream ended.
+        self.audited: list[int] = []
+        self.ended_in: int | None = None
+        self.stops_at: int | None = None
         self.done = 0
-        self.now = 0
+        self.now = self.begun = 0
         self.received_ns = 0
-        self.outbox: deque[Message] = deque([Phase(name="training"), Ready()])
+        self.outbox: deque[Message | None] = deque([Phase(name="training"), Ready()])
         self.tamper = tamper
+        self.pause, self.took = pause, took
+        self.paused = False
+        self._unread: list[AuditRequest] = []
         #: What was said and heard, in order.
-        self.history: list[Message] = []
+        self.history: list[Message | None] = []
         self.finished = False
 
     def send(self, message: Message) -> None:
         self.history.append(message)
-        if isinstance(message, Stop):
-            self.stop = message.steps
+        if isinstance(message, AuditRequest):
+            self.requests.append(message)
+            self._unread.append(message)
         else:
             assert isinstance(message, StepOrder)
             self.sent.append(message)
             self.orders.append(message)
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
+        assert timeout_s is not None, "the display may redraw while a step is running"
+        until = self.now + int(timeout_s * 1e9)
         while not self.outbox:
+            length = int(self.took(self.done) * STEP_NS)
+            due = self.begun + (length if self.paused else int(self.pause * length))
+            if due > until:
+                self.now = until
+                return None
+            self.now = max(self.now, due)
             for message in self.work():
                 self.outbox.extend(self.tamper(message))
         message = self.outbox.popleft()
@@ -164,37 +219,70 @@ class Worker:
         return message
 
     def work(self) -> list[Message]:
+        """Go on to the pause of the present step, or from there to its end."""
         assert not self.finished, "the supervisor listens to a worker that has ended"
-        if self.stop is not None and self.done >= self.stop:
-            self.finished = True
-            return [EvidenceFile(name="a.json", sha256="0" * 64), Worked(steps=self.done)]
+        if not self.paused:
+            self.paused = True
+            unread, self._unread = self._unread, []
+            if self.done == self.stops_at or any(request.last for request in unread):
+                self.ended_in = self.done
+                self.finished = True
+                return [*self.evidence(), Worked(steps=self.done)]
+            self.audited += [self.done for _ in unread]
+            return []
         order = self.orders.popleft()
         assert order.index == self.done
         self.done += 1
-        self.now += 1_000_000
+        self.begun, self.paused = self.now, False
         said: list[Message] = [Tick(index=order.index, ns=self.now - 5)]
         if order.fence:
-            said.append(fence(self.done, worker_ns=self.now - 1))
+            audited = tuple(self.audited)
+            said.append(fence(self.done, worker_ns=self.now - 1, audited_steps=audited))
         return said
 
+    def evidence(self) -> list[Message]:
+        return [
+            EvidenceFile(name="a.json", sha256="0" * 64),
+            EvidenceFile(name="weights", sha256="1" * 64, scratch=True),
+        ]
 
-def run(worker: Worker, config: RunConfig = CONFIG, window: Window | None = None) -> Streamed:
+
+def run(
+    worker: Worker,
+    config: RunConfig = CONFIG,
+    window: Window | None = None,
+    *,
+    repeat: int = 0,
+    secret: int = 0,
+    display: Callable[[Message | None], None] = lambda message: None,
+) -> Streamed:
     window = window or plan_window(config, 0)
-    return drive(worker, config, window, 0, "host", lambda message: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now_ns", lambda: worker.now)
+        return drive(worker, config, window, repeat, secret, "host", display)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5])
-def test_the_window_is_stamped_on_arrival_of_its_first_and_last_fence(seed: int) -> None:
-    config = run_config(seed=seed, warmup_steps=3)
-    window = plan_window(config, 0)
-    timing = run(Worker(), config).timing
+def position(worker: Worker, message: Message) -> int:
+    return next(i for i, each in enumerate(worker.history) if each is message)
+
+
+def steps_done_at(worker: Worker, message: Message) -> int:
+    """Return how many steps the supervisor knew to be done when it sent ``message``."""
+    before = worker.history[: position(worker, message)]
+    return sum(isinstance(each, Tick) for each in before)
+
+
+@pytest.mark.parametrize("secret", range(6))
+def test_the_window_is_stamped_on_arrival_of_its_first_and_last_fence(secret: int) -> None:
+    window = plan_window(CONFIG, secret)
+    timing = run(Worker(), window=window).timing
     assert (timing.warmup_steps, timing.timed_steps) == (window.start, 50)
-    assert timing.start_ns == window.start * 1_000_000
-    assert timing.stop_ns == window.stop * 1_000_000
+    assert timing.start_ns == window.start * STEP_NS
+    assert timing.stop_ns == window.stop * STEP_NS
     assert timing.fence_steps == tuple(range(3, window.stop + 1, FENCE_EVERY))
-    assert timing.fence_ns == tuple(steps * 1_000_000 for steps in timing.fence_steps)
+    assert timing.fence_ns == tuple(steps * STEP_NS for steps in timing.fence_steps)
     assert timing.fence_worker_ns == tuple(ns - 1 for ns in timing.fence_ns)
-    assert timing.step_ns == tuple(n * 1_000_000 - 5 for n in range(1, window.stop + 1))
+    assert timing.step_ns == tuple(n * STEP_NS - 5 for n in range(1, window.stop + 1))
     assert timing.loss_first == 10.0 - window.start / 100
     assert timing.loss_last == 10.0 - window.stop / 100
     assert timing.cpu_s == pytest.approx(5.0)
@@ -218,8 +306,6 @@ def test_orders_run_ahead_of_the_steps_done_by_the_lookahead_and_no_further() ->
             done = message.index + 1
         elif isinstance(message, StepOrder):
             ordered += 1
-        elif isinstance(message, Stop):
-            break
         assert ordered <= done + LOOKAHEAD
         if isinstance(message, (Phase, Ready)):
             assert ordered == 0  # post-processing may still be going on
@@ -233,7 +319,7 @@ def test_no_seed_is_sent_before_the_worker_says_that_post_processing_is_over() -
     worker.outbox = deque([Phase(name="post-processing"), None, Phase(name="training")])
     with pytest.raises(IndexError):  # this worker has no order to go on with
         run(worker)
-    assert worker.sent == []
+    assert worker.sent == worker.requests == []
 
 
 def test_the_worker_never_has_fewer_than_four_steps_before_it() -> None:
@@ -250,26 +336,116 @@ def test_the_worker_never_has_fewer_than_four_steps_before_it() -> None:
     assert min(lengths) >= 4
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_end_is_told_only_after_the_last_fence_of_the_window_has_come(seed: int) -> None:
-    config = run_config(seed=seed)
-    window = plan_window(config, 0)
+# -- requests to audit ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", range(30))
+def test_a_request_is_sent_within_its_step_and_found_in_its_pause_or_the_next(secret: int) -> None:
+    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 20, 61))
     worker = Worker()
-    run(worker, config)
-    (stop,) = (message for message in worker.history if isinstance(message, Stop))
-    assert stop.steps == window.end
-    before = worker.history[: worker.history.index(stop)]
-    assert before[-1].kind == "fence"
-    assert before[-1].steps == window.stop
+    timing = run(worker, window=window, secret=secret).timing
+    sent = [steps_done_at(worker, request) for request in worker.requests]
+    assert sent == [12, 20, 61, *sent[3:]]
+    for planned, found in zip(window.audits, worker.audited, strict=True):
+        assert found in (planned, planned + 1)
+    assert timing.audited_steps == tuple(worker.audited)
+    assert all(found < window.stop for found in worker.audited)
+
+
+def test_the_moments_of_requests_are_spread_over_the_step_and_not_only_its_beginning() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55, audits=(20,))
+    moments = []
+    for secret in range(200):
+        worker = Worker()
+        send = worker.send
+
+        def noted(
+            message: Message, worker: Worker = worker, send: Callable[[Message], None] = send
+        ) -> None:
+            if isinstance(message, AuditRequest) and not message.last:
+                moments.append((worker.now - worker.begun) / STEP_NS)
+            send(message)
+
+        worker.send = noted
+        run(worker, window=window, secret=secret)
+    assert len(moments) == 200
+    assert all(sum(low <= m < low + 0.25 for m in moments) > 25 for low in (0, 0.25, 0.5, 0.75))
+
+
+def test_in_the_warm_up_a_request_is_sent_as_soon_as_its_step_begins() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55, audits=(2,))
+    for secret in range(20):
+        worker = Worker(pause=0.0)
+        run(worker, window=window, secret=secret)
+        assert worker.audited == [2]
+
+
+def test_a_request_in_the_very_first_step_comes_with_its_orders() -> None:
+    window = Window(first_fence=1, start=1, stop=51, end=53, audits=(0, 30))
+    worker = Worker()
+    run(worker, window=window)
+    assert worker.audited[0] == 0
+
+
+@pytest.mark.parametrize("secret", range(10))
+def test_the_end_is_told_only_after_the_last_fence_of_the_window_has_come(secret: int) -> None:
+    window = plan_window(CONFIG, secret)
+    worker = Worker()
+    run(worker, window=window, secret=secret)
+    *others, last = worker.requests
+    assert last.last
+    assert not any(request.last for request in others)
+    before = worker.history[: position(worker, last)]
+    assert any(each and each.kind == "fence" and each.steps == window.stop for each in before)
+    assert steps_done_at(worker, last) == window.end
+    assert worker.ended_in in (window.end, window.end + 1)
+
+
+def test_a_stream_that_ends_at_stop_is_ended_there() -> None:
+    worker = Worker()
+    run(worker, window=plan_trial(run_config(warmup_steps=2, timed_steps=3)))
+    assert [request.last for request in worker.requests] == [True]
+    assert worker.ended_in in (5, 6)
+
+
+def test_without_audits_the_only_request_is_the_last() -> None:
+    worker = Worker()
+    run(worker, window=Window(first_fence=3, start=3, stop=53, end=55))
+    assert [request.last for request in worker.requests] == [True]
+    assert worker.audited == []
 
 
 def test_what_was_ordered_before_the_end_is_told_goes_on_past_every_possible_end() -> None:
     worker = Worker()
     window = plan_window(CONFIG, 0)
-    run(worker)
-    stop = next(i for i, message in enumerate(worker.history) if isinstance(message, Stop))
-    ordered = sum(isinstance(message, StepOrder) for message in worker.history[:stop])
-    assert ordered >= window.stop + 4
+    run(worker, window=window)
+    before = worker.history[: position(worker, worker.requests[-1])]
+    assert sum(isinstance(message, StepOrder) for message in before) >= window.stop + 4
+
+
+def test_every_request_has_a_seed_of_its_own_that_follows_from_the_secret_alone() -> None:
+    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 20, 61))
+    seeds = {}
+    for secret, config in ((1, CONFIG), (2, CONFIG), (1, run_config(seed=8))):
+        worker = Worker()
+        run(worker, config, window, secret=secret)
+        seeds[secret, config.seed] = [request.seed for request in worker.requests]
+        assert not {order.seed for order in worker.sent} & set(seeds[secret, config.seed])
+    assert seeds[1, 7] == seeds[1, 8]
+    assert len({*seeds[1, 7], *seeds[2, 7]}) == 8
+
+
+def test_steps_of_uneven_length_are_never_audited_early() -> None:
+    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 30, 50))
+    for secret in range(20):
+        lengths = [random.Random(secret).uniform(0.5, 2.0) for _ in range(200)]
+        worker = Worker(took=lengths.__getitem__)
+        run(worker, window=window, secret=secret)
+        assert len(worker.audited) == 3
+        assert all(f >= p for f, p in zip(worker.audited, window.audits, strict=True))
+
+
+# -- what is kept ---------------------------------------------------------------------------
 
 
 def test_every_step_has_a_seed_of_its_own_that_no_other_repeat_or_run_uses() -> None:
@@ -277,7 +453,7 @@ def test_every_step_has_a_seed_of_its_own_that_no_other_repeat_or_run_uses() -> 
     count = 0
     for seed, repeat in ((1, 0), (1, 1), (2, 0)):
         worker, config = Worker(), run_config(seed=seed)
-        drive(worker, config, plan_window(config, repeat), repeat, "host", lambda message: None)
+        run(worker, config, repeat=repeat)
         seeds |= {order.seed for order in worker.sent}
         count += len(worker.sent)
     assert len(seeds) == count
@@ -287,14 +463,74 @@ def test_the_display_is_shown_phases_steps_fences_and_that_time_passes() -> None
     shown: list[Message | None] = []
     worker = Worker()
     worker.outbox.appendleft(None)
-    drive(worker, CONFIG, plan_window(CONFIG, 0), 0, "host", shown.append)
+    run(worker, display=shown.append)
     kinds = [message and message.kind for message in shown]
-    assert kinds[:3] == [None, "phase", "tick"]
+    assert [kind for kind in kinds if kind][:2] == ["phase", "tick"]
+    assert kinds[0] is None
     assert set(kinds) == {None, "phase", "tick", "fence"}
 
 
-def test_evidence_is_remembered_by_name_and_digest() -> None:
-    assert run(Worker()).evidence == {"a.json": "0" * 64}
+def test_evidence_is_remembered_by_name_and_digest_apart_from_what_is_only_lent() -> None:
+    streamed = run(Worker())
+    assert streamed.evidence == {"a.json": "0" * 64}
+    assert streamed.scratch == {"weights": "1" * 64}
+    assert streamed.failure is None
+
+
+class Dying(Worker):
+    """A worker that dies before it says ``kind`` for the ``at``-th time, or a step number."""
+
+    def __init__(self, dies: Callable[[Message], bool], error: LlmbError) -> None:
+        super().__init__()
+        self.dies, self.error = dies, error
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        message = super().receive(timeout_s)
+        if message is not None and self.dies(message):
+            raise self.error
+        return message
+
+
+DEATH = RunFailedError("llmb.worker was killed by SIGKILL")
+
+
+@pytest.mark.parametrize(
+    "dies",
+    [
+        lambda m: m.kind == "worked",
+        lambda m: m.kind == "evidence",
+        lambda m: m.kind == "tick" and m.index == 53,
+    ],
+    ids=["at the very end", "while it writes evidence", "in the tail"],
+)
+@pytest.mark.parametrize("error", [DEATH, NotEnoughMemoryError("out of memory")], ids=repr)
+def test_a_worker_that_dies_after_its_window_leaves_its_stamps_and_why_it_died(
+    dies: Callable[[Message], bool], error: LlmbError
+) -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55, audits=(20,))
+    streamed = run(Dying(dies, error), window=window)
+    assert streamed.failure is error
+    whole = run(Worker(), window=window)
+    assert streamed.timing == whole.timing
+
+
+def test_what_a_dying_worker_had_announced_is_still_known() -> None:
+    streamed = run(Dying(lambda m: m.kind == "worked", DEATH))
+    assert streamed.evidence == {"a.json": "0" * 64}
+    assert streamed.scratch == {"weights": "1" * 64}
+
+
+@pytest.mark.parametrize("index", [0, 30, 52])
+def test_a_worker_that_dies_within_its_window_has_failed(index: int) -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55)
+    with pytest.raises(RunFailedError, match="SIGKILL"):
+        run(Dying(lambda m: m.kind == "tick" and m.index == index, DEATH), window=window)
+
+
+def test_a_worker_that_dies_with_the_fence_of_stop_unsaid_has_failed() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55)
+    with pytest.raises(RunFailedError, match="SIGKILL"):
+        run(Dying(lambda m: m.kind == "fence" and m.steps == 53, DEATH), window=window)
 
 
 def replacing(steps: int, **changes: object) -> Callable[[Message], list[Message]]:
@@ -342,7 +578,7 @@ def without_fence(steps: int) -> Callable[[Message], list[Message]]:
 
 def ending_after(done: int) -> Worker:
     worker = Worker()
-    worker.stop = done
+    worker.stops_at = done
     return worker
 
 
@@ -369,7 +605,7 @@ def test_a_fence_of_the_window_without_a_loss_is_a_failed_run(steps: int) -> Non
 @pytest.mark.parametrize(
     "stray",
     [
-        Stop(steps=3),
+        AuditRequest(seed=3, last=True),
         StepOrder(index=1, seed=1, fence=False),
         WorkOrder(config=CONFIG, evidence_folder="", collect_evidence=False),
     ],
@@ -425,17 +661,15 @@ def test_a_step_reported_before_the_worker_is_ready_is_refused() -> None:
     assert worker.sent == []
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_window_of_an_irregular_length_is_driven_to_its_own_stop(seed: int) -> None:
-    config = run_config(seed=seed, warmup_steps=3, timed_steps=55)
-    window = plan_window(config, 0)
+@pytest.mark.parametrize("secret", range(6))
+def test_a_window_of_an_irregular_length_is_driven_to_its_own_stop(secret: int) -> None:
+    window = plan_window(run_config(warmup_steps=3, timed_steps=55), secret)
     worker = Worker()
-    timing = run(worker, config).timing
+    timing = run(worker, window=window).timing
     assert timing.timed_steps == 55
-    assert timing.stop_ns - timing.start_ns == 55 * 1_000_000
+    assert timing.stop_ns - timing.start_ns == 55 * STEP_NS
     assert timing.fence_steps[-1] == window.stop
-    (stop,) = (message for message in worker.history if isinstance(message, Stop))
-    assert worker.history[worker.history.index(stop) - 1].steps == window.stop
+    assert steps_done_at(worker, worker.requests[-1]) == window.end
 
 
 # -- patience -------------------------------------------------------------------------------
@@ -501,14 +735,29 @@ def test_what_is_not_a_step_does_not_lengthen_the_patience(watch: Watch) -> None
     assert silence_borne(patience, watch) == 601
 
 
-def test_a_worker_that_hangs_in_the_middle_of_the_stream_is_a_failed_run(watch: Watch) -> None:
-    class Hanging(Worker):
-        def receive(self, timeout_s: float | None = None) -> Message | None:
-            watch.s += 1
-            return super().receive(timeout_s) if self.done < 20 else None
+class Hanging(Worker):
+    """A worker that says nothing more after ``after`` steps."""
 
+    after = 20
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        if self.done < self.after:
+            return super().receive(timeout_s)
+        self.now += 1_000_000_000
+        return None
+
+
+def test_a_worker_that_hangs_in_the_middle_of_the_stream_is_a_failed_run() -> None:
     with pytest.raises(RunFailedError, match="silent for 601 s: the device or its plugin hangs"):
         run(Hanging())
+
+
+def test_a_worker_that_hangs_while_it_is_audited_leaves_its_stamps() -> None:
+    worker = Hanging()
+    worker.after = 55
+    streamed = run(worker, window=Window(first_fence=3, start=3, stop=53, end=55))
+    assert "hangs" in str(streamed.failure)
+    assert streamed.timing.stop_ns == 53 * STEP_NS
 
 
 def telling(readings: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:

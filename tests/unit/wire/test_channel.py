@@ -14,7 +14,7 @@ from llmb.measure import clock
 from llmb.wire import channel as wire
 from llmb.wire import messages
 from llmb.wire.channel import Channel, ChannelClosedError
-from llmb.wire.messages import Failure, Phase, Stop, Tick
+from llmb.wire.messages import AuditRequest, Failure, Phase, Tick
 
 
 @pytest.fixture
@@ -27,8 +27,12 @@ def pair() -> Iterator[tuple[Channel, socket.socket]]:
     theirs.close()
 
 
-def line(steps: int) -> bytes:
-    return messages.encode(Stop(steps=steps))
+def request(seed: int) -> AuditRequest:
+    return AuditRequest(seed=seed, last=False)
+
+
+def line(seed: int) -> bytes:
+    return messages.encode(request(seed))
 
 
 def test_a_message_sent_is_the_message_received() -> None:
@@ -48,7 +52,7 @@ def test_a_line_that_comes_in_pieces_is_one_message(
         raw.sendall(piece)
         assert channel.receive(0) is None
     raw.sendall(whole[-1:])
-    assert channel.receive(0) == Stop(steps=7)
+    assert channel.receive(0) == request(7)
 
 
 def test_a_line_that_drips_in_without_end_is_given_up_in_time(
@@ -77,9 +81,9 @@ def test_lines_that_come_together_are_handed_out_one_by_one_in_order(
 ) -> None:
     channel, raw = pair
     raw.sendall(line(1) + line(2) + line(3)[:5])
-    assert [channel.receive(0) for _ in range(3)] == [Stop(steps=1), Stop(steps=2), None]
+    assert [channel.receive(0) for _ in range(3)] == [request(1), request(2), None]
     raw.sendall(line(3)[5:])
-    assert channel.receive(0) == Stop(steps=3)
+    assert channel.receive(0) == request(3)
 
 
 def test_no_message_within_the_time_is_none(pair: tuple[Channel, socket.socket]) -> None:
@@ -126,23 +130,23 @@ def test_the_other_end_gone_is_told_from_silence(pair: tuple[Channel, socket.soc
     channel, raw = pair
     raw.sendall(line(1))
     raw.close()
-    assert channel.receive(0) == Stop(steps=1)
+    assert channel.receive(0) == request(1)
     with pytest.raises(ChannelClosedError):
         channel.receive(0)
     with pytest.raises(ChannelClosedError):
-        channel.send(Stop(steps=2))
+        channel.send(request(2))
 
 
 def test_the_message_expected_is_returned(pair: tuple[Channel, socket.socket]) -> None:
     pair[1].sendall(line(3))
-    assert pair[0].expect(Stop, 0) == Stop(steps=3)
+    assert pair[0].expect(AuditRequest, 0) == request(3)
 
 
 def test_another_message_than_the_one_expected_is_a_failed_run(
     pair: tuple[Channel, socket.socket],
 ) -> None:
     pair[1].sendall(line(3))
-    with pytest.raises(RunFailedError, match="'stop' came where Tick was due"):
+    with pytest.raises(RunFailedError, match="'audit' came where Tick was due"):
         pair[0].expect(Tick, 0)
 
 
@@ -237,5 +241,5 @@ def test_a_child_whose_supervisor_is_gone_ends_in_silence(
     served: Channel, capfd: pytest.CaptureFixture[str]
 ) -> None:
     served.close()
-    wire.serve(lambda channel: channel.expect(Stop))
+    wire.serve(lambda channel: channel.expect(AuditRequest))
     assert capfd.readouterr().err == ""

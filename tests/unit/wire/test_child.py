@@ -20,7 +20,7 @@ from llmb.plugin.builtin import host
 from llmb.wire import channel as wire
 from llmb.wire import messages
 from llmb.wire.channel import Channel, Child
-from llmb.wire.messages import Phase, Stop, Tick
+from llmb.wire.messages import AuditRequest, Phase, Tick
 
 #: A child in a dozen lines: nothing of llmb is imported, so that it starts in milliseconds.
 PREAMBLE = """
@@ -78,7 +78,7 @@ def start(tmp_path: Path, log: IO[bytes], opened: list[Channel]) -> Iterator[Sta
 def test_a_child_that_introduces_itself_is_heard_and_spoken_to(start: Start) -> None:
     child = start("hello()\nline = where.makefile().readline()\nsay(kind='phase', name=line[:7])")
     with child:
-        child.send(Stop(steps=1))
+        child.send(AuditRequest(seed=1, last=False))
         assert child.expect(Phase, 10) == Phase(name='{"kind"')
         assert child.received_ns > 0
 
@@ -264,7 +264,7 @@ def test_what_is_sent_to_a_dead_child_is_reported_by_the_next_receive(start: Sta
     with start("hello()\nos._exit(9)") as child:
         child._process.wait()
         for _ in range(3):
-            child.send(Stop(steps=1))
+            child.send(AuditRequest(seed=1, last=False))
         with pytest.raises(RunFailedError, match="exit status 9"):
             child.receive(10)
 
@@ -375,7 +375,7 @@ def test_several_silent_children_are_waited_for_at_the_same_time(
     for child in children:
         child.begin()
     for child in children:
-        child.send(Stop(steps=1))
+        child.send(AuditRequest(seed=1, last=False))
     began = time.monotonic()
     for child in children:
         with pytest.raises(RunFailedError, match="gave no answer within 1 s"):

@@ -9,17 +9,20 @@ import pytest
 from llmb.config import FP32, RunRequest
 from llmb.wire import messages
 from llmb.wire.messages import (
+    AuditRequest,
     CheckBegun,
     Checked,
     CheckOrder,
+    Done,
     EvidenceFile,
     Failure,
     Hello,
+    HonestOrder,
     Phase,
     ProbeOrder,
+    ReferenceOrder,
     Resolved,
     StepOrder,
-    Stop,
     Terms,
     Tick,
     Worked,
@@ -27,6 +30,16 @@ from llmb.wire.messages import (
 )
 from tests.unit.builders_runtime import fence, offer, run_config
 
+AUDITED = {
+    "config": run_config(),
+    "seed": 2**63 - 1,
+    "passes": ("live", "step"),
+    "token_seeds": {"live": 1, "step": 2},
+    "step": 12,
+    "evidence_folder": "e",
+    "scratch_folder": "s",
+    "digests": {"weights.json": "0" * 64},
+}
 EVERY = [
     Hello(nonce="n", pid=1),
     Failure(error="UsageError", message="first\nsecond é"),
@@ -34,14 +47,18 @@ EVERY = [
     offer(),
     Resolved(config=run_config()),
     Terms(environment={"A": "1"}, warmup_steps=3, facts={}, peak=None),
-    WorkOrder(config=run_config(), evidence_folder="e", collect_evidence=True),
+    WorkOrder(config=run_config(), evidence_folder="e", collect_evidence=True, scratch_folder="s"),
     StepOrder(index=3, seed=2**63 - 1, fence=True),
-    Stop(steps=4),
+    AuditRequest(seed=2**63 - 1, last=True),
     Phase(name="training"),
     Tick(index=0, ns=5),
     fence(12, energy_j=1.5, energy_source="counter", energy_scope="device"),
     EvidenceFile(name="weights.json", sha256="0" * 64),
+    EvidenceFile(name="live-weights.safetensors", sha256="0" * 64, scratch=True),
     Worked(steps=60),
+    HonestOrder(**AUDITED, borders=True, library_modules=("acme",)),
+    ReferenceOrder(**AUDITED, stored_dtypes={"w": "float32"}),
+    Done(),
     CheckOrder(
         plugin="acme",
         request=RunRequest(),
@@ -75,9 +92,9 @@ def test_every_message_is_one_line_and_is_read_back_equal(message: messages.Mess
         b"null",
         b"not json",
         b'{"kind":"shout"}',
-        b'{"kind":"stop"}',
-        b'{"kind":"stop","steps":"many"}',
-        b'{"kind":"stop","steps":1,"colour":"blue"}',
+        b'{"kind":"audit"}',
+        b'{"kind":"audit","seed":"many","last":true}',
+        b'{"kind":"audit","seed":1,"last":true,"colour":"blue"}',
         b'{"kind":"tick","index":0,"ns":1.5}',
         b'{"kind":"phase","name":"\xff"}',
     ],
@@ -103,5 +120,7 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
         "config",
         "evidence_folder",
         "collect_evidence",
+        "scratch_folder",
     }
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
+    assert set(AuditRequest.model_fields) == {"kind", "seed", "last"}

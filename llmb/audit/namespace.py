@@ -1,0 +1,139 @@
+"""Rule N1: no callable of torch or llmb was replaced, but by the vendor's library or as declared.
+
+What a library of the plugin's replaces by merely being imported is confirmed by a process that has
+loaded the library and not the plugin: a note. Everything else has to be declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+
+from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import DeclaredPatch
+
+#: What no library replaces unnoticed: the optimizer is part of the rules.
+_NOT_A_LIBRARYS = ("torch.optim",)
+#: What nobody may replace, declared or not: the harness, and the clock it reads.
+_NOBODYS = ("llmb", "time")
+_NAMED_AT_MOST = 3
+
+
+def judge(
+    evidence: NamespaceEvidence,
+    baseline: LibraryBaseline | None,
+    declared: Sequence[DeclaredPatch],
+    path: str,
+    baseline_path: str | None = None,
+) -> Finding:
+    """Return N1 for one worker's evidence file ``path``.
+
+    ``baseline`` is None where none was taken: what a library may have replaced is then not known.
+    """
+    sorted_out = _SortedOut(evidence, baseline, declared)
+    status, message = sorted_out.outcome()
+    return Finding(
+        id="N1",
+        level=Level.BLOCK,
+        status=status,
+        observer="worker",
+        measured=f"{len(evidence.replaced)} replaced of {evidence.callables} callables and "
+        f"{evidence.operators} operators, {len(sorted_out.by_library)} of them by a library",
+        honest="none, but by importing a library",
+        basis="fixed",
+        message=message,
+        evidence=(path,) if baseline_path is None else (path, baseline_path),
+    )
+
+
+class _SortedOut:
+    """The replacements of one worker by what speaks for them."""
+
+    def __init__(
+        self,
+        evidence: NamespaceEvidence,
+        baseline: LibraryBaseline | None,
+        declared: Sequence[DeclaredPatch],
+    ) -> None:
+        self._libraries = evidence.libraries
+        self._confirmed = {_key(r): r for r in baseline.replaced} if baseline else {}
+        self.by_library: list[Replacement] = []
+        self.declared: list[str] = []
+        self.not_known: list[Replacement] = []
+        self.faults: list[Replacement] = []
+        for replacement in evidence.replaced:
+            reason = _reason(replacement, declared)
+            if self._is_a_librarys(replacement):
+                self.by_library.append(self._confirmed.get(_key(replacement), replacement))
+            elif reason is not None:
+                self.declared.append(f"{_said(replacement)}, declared as {reason!r}")
+            elif baseline is None and self._may_be_a_librarys(replacement):
+                self.not_known.append(replacement)
+            else:
+                self.faults.append(replacement)
+
+    def _is_a_librarys(self, replacement: Replacement) -> bool:
+        if _is_in(replacement.name, *_NOT_A_LIBRARYS, *_NOBODYS):
+            return False
+        # Of a module that came with the library nobody has seen another state.
+        unseen = replacement.kind == "foreign" and replacement.origin == "library"
+        return unseen or _key(replacement) in self._confirmed
+
+    def _may_be_a_librarys(self, replacement: Replacement) -> bool:
+        native = replacement.kind == "kernel" and replacement.origin == "unknown"
+        a_librarys = replacement.origin == "library" or (native and bool(self._libraries))
+        return a_librarys and not _is_in(replacement.name, *_NOT_A_LIBRARYS, *_NOBODYS)
+
+    def outcome(self) -> tuple[Status, str]:
+        """Return the status, and a sentence that names the worst."""
+        if self.faults:
+            return Status.FAIL, f"replaced and not declared: {_few(map(_said, self.faults))}"
+        if self.not_known:
+            names = _few(map(_said, self.not_known))
+            return Status.NOT_OBSERVED, f"what importing the library replaces is not known: {names}"
+        if self.declared:
+            return Status.FLAG, f"replaced: {_few(self.declared)}"
+        if self.by_library:
+            names = _few(r.name for r in self.by_library)
+            return Status.PASS, f"importing {self._named_libraries()} replaces {names}"
+        return Status.PASS, "torch and llmb are what they were before the plugin was loaded"
+
+    def _named_libraries(self) -> str:
+        owners = {r.distribution for r in self.by_library}
+        known = [lib for lib in self._libraries if lib.distribution in owners]
+        return " and ".join(map(_library, known or self._libraries)) or "the plugin's libraries"
+
+
+def _library(library: Library) -> str:
+    digest = f", sha256 {library.sha256[:12]}" if library.sha256 else ""
+    return f"{library.distribution} ({library.version or 'no version'}{digest})"
+
+
+def _key(r: Replacement) -> tuple[str | None, ...]:
+    return r.name, r.kind, r.dispatch_key, r.place, r.sha256
+
+
+def _reason(replacement: Replacement, declared: Sequence[DeclaredPatch]) -> str | None:
+    """Return the plugin's reason, None where it gives none or none is accepted."""
+    if _is_in(replacement.name, *_NOBODYS):
+        return None
+    fits = (patch for patch in declared if fnmatchcase(replacement.name, patch.target))
+    return next((patch.reason for patch in fits), None)
+
+
+def _is_in(name: str, *packages: str) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+def _said(r: Replacement) -> str:
+    where = f" on {r.dispatch_key}" if r.dispatch_key else ""
+    whose = r.distribution or {"llmb": "llmb", "plugin": "the plugin"}.get(r.origin)
+    what = " of ".join(filter(None, (r.place, whose)))
+    return f"{r.name}{where} by {what}" if what else f"{r.name}{where}"
+
+
+def _few(texts: Iterable[str]) -> str:
+    every = list(texts)
+    more = f" and {len(every) - _NAMED_AT_MOST} more" if len(every) > _NAMED_AT_MOST else ""
+    return "; ".join(every[:_NAMED_AT_MOST]) + more

@@ -1,0 +1,127 @@
+"""Rule K1: a run is not faster than its device can be.
+
+Two bounds hold model FLOP/s from above. A datasheet's dense peak is the plugin's own word, so it
+can only convict. The best rate of any product that the calibrator timed is llmb's own measurement:
+a run must stay below it to pass (docs/adr/0012).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from pydantic import TypeAdapter, ValidationError
+
+from llmb.audit.quiet import Host
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import Ceilings, RepeatTiming, WorkloadFacts
+from llmb.reference.shapes import LlamaShape
+from llmb.workloads.arithmetic import causal_flops_per_token
+
+_CERTAIN = 1.05  # of the ceiling
+_STEADY = 0.10  # between the ceiling before and after the run
+_SHAPE = TypeAdapter(LlamaShape)
+
+
+def judge(
+    repeats: Sequence[RepeatTiming],
+    workload: WorkloadFacts,
+    world_size: int,
+    ceilings: Ceilings | None,
+    peak_flops: float | None,
+    host: Host,
+) -> Finding:
+    """Return K1 for the fastest of ``repeats``.
+
+    ``peak_flops`` is the datasheet's dense peak of one device in the declared precision, in FLOP/s,
+    None where the plugin states none.
+    """
+    rate = _fastest(repeats, workload, world_size)
+    bound = None if ceilings is None else _bound(ceilings)
+    status, message = _verdict(rate, peak_flops, bound, ceilings, host)
+    return Finding(
+        id="K1",
+        level=Level.BLOCK,
+        status=status,
+        observer="supervisor, calibrator",
+        measured=None if rate is None else f"{rate / 1e12:.4g} TFLOP/s, causal attention counted",
+        honest=None if bound is None else f"at most {bound / 1e12:.4g} TFLOP/s (best product)",
+        limit=_limit(peak_flops),
+        basis="calibrated" if peak_flops is None else "fixed",
+        message=message,
+    )
+
+
+def shape_of(workload: WorkloadFacts) -> LlamaShape | None:
+    """Return the shape in ``workload``, None where it holds no complete and possible one."""
+    if workload.shapes.keys() != {field.name for field in fields(LlamaShape)}:
+        return None
+    try:
+        shape = _SHAPE.validate_python(dict(workload.shapes))
+    except ValidationError:
+        return None
+    sizes = (value for name, value in vars(shape).items() if name != "padding_idx")
+    return shape if all(size > 0 for size in sizes) else None
+
+
+def _fastest(
+    repeats: Sequence[RepeatTiming], workload: WorkloadFacts, world_size: int
+) -> float | None:
+    """Return model FLOP/s of one device in the fastest repeat, None where nothing says."""
+    shape = shape_of(workload)
+    windows = [(timing.timed_steps, timing.stop_ns - timing.start_ns) for timing in repeats]
+    if shape is None or not windows or world_size < 1 or any(ns <= 0 for _, ns in windows):
+        return None
+    flops_per_step = causal_flops_per_token(shape) * workload.tokens_per_step
+    return max(steps / (ns / 1e9) for steps, ns in windows) * flops_per_step / world_size
+
+
+def _bound(ceilings: Ceilings) -> float | None:
+    """Return the best rate of any product, None in a record of before they were timed so."""
+    rates = [ceiling.best_product_flops_per_second for ceiling in (ceilings.before, ceilings.after)]
+    return max((rate for rate in rates if rate is not None), default=None)
+
+
+def _verdict(
+    rate: float | None,
+    peak_flops: float | None,
+    bound: float | None,
+    ceilings: Ceilings | None,
+    host: Host,
+) -> tuple[Status, str]:
+    if rate is None:
+        return Status.NOT_OBSERVED, "the record's windows and shapes give no rate of work"
+    if peak_flops is not None and rate > peak_flops:
+        return Status.FAIL, f"faster than the datasheet's {peak_flops / 1e12:.4g} TFLOP/s"
+    if ceilings is None:
+        return Status.NOT_OBSERVED, "the device's ceiling was not measured"
+    if bound is None:  # an older record has the model's own shapes only: a library may beat those
+        attained = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+        if rate <= attained:
+            return Status.PASS, "slower than the model's own products alone"
+        return Status.NOT_OBSERVED, "only products of the model's own shapes were timed"
+    if rate <= bound:
+        return Status.PASS, f"{rate / bound:.0%} of the best product's rate"
+    over = f"{rate / bound:.0%} of what the device's best product attained"
+    if peak_flops is not None:
+        return Status.FLAG, f"{over}, below the datasheet's peak"
+    doubts = (*host.disturbances(), *_unsteady(ceilings))
+    if rate > _CERTAIN * bound and not doubts:
+        return Status.FAIL, over
+    return Status.FLAG, f"{over}{', on a host with: ' if doubts else ''}{'; '.join(doubts)}"
+
+
+def _unsteady(ceilings: Ceilings) -> list[str]:
+    rates = [ceilings.before.best_product_flops_per_second] + [
+        ceilings.after.best_product_flops_per_second
+    ]
+    known = [rate for rate in rates if rate is not None]
+    if len(known) == 2 and min(known) >= (1 - _STEADY) * max(known):
+        return []
+    return ["ceilings before and after the run that differ"]
+
+
+def _limit(peak_flops: float | None) -> str:
+    if peak_flops is None:
+        return f"{_CERTAIN} of the best product on a steady host; above it a flag"
+    return f"{peak_flops / 1e12:.4g} TFLOP/s (datasheet); above the best product a flag"

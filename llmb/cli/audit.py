@@ -1,0 +1,107 @@
+"""``llmb audit``: what was measured of a run, rule by rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from llmb.records.finding import Audit, Finding
+
+_STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
+
+
+@click.command("audit", short_help="Show what the audit of a run measured, rule by rule.")
+@click.argument("path", type=Path)
+@click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
+def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
+    """Show what the audit measured: PATH is a run directory, a record.json, or a bundle.
+
+    Every rule with what was measured, what an honest run shows, the limit, and who observed it.
+    Exit status 5 where the verdict is INVALID. `llmb verify` judges a bundle again by itself.
+
+    \b
+    Examples:
+      llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu
+      llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --rule E2 --rule P1
+    """
+    from llmb.audit.rules import RULES
+    from llmb.cli.show import for_terminal
+    from llmb.errors import AuditInvalidError, UsageError
+    from llmb.records.bundle import read_record
+    from llmb.records.canonical import as_json as to_json
+    from llmb.records.finding import Verdict
+
+    known = [rule.id for rule in RULES]
+    wanted = [rule.upper() for rule in rules]
+    for rule in wanted:
+        if rule not in known:
+            raise UsageError(f"--rule {rule}: there is no such rule (there are {', '.join(known)})")
+    audit = read_record(path).audit
+    if wanted:
+        kept = tuple(f for f in audit.findings if f.id in wanted)
+        audit = audit.model_copy(update={"findings": kept})
+    if as_json:
+        click.echo(json.dumps(to_json(audit), indent=1))
+    else:
+        _show(for_terminal(audit), whole=not wanted)
+    if audit.verdict is Verdict.INVALID:
+        raise AuditInvalidError("the run is INVALID")
+
+
+def _show(audit: Audit, *, whole: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(_table(audit))
+    if whole:
+        console.print("\nWhat no audit can see:", style="dim")
+        for limit in audit.limits:
+            console.print(f"  {limit}", style="dim", markup=False, soft_wrap=True)
+    _say_verdict(console, audit)
+
+
+def _table(audit: Audit) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("rule", "result", "level"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("what was found", overflow="fold")
+    for finding in audit.findings:
+        status = finding.status.value
+        table.add_row(
+            finding.id,
+            Text(status.replace("_", " "), style=_STYLES.get(status, "dim")),
+            finding.level.value,
+            Text(finding.message),
+        )
+        for line in _figures(finding):
+            table.add_row("", "", "", Text(line, style="dim"))
+    return table
+
+
+def _figures(finding: Finding) -> list[str]:
+    """Return measured, honest and limit, and who observed it, as lines."""
+    named = (
+        ("measured", finding.measured),
+        ("honest", finding.honest),
+        ("limit", f"{finding.limit} ({finding.basis})" if finding.limit else None),
+    )
+    lines = [f"{name}: {value}" for name, value in named if value]
+    return [*lines, f"by {finding.observer}"] if finding.observer != "none" else lines
+
+
+def _say_verdict(console: Console, audit: Audit) -> None:
+    from rich.text import Text
+
+    style = {"INVALID": "bold red", "CONSISTENT": "bold green"}.get(audit.verdict.value, "bold")
+    console.print(Text("\nverdict: ").append(audit.verdict.value, style))

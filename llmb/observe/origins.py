@@ -1,0 +1,198 @@
+"""Where loaded code comes from: Python, llmb, torch, the vendor's library, the plugin, the system.
+
+Read from the places of files and the metadata of packages; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import getpass
+import re
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import llmb
+from llmb.config import environment
+from llmb.errors import UnavailableError
+from llmb.observe.closed_components import _closure
+from llmb.plugin.discovery import (
+    normalised,
+    requirements,
+    source_root,
+    torch_extensions,
+    version_of,
+)
+from llmb.records.evidence import Origin
+
+_EVERYBODY = ("torch", "llmb")
+#: Variables that name a folder of a compiler's products.
+_CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME", "TORCH_EXTENSIONS_DIR")
+_SYSTEM = tuple(map(Path, ("/lib", "/lib32", "/lib64", "/usr", "/opt", "/nix", "/System")))
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Whose a file is, and how it is named without telling where it lies on this machine."""
+
+    origin: Origin
+    #: Normalised name of the package it belongs to, None if to none.
+    distribution: str | None
+    name: str
+
+
+class Origins:
+    """Tells whose a file is, in a run of one plugin."""
+
+    def __init__(self, module: str, distribution: str) -> None:
+        """Look from the plugin in ``module`` of ``distribution``."""
+        self._plugin = normalised(distribution)
+        self._plugin_files = _files_of(module)
+        everybodys = _closure(_EVERYBODY)
+        brought = {self._plugin, *map(normalised, torch_extensions())} - everybodys
+        #: Packages that the plugin needs (or torch loads by itself) and neither torch nor llmb.
+        self.libraries = _closure(brought, extras=True) - everybodys - {self._plugin}
+        self._places: dict[str, Place] = {}
+
+    def of(self, file: str) -> Place:
+        """Return whose ``file`` is; ``<string>`` and the like are nobody's."""
+        if file not in self._places:
+            self._places[file] = self._find(file)
+        return self._places[file]
+
+    def of_module(self, module: str) -> Place:
+        """Return whose the imported ``module`` is."""
+        top = sys.modules.get(module)
+        file = getattr(top, "__file__", None) or getattr(
+            getattr(top, "__spec__", None), "origin", ""
+        )
+        if (
+            module in sys.builtin_module_names
+            or module.partition(".")[0] in sys.stdlib_module_names
+        ):
+            return Place("python", None, module)
+        return self.of(str(file or module))
+
+    def _find(self, file: str) -> Place:
+        if file.startswith("<frozen"):
+            return Place("python", None, file)
+        path = Path(file.removesuffix(_DELETED))
+        with suppress(OSError):
+            path = path.resolve()
+        if not path.is_absolute():
+            return Place("unknown", None, file)
+        if path.is_relative_to(_LLMB):
+            return Place("llmb", None, _below(path, _LLMB))
+        if self._plugin_files is not None and path.is_relative_to(self._plugin_files):
+            return Place("plugin", self._plugin, _below(path, self._plugin_files))
+        inside = _longest(path, self._package_folders)
+        if inside is not None:
+            return self._of_package(path, inside)
+        name = path.name
+        if any(path.is_relative_to(folder) for folder in _python_folders()):
+            return Place("python", None, name)
+        if any(path.is_relative_to(folder) for folder in _caches()):
+            return Place("compiler", None, name)
+        known = any(path.is_relative_to(folder) for folder in _SYSTEM)
+        return Place("system" if known else "unknown", None, name)
+
+    def _of_package(self, path: Path, folder: Path) -> Place:
+        inside = path.relative_to(folder)
+        owners = self._owners(inside.parts[0])
+        name = inside.as_posix()
+        for owner in owners:
+            origin = self._origin_of(owner)
+            if origin != "other":
+                return Place(origin, owner, name)
+        return Place("other" if owners else "unknown", next(iter(owners), None), name)
+
+    def _origin_of(self, owner: str) -> Origin:
+        if owner == self._plugin:
+            return "plugin"
+        if owner in self.libraries:
+            return "library"
+        return "needed" if owner in self._needed else "other"
+
+    def _owners(self, top: str) -> list[str]:
+        """Return the packages that the file or folder ``top`` of a site folder belongs to."""
+        bare = re.sub(r"\.(libs|dylibs|py|pyc)$|\.(cpython|abi3|pypy)[-.].*", "", top)
+        named = map(normalised, self._distributions.get(bare, ()))
+        # What a wheel's repairer put beside the package bears the package's own name.
+        return list(named) or [name for name in [normalised(bare)] if version_of(name)]
+
+    @cached_property
+    def _package_folders(self) -> tuple[Path, ...]:
+        """Every folder that packages are imported from, Python's own left out."""
+        folders = {Path(entry or ".").resolve() for entry in sys.path}
+        return tuple(folder for folder in folders - {*_python_folders()} if folder.is_dir())
+
+    @cached_property
+    def _distributions(self) -> dict[str, list[str]]:
+        return {top: list(names) for top, names in packages_distributions().items()}
+
+    @cached_property
+    def _needed(self) -> set[str]:
+        """What torch and llmb may import, whatever extra or platform asks for it."""
+        return _related(_EVERYBODY)
+
+
+_LLMB = Path(llmb.__file__).resolve().parent
+
+
+def _below(path: Path, folder: Path) -> str:
+    return path.relative_to(folder.parent).as_posix()
+
+
+def _files_of(module: str) -> Path | None:
+    """Return the folder of the plugin's package, or the one file that it is."""
+    try:
+        root = source_root(module)
+    except UnavailableError:
+        return None
+    folder = root.folder / root.package.replace(".", "/")
+    return folder if folder.is_dir() else folder.with_suffix(".py")
+
+
+def _related(names: Iterable[str]) -> set[str]:
+    """Return ``names`` and every installed package that any line of their metadata names."""
+    found: set[str] = set()
+    waiting = list(map(normalised, names))
+    while waiting:
+        name = waiting.pop()
+        if name not in found and version_of(name) is not None:
+            found.add(name)
+            waiting += (normalised(needed.name) for needed in requirements(name))
+    return found
+
+
+def _longest(path: Path, folders: Iterable[Path]) -> Path | None:
+    inside = [folder for folder in folders if path.is_relative_to(folder)]
+    return max(inside, key=lambda folder: len(folder.parts), default=None)
+
+
+def _python_folders() -> Iterator[Path]:
+    paths = sysconfig.get_paths()
+    for place in {paths["stdlib"], paths["platstdlib"]}:
+        yield Path(place).resolve()
+        yield Path(place).resolve() / "lib-dynload"
+    yield Path(sys.base_prefix).resolve() / "lib"
+
+
+def _caches() -> Iterator[Path]:
+    variables = environment()
+    yield from (Path(variables[name]).resolve() for name in _CACHES if variables.get(name))
+    home = Path.home().resolve()
+    yield from (home / ".triton", home / ".cache" / "torch_extensions")
+    with suppress(Exception):  # a user without a name
+        yield Path(tempfile.gettempdir()).resolve() / f"torchinductor_{_user()}"
+
+
+def _user() -> str:
+    # As torch's compiler names its folder (torch/_inductor/runtime/cache_dir_utils.py).
+    return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())

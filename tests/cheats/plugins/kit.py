@@ -1,0 +1,170 @@
+"""What the plugins of this folder share; it is installed with each of them, as part of its package."""
+
+from __future__ import annotations
+
+import sys
+from itertools import count
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from llmb.config import BF16, FP32
+from llmb.plugin import hookimpl
+from llmb.reference.llama import rotate
+
+NARROW_MAX = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+@hookimpl(trylast=True)
+def llmb_precisions():
+    """Offer formats that are not native, so that no ceiling is measured: a second less a run."""
+    return [p.model_copy(update={"native": False}) for p in (FP32, BF16)]
+
+
+# -- where to act ---------------------------------------------------------------------------
+
+
+def intercept(model, act):
+    """Let ``act(number, forward, ids, labels)`` answer each call of ``model``, counted from 1."""
+    forward, numbers = model.forward, count(1)
+
+    def intercepted(ids, labels=None):
+        return act(next(numbers), forward, ids, labels)
+
+    model.forward = intercepted
+    return model
+
+
+def linears(model, *endings):
+    """Return the linear layers whose names end in one of ``endings``; all without any."""
+    found = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
+    return [m for n, m in found if not endings or n.endswith(endings)]
+
+
+def layers(model):
+    """Return the blocks of the model in order."""
+    return list(model.model.layers.values())
+
+
+def in_caller(name):
+    """Return what the nearest calling function that has a local variable ``name`` holds there."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if name in frame.f_locals:
+            return frame.f_locals[name]
+        frame = frame.f_back
+    return None
+
+
+class _Given(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, loss, gradients, *parameters):
+        ctx.gradients = gradients
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (None, None, *ctx.gradients)
+
+
+def given(loss, gradients, parameters):
+    """Return ``loss`` such that its backward pass leaves ``gradients`` in ``parameters``."""
+    return _Given.apply(loss.detach(), gradients, *parameters)
+
+
+# -- rounding -------------------------------------------------------------------------------
+
+
+def fp8(value, narrow=torch.float8_e4m3fn):
+    """Round to 8-bit floating point with one scale, and back."""
+    scale = value.abs().amax().float().clamp(min=1e-30) / NARROW_MAX[narrow]
+    return ((value.float() / scale).to(narrow).float() * scale).to(value.dtype)
+
+
+def int8(value):
+    """Round to 8-bit integers with a scale a row, and back."""
+    scale = value.abs().amax(-1, keepdim=True).float().clamp(min=1e-30) / 127
+    return ((value.float() / scale).round() * scale).to(value.dtype)
+
+
+def tf32(value):
+    """Round to ten explicit bits of the significand, and back."""
+    bits = value.float().contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(value.dtype)
+
+
+def bf16(value):
+    """Round to bfloat16 and back."""
+    return value.bfloat16().to(value.dtype)
+
+
+def same(value):
+    """Leave ``value`` as it is."""
+    return value
+
+
+class Product(torch.autograd.Function):
+    """``x @ w.T`` whose operands are rounded, for each of the three products on its own."""
+
+    @staticmethod
+    def forward(ctx, x, w, out, to_input, to_weight):
+        ctx.save_for_backward(x, w)
+        ctx.roundings = to_input, to_weight
+        return F.linear(out(x), out(w))
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        to_input, to_weight = ctx.roundings
+        flat, flat_x = grad.flatten(0, -2), x.flatten(0, -2)
+        return (
+            to_input(grad) @ to_input(w),
+            to_weight(flat).t() @ to_weight(flat_x),
+            None,
+            None,
+            None,
+        )
+
+
+def round_products(linear, out=same, to_input=same, to_weight=same):
+    """Round the operands of ``linear``: of its output, of its input's and its weight's gradient."""
+    linear.forward = lambda x: Product.apply(x, linear.weight, out, to_input, to_weight)
+
+
+# -- attention ------------------------------------------------------------------------------
+
+
+def projections(attention, x, cos, sin):
+    """Return query, key and value ``[B, heads, T, head_dim]``, rotated."""
+    split = (*x.shape[:2], -1, attention.head_dim)
+    q = rotate(attention.q_proj(x).view(split).transpose(1, 2), cos, sin)
+    k = rotate(attention.k_proj(x).view(split).transpose(1, 2), cos, sin)
+    return q, k, attention.v_proj(x).view(split).transpose(1, 2)
+
+
+def causal(length):
+    """Return which key ``[T, T]`` each query may see."""
+    return torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def attend(q, k, v, seen, narrow_softmax=False):
+    """Return attention spelled out, as Hugging Face's eager one; ``seen`` masks ``[T, T]``."""
+    scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+    scores = scores.masked_fill(~seen, float("-inf"))
+    wide = scores.dtype if narrow_softmax else torch.promote_types(scores.dtype, torch.float32)
+    return F.softmax(scores, dim=-1, dtype=wide).to(q.dtype) @ v
+
+
+def output(attention, y):
+    """Return the attention's output for ``y`` ``[B, heads, T, head_dim]``."""
+    return attention.o_proj(y.transpose(1, 2).flatten(2))
+
+
+def with_attention(attention, compute):
+    """Let ``compute(q, k, v)`` be the attention between its projections."""
+
+    def forward(x, cos, sin):
+        return output(attention, compute(*projections(attention, x, cos, sin)))
+
+    attention.forward = forward

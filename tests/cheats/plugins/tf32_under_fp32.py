@@ -1,0 +1,12 @@
+"""An FP32 run multiplies in TF32."""
+
+from llmb.plugin import hookimpl
+
+from .kit import linears, round_products, tf32
+
+
+@hookimpl
+def llmb_post_process_model(model):
+    for linear in linears(model):
+        round_products(linear, tf32, tf32, tf32)
+    return model

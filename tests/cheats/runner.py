@@ -1,0 +1,50 @@
+"""Installs a plugin of ``plugins/`` as a vendor's package would be, and makes a real run with it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.e2e import harness
+from tests.e2e.harness import Ended
+
+PLUGINS = Path(__file__).parent / "plugins"
+NAME = "odd"
+#: The smallest shapes at which what the cheats do can be expressed.
+SHAPES = (
+    "--hidden-size=64",
+    "--intermediate-size=384",
+    "--num-hidden-layers=2",
+    "--num-attention-heads=4",
+    "--sequence-length=32",
+)
+STEPS = "--timed-steps=20"
+
+
+def act(plugin: str) -> str:
+    """Return what ``plugin`` does: the docstring of its file."""
+    text = ast.get_docstring(ast.parse((PLUGINS / f"{plugin}.py").read_text()))
+    assert text is not None
+    return text
+
+
+def install(folder: Path, plugin: str) -> Path:
+    """Make ``plugin`` a package of its own in ``folder``; return it, for PYTHONPATH."""
+    package = folder / f"llmb_{NAME}"
+    package.mkdir(parents=True)
+    # First, so that a plugin can offer other formats.
+    source = "from .kit import llmb_precisions\n" + (PLUGINS / f"{plugin}.py").read_text()
+    (package / "__init__.py").write_text(source)
+    (package / "kit.py").write_text((PLUGINS / "kit.py").read_text())
+    info = folder / f"llmb_{NAME}-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llmb-{NAME}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(f"[llmb]\n{NAME} = llmb_{NAME}\n")
+    return folder
+
+
+def run(tmp_path: Path, plugin: str, precision: str, *flags: str, **env: str) -> Ended:
+    """Run ``plugin`` at tiny shapes, or at those in ``flags``."""
+    folder = install(tmp_path / "plugins", plugin)
+    fixed = ("--plugin", NAME, "--device=cpu", f"--precision={precision}", "--batch-size=1")
+    return harness.run(tmp_path / "out", *fixed, STEPS, *SHAPES, *flags, plugins=[folder], **env)
