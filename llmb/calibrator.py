@@ -69,7 +69,7 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
         for name in order.passes:
             if name == STEP:
                 where = values[f"{order.step}/where"].long()
-                shown[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device)
+                shown[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
             else:
                 found = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
                 shown |= {f"{declared}/{key}": value for key, value in found.items()}

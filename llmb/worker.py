@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from llmb import workloads
-from llmb.config import RunConfig
+from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
 from llmb.notebook import Notebook, Pristine
@@ -24,6 +24,7 @@ from llmb.observe import compilations, probes, settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.types import Census
 from llmb.observe.weights import FenceSamples
 from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend
@@ -56,6 +57,7 @@ def work(channel: Channel) -> None:
     channel.send(Phase(name="loading the plugin"))
     baseline = OptimizerBaseline()
     settings_before = settings.snapshot()
+    census = Census() if order.collect_evidence and config.audit is AuditMode.FULL else None
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     if not backend.is_available():
@@ -100,7 +102,7 @@ def work(channel: Channel) -> None:
         if order.scratch_folder and batches.latest is not None:
             channel.send(Phase(name="being audited"))
             stage = Stage(model, canonical, backend, config, shape)
-            be_audited(notebook, stage, stream, pristine.sizes, batches.latest)
+            be_audited(notebook, stage, stream, pristine.sizes, batches.latest, census)
     channel.send(Worked(steps=stream.done))
 
 
@@ -186,6 +188,14 @@ class Stage:
     config: RunConfig
     shape: LlamaShape
 
+    def untimed_pass(self, ids: Tensor) -> None:
+        """Go once forward and backward, and drop the gradients."""
+        self.model.zero_grad(set_to_none=True)
+        self.backend.step_begin()
+        self.model(ids, labels=ids).backward()
+        self.backend.step_end()
+        self.model.zero_grad(set_to_none=True)
+
 
 class Batches:
     """Fresh tokens on the device, one batch a step."""
@@ -239,7 +249,12 @@ def fence(
 
 
 def be_audited(
-    notebook: Notebook, stage: Stage, stream: StepStream, sizes: Mapping[str, int], ids: Tensor
+    notebook: Notebook,
+    stage: Stage,
+    stream: StepStream,
+    sizes: Mapping[str, int],
+    ids: Tensor,
+    census: Census | None,
 ) -> None:
     """Leave what calibrator and verifier need: weights, gradients, audited steps, and the probes.
 
@@ -257,6 +272,8 @@ def be_audited(
         witness.swap()
     witness.release()
     notebook.write(audited.STEPS, stream.evidence())
+    if census is not None:
+        notebook.write(evidence.TYPES, census.step(lambda: stage.untimed_pass(ids)))
     failure = None
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."

@@ -11,8 +11,9 @@ from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding, Level, Status
 
-#: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013).
-GLOBAL_LIMIT, WORST_LIMIT = 1.5, 2.0
+#: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013). In
+#: float32 kernels differ more in their last places, and the next class is a thousand times away.
+LIMITS, LIMITS_FLOAT32 = (1.5, 2.0), (4.0, 6.0)
 #: No honest error is taken to be smaller: two kernels of one format differ by a last place.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
@@ -92,6 +93,7 @@ class _Comparison:
         precision: Precision,
         untold: frozenset[str] = frozenset(),
     ) -> None:
+        self._limits = LIMITS_FLOAT32 if precision.name == "FP32" else LIMITS
         least = _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
         self._global = total(mine.values()).error
         self._honest = max(least, total(theirs.values()).error)
@@ -103,16 +105,17 @@ class _Comparison:
 
     def faults(self) -> list[str]:
         found = []
+        of_all, of_worst = self._limits
         # Not `>`: a NaN must not pass.
-        if not self._global <= GLOBAL_LIMIT * self._honest:
+        if not self._global <= of_all * self._honest:
             found.append(
                 f"the gradients are {_times(self._global, self._honest)} as far from the "
-                f"reference as an honest run's (limit {GLOBAL_LIMIT})"
+                f"reference as an honest run's (limit {of_all})"
             )
-        if not self._worst <= WORST_LIMIT * self._honest_worst:
+        if not self._worst <= of_worst * self._honest_worst:
             found.append(
                 f"{self._worst_name} is {_times(self._worst, self._honest_worst)} as far off as "
-                f"an honest run's worst parameter (limit {WORST_LIMIT})"
+                f"an honest run's worst parameter (limit {of_worst})"
             )
         return found
 
@@ -127,7 +130,7 @@ class _Comparison:
             observer="worker, calibrator, verifier",
             measured=f"{self._global:.3g} of all, worst {self._worst:.3g}",
             honest=f"{self._honest:.3g} of all, worst {self._honest_worst:.3g}",
-            limit=f"{GLOBAL_LIMIT} and {WORST_LIMIT} times honest",
+            limit=f"{self._limits[0]} and {self._limits[1]} times honest",
             basis="calibrated",
             message=message,
             evidence=evidence,
@@ -145,7 +148,7 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
         return ["the loss was not shown"]
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
-    limit = max(GLOBAL_LIMIT * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
+    limit = max(LIMITS[0] * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
     if abs(shown - right) <= limit:
         return []
     return [f"the loss is {shown:.6g}, the reference's {right:.6g} (limit {limit:.2g} apart)"]

@@ -63,7 +63,12 @@ def judge(files: Files, facts: Facts) -> Judgement:
         UnreadableError: an evidence file is not what llmb writes.
     """
     benches = [_Bench(files, facts, n) for n in range(len(facts.repeats))]
-    per_repeat = [list(bench.findings()) for bench in benches]
+    try:
+        per_repeat = [list(bench.findings()) for bench in benches]
+    except (KeyError, IndexError, ValueError) as error:
+        raise UnreadableError(
+            f"evidence does not hold what it must ({type(error).__name__}: {error})"
+        ) from error
     found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
     found += time.judge_fences(facts.repeats)
     measured = [m for bench in benches if (m := bench.measured()) is not None]
@@ -185,10 +190,13 @@ class _Bench:
             yield optimizer.judge(seen, self._path(evidence.OPTIMIZER))
 
     def _program(self) -> Iterator[Finding]:
-        data = self._files(self._path(evidence.PROGRAM))
+        data, fmt = self._files(self._path(evidence.PROGRAM)), self._facts.precision
         if data is not None:
-            text = data.decode(errors="replace")
-            yield types.judge(text, self._facts.precision, self._path(evidence.PROGRAM))
+            yield types.judge(data.decode(errors="replace"), fmt, self._path(evidence.PROGRAM))
+            return
+        seen = self._read(evidence.TYPES, evidence.TypesEvidence)
+        if seen is not None:
+            yield types.judge_census(seen, fmt, self._path(evidence.TYPES))
 
     def _read_probed(self) -> audited.ProbedEvidence | None:
         return self._read(audited.PROBED, audited.ProbedEvidence)

@@ -7,26 +7,23 @@ that there was none, an odd pace is not observed instead of flagged.
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from llmb.audit.quiet import Host
+from llmb.audit.quiet import disturbances, hindrances
 from llmb.measure.statistics import Block, blocks
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
+from llmb.records.system import SystemDescription
 
 _SLOPE = 0.25  # between the halves: a processor that grows warm may lose a tenth and more
 _PARITY = 0.10
 _LEAST_BLOCKS = 4
 _LEAST_PER_KIND = 2  # blocks with an audited step, and blocks without
 _LEAST_WINDOW_S = 5.0
-_MISSED_CPU = 0.02  # of the cores that the worker keeps busy
-_ROUNDING = 0.05  # cores: Python's own thread beside those that compute
-_LAUNCHING = 1.5  # cores a process keeps busy that only enqueues work
 
 
 @dataclass(frozen=True)
@@ -36,17 +33,17 @@ class _Pace:
     timing: RepeatTiming
     #: 0.1 where the second stretch took a tenth longer for each of its steps.
     deviation: float
-    #: Spread of the blocks of the first stretch among themselves, and the gap to the second's.
+    #: How much blocks of one kind differ among themselves, and whether the rest is clear of that.
     spread: float
-    gap: float
+    clear: bool
 
 
-def judge(repeats: Sequence[RepeatTiming], host: Host) -> tuple[Finding, Finding]:
+def judge(repeats: Sequence[RepeatTiming], system: SystemDescription) -> tuple[Finding, Finding]:
     """Return T2's two flags: the halves of the window, and blocks with an audited step."""
-    return _slope(repeats, host), _parity(repeats, host)
+    return _slope(repeats, system), _parity(repeats, system)
 
 
-def _slope(repeats: Sequence[RepeatTiming], host: Host) -> Finding:
+def _slope(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Finding:
     paces = [pace for timing in repeats if (pace := _halves(timing)) is not None]
     limit = f"{_SLOPE:.0%} either way, on a quiet host"
     if not paces:
@@ -56,14 +53,12 @@ def _slope(repeats: Sequence[RepeatTiming], host: Host) -> Finding:
     measured = f"second half of the window {middle.deviation:+.1%} time a step"
     if abs(middle.deviation) <= _SLOPE:
         return _finding(Status.PASS, "both halves of the window at one pace", measured, limit)
-    return _doubted("the halves of the window differ in pace", middle, measured, limit, host)
+    return _doubted("the halves of the window differ in pace", middle, measured, limit, system)
 
 
-def _parity(repeats: Sequence[RepeatTiming], host: Host) -> Finding:
+def _parity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Finding:
     paces = [pace for timing in repeats if (pace := _audited(timing)) is not None]
     limit = f"{_PARITY:.0%} slower, on a quiet host"
-    if not any(timing.audited_steps for timing in repeats):
-        return _finding(Status.NOT_OBSERVED, "no step in the window was audited", None, limit)
     if not paces:
         reason = f"fewer than {_LEAST_PER_KIND} fence blocks with an audited step, or without"
         return _finding(Status.NOT_OBSERVED, reason, None, limit)
@@ -71,67 +66,138 @@ def _parity(repeats: Sequence[RepeatTiming], host: Host) -> Finding:
     measured = f"blocks with an audited step {middle.deviation:+.1%} time a step"
     if middle.deviation <= _PARITY:
         return _finding(Status.PASS, "audited and other steps at one pace", measured, limit)
-    return _doubted("blocks with an audited step are slower", middle, measured, limit, host)
+    return _doubted("blocks with an audited step are slower", middle, measured, limit, system)
 
 
-def _doubted(odd: str, pace: _Pace, measured: str, limit: str, host: Host) -> Finding:
+def _doubted(
+    odd: str, pace: _Pace, measured: str, limit: str, system: SystemDescription
+) -> Finding:
     """Return the flag for an ``odd`` pace, or why it may be noise."""
-    doubts = [*_doubts(pace), *host.disturbances()]
+    doubts = [*hindrances(pace.timing, system), *disturbances(system)]
+    if not pace.clear:
+        doubts.append(f"blocks vary by {pace.spread:.0%} by themselves")
+    if (seconds := _window_s(pace.timing)) < _LEAST_WINDOW_S:
+        doubts.append(f"a window of {seconds:.1f} s")
     if doubts:
         message = f"{odd}, on a host that may have been disturbed: {'; '.join(doubts)}"
         return _finding(Status.NOT_OBSERVED, message, measured, limit)
     return _finding(Status.FLAG, odd, measured, limit)
 
 
-def _doubts(pace: _Pace) -> Iterator[str]:
-    timing = pace.timing
-    if pace.gap <= max(pace.spread, 0.0):
-        yield f"blocks vary by {pace.spread:.0%} by themselves"
-    if (seconds := _window_s(timing)) < _LEAST_WINDOW_S:
-        yield f"a window of {seconds:.1f} s"
-    if timing.starved_steps:
-        yield f"{timing.starved_steps} steps waited for their seed"
-    if timing.cpu_s is None:
-        yield "the worker's CPU time is not known"
-        return
-    busy = timing.cpu_s / seconds if seconds > 0 else 0.0
-    if timing.step_clock == "enqueue" and busy < _LAUNCHING:
-        return
-    cores = math.ceil(busy - _ROUNDING)
-    if busy < (1 - _MISSED_CPU) * cores:
-        yield f"the worker kept {busy:.2f} of {cores} cores busy"
-
-
 def _halves(timing: RepeatTiming) -> _Pace | None:
     """Return the second half of the window against the first, None with too few blocks."""
-    every = blocks(timing)
+    every = _blocks(timing)
     if len(every) < _LEAST_BLOCKS:
         return None
     done = list(accumulate(block.steps for block in every))
     cut = min(range(1, len(every)), key=lambda i: abs(2 * done[i - 1] - done[-1]))
-    return _compare(timing, every[:cut], every[cut:])
+    first, second = every[:cut], every[cut:]
+    # What was put off may show in a single block: the steadier half tells how large noise is.
+    deviation, spread = _slower(second, first), min(_spread(first), _spread(second))
+    return _Pace(timing, deviation, spread, abs(deviation) > 2 * spread)
 
 
 def _audited(timing: RepeatTiming) -> _Pace | None:
     """Return blocks with an audited step against those without, None with too few of either."""
     kinds: dict[bool, list[Block]] = {True: [], False: []}
     end = timing.warmup_steps
-    for block in blocks(timing):
+    for block in _blocks(timing):
         begin, end = end, end + block.steps  # the steps counted from 0: the first is ``begin``
         kinds[any(begin <= step < end for step in timing.audited_steps)].append(block)
     if min(map(len, kinds.values())) < _LEAST_PER_KIND:
         return None
-    return _compare(timing, kinds[False], kinds[True])
+    others, audited = kinds[False], kinds[True]
+    spread = _spread(others)
+    gap = min(map(_pace, audited)) - max(map(_pace, others))
+    clear = gap > spread * statistics.fmean(map(_pace, others))
+    return _Pace(timing, _slower(audited, others), spread, clear)
 
 
-def _compare(timing: RepeatTiming, one: Sequence[Block], other: Sequence[Block]) -> _Pace:
-    """Return the pace of the ``other`` blocks against the ``one``'s."""
-    usual, odd = (sum(b.ns for b in part) / sum(b.steps for b in part) for part in (one, other))
-    paces = [[block.ns / block.steps for block in part] for part in (one, other)]
-    spread = (max(paces[0]) - min(paces[0])) / usual
-    slower, faster = min(paces[1]) - max(paces[0]), min(paces[0]) - max(paces[1])
-    return _Pace(timing, odd / usual - 1, spread, max(slower, faster) / usual)
+def _blocks(timing: RepeatTiming) -> tuple[Block, ...]:
+    """Return the fence blocks of the window, none where the stamps are no timeline."""
+    every = blocks(timing)
+    return every if all(block.steps > 0 and block.ns > 0 for block in every) else ()
+
+
+def _pace(block: Block) -> float:
+    """Return nanoseconds a step."""
+    return block.ns / block.steps
+
+
+def _slower(some: Sequence[Block], others: Sequence[Block]) -> float:
+    """Return how much longer a step took in ``some`` blocks than in ``others``."""
+    one, other = (sum(b.ns for b in part) / sum(b.steps for b in part) for part in (some, others))
+    return one / other - 1
+
+
+def _spread(some: Sequence[Block]) -> float:
+    paces = [_pace(block) for block in some]
+    return max(paces) / min(paces) - 1
 
 
 def _window_s(timing: RepeatTiming) -> float:
     return (timing.stop_ns - timing.start_ns) / 1e9
+
+
+def judge_stationarity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Finding:
+    """Return T3, which judges nothing: how steady the run was, and what else the host did."""
+    told = [f"repeat {n}: {_steadiness(timing)}" for n, timing in enumerate(repeats)]
+    other = "; ".join(disturbances(system))
+    return Finding(
+        id="T3",
+        level=Level.NOTE,
+        status=Status.NOTE,
+        observer="supervisor",
+        measured="; ".join([*told, f"host: {_host(system)}"]),
+        message=other or "nothing in the record says that the host was disturbed",
+    )
+
+
+def _steadiness(timing: RepeatTiming) -> str:
+    every = _blocks(timing)
+    said = []
+    if len(every) > 1:
+        paces = [_pace(block) for block in every]
+        mean, deviation = statistics.fmean(paces), statistics.stdev(paces)
+        trend = statistics.linear_regression(range(len(paces)), paces).slope * (len(paces) - 1)
+        of = f"over {len(paces)} fence blocks"
+        said.append(f"trend {trend / mean:+.1%} and cv {deviation / mean:.1%} {of}")
+    seconds = _window_s(timing)
+    if timing.cpu_s is not None and seconds > 0:
+        said.append(f"{timing.cpu_s / seconds:.2f} cores busy")
+    if timing.telemetry:
+        slowed = sum(reading.get("throttled", 0.0) > 0 for reading in timing.telemetry)
+        said.append(f"device slowed at {slowed} of {len(timing.telemetry)} fences")
+    said.append(f"{timing.starved_steps} steps waited for their seed")
+    return ", ".join(said)
+
+
+def _host(system: SystemDescription) -> str:
+    before, after = system.load_before, system.load_after
+    first, last = (
+        "not measured" if load.load_1min is None else f"{load.load_1min:.1f}"
+        for load in (before, after)
+    )
+    share = steal_share(before, after)
+    stolen = "not measured" if share is None else f"{share:.1%}"
+    stopped = "not measured"
+    if before.throttled_periods is not None and after.throttled_periods is not None:
+        stopped = f"{after.throttled_periods - before.throttled_periods} times"
+    on = f"on {system.cpu.usable_cores} cores"
+    return (
+        f"load {first} before and {last} after {on}, steal {stolen}, stopped by a quota {stopped}"
+    )
+
+
+def _finding(status: Status, message: str, measured: str | None, limit: str) -> Finding:
+    return Finding(
+        id="T2",
+        level=Level.FLAG,
+        status=status,
+        observer="supervisor",
+        measured=measured,
+        honest="no difference",
+        limit=limit,
+        basis="fixed",
+        message=message,
+    )

@@ -12,9 +12,10 @@ from dataclasses import fields
 
 from pydantic import TypeAdapter, ValidationError
 
-from llmb.audit.quiet import Host
+from llmb.audit.quiet import disturbances
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import Ceilings, RepeatTiming, WorkloadFacts
+from llmb.records.system import SystemDescription
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import causal_flops_per_token
 
@@ -29,7 +30,7 @@ def judge(
     world_size: int,
     ceilings: Ceilings | None,
     peak_flops: float | None,
-    host: Host,
+    system: SystemDescription,
 ) -> Finding:
     """Return K1 for the fastest of ``repeats``.
 
@@ -37,15 +38,15 @@ def judge(
     None where the plugin states none.
     """
     rate = _fastest(repeats, workload, world_size)
-    bound = None if ceilings is None else _bound(ceilings)
-    status, message = _verdict(rate, peak_flops, bound, ceilings, host)
+    status, message = _verdict(rate, peak_flops, ceilings, system)
+    best = _best(ceilings) if ceilings is not None else ()
     return Finding(
         id="K1",
         level=Level.BLOCK,
         status=status,
         observer="supervisor, calibrator",
         measured=None if rate is None else f"{rate / 1e12:.4g} TFLOP/s, causal attention counted",
-        honest=None if bound is None else f"at most {bound / 1e12:.4g} TFLOP/s (best product)",
+        honest=f"at most {max(best) / 1e12:.4g} TFLOP/s (best product)" if best else None,
         limit=_limit(peak_flops),
         basis="calibrated" if peak_flops is None else "fixed",
         message=message,
@@ -76,18 +77,17 @@ def _fastest(
     return max(steps / (ns / 1e9) for steps, ns in windows) * flops_per_step / world_size
 
 
-def _bound(ceilings: Ceilings) -> float | None:
-    """Return the best rate of any product, None in a record of before they were timed so."""
-    rates = [ceiling.best_product_flops_per_second for ceiling in (ceilings.before, ceilings.after)]
-    return max((rate for rate in rates if rate is not None), default=None)
+def _best(ceilings: Ceilings) -> tuple[float, ...]:
+    """Return the best rate of any product, before and after; older records have fewer of them."""
+    rates = (c.best_product_flops_per_second for c in (ceilings.before, ceilings.after))
+    return tuple(rate for rate in rates if rate is not None)
 
 
 def _verdict(
     rate: float | None,
     peak_flops: float | None,
-    bound: float | None,
     ceilings: Ceilings | None,
-    host: Host,
+    system: SystemDescription,
 ) -> tuple[Status, str]:
     if rate is None:
         return Status.NOT_OBSERVED, "the record's windows and shapes give no rate of work"
@@ -95,30 +95,32 @@ def _verdict(
         return Status.FAIL, f"faster than the datasheet's {peak_flops / 1e12:.4g} TFLOP/s"
     if ceilings is None:
         return Status.NOT_OBSERVED, "the device's ceiling was not measured"
-    if bound is None:  # an older record has the model's own shapes only: a library may beat those
-        attained = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
-        if rate <= attained:
-            return Status.PASS, "slower than the model's own products alone"
-        return Status.NOT_OBSERVED, "only products of the model's own shapes were timed"
+    best = _best(ceilings)
+    if not best:
+        return _by_the_models_products(rate, ceilings)
+    bound = max(best)
     if rate <= bound:
-        return Status.PASS, f"{rate / bound:.0%} of the best product's rate"
-    over = f"{rate / bound:.0%} of what the device's best product attained"
+        return Status.PASS, f"{rate / bound:.0%} of the rate of the device's best product"
+    over = f"{rate / bound:.2f} times the rate of the device's best product"
     if peak_flops is not None:
-        return Status.FLAG, f"{over}, below the datasheet's peak"
-    doubts = (*host.disturbances(), *_unsteady(ceilings))
-    if rate > _CERTAIN * bound and not doubts:
-        return Status.FAIL, over
-    return Status.FLAG, f"{over}{', on a host with: ' if doubts else ''}{'; '.join(doubts)}"
+        return Status.FLAG, f"{over}, and below the datasheet's peak"
+    doubts = list(disturbances(system))
+    if len(best) < 2 or min(best) < (1 - _STEADY) * bound:
+        doubts.append("another ceiling after the run than before it")
+    if doubts:
+        return Status.FLAG, f"{over}, on a host that may have been disturbed: {'; '.join(doubts)}"
+    return Status.FAIL if rate > _CERTAIN * bound else Status.FLAG, over
 
 
-def _unsteady(ceilings: Ceilings) -> list[str]:
-    rates = [ceilings.before.best_product_flops_per_second] + [
-        ceilings.after.best_product_flops_per_second
-    ]
-    known = [rate for rate in rates if rate is not None]
-    if len(known) == 2 and min(known) >= (1 - _STEADY) * max(known):
-        return []
-    return ["ceilings before and after the run that differ"]
+def _by_the_models_products(rate: float, ceilings: Ceilings) -> tuple[Status, str]:
+    """Judge a record in which only products of the model's shapes were timed.
+
+    A vendor's library may honestly be faster than torch at those, so they can only acquit.
+    """
+    attained = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+    if rate <= attained:
+        return Status.PASS, "slower than the model's own products alone"
+    return Status.NOT_OBSERVED, "only products of the model's own shapes were timed"
 
 
 def _limit(peak_flops: float | None) -> str:

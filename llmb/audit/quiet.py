@@ -3,38 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from llmb.measure.summary import steal_share
-from llmb.records.system import HostLoad
+from llmb.records.run_record import RepeatTiming
+from llmb.records.system import SystemDescription
 
 _BUSY_BEFORE = 0.5  # of the cores, in the last minute before the run: other programs
 _BUSY_AFTER = 1.25  # of the cores: a run keeps no more than all of them busy
 _STEAL = 0.02
+_ALL_CORES = 0.97  # official runs alone on a host had 0.987 to 0.995 of them
+_LAUNCHING = 1.5  # cores that a process keeps busy which only tells a device what to do
 
 
-@dataclass(frozen=True)
-class Host:
-    """The record's readings of the host: before the run, after it, and the cores it may use."""
+def disturbances(system: SystemDescription) -> Iterator[str]:
+    """Yield what else the host did, or may have done; nothing where it is known to be quiet."""
+    before, after, cores = system.load_before, system.load_after, system.cpu.usable_cores
+    if before.load_1min is None or after.load_1min is None:
+        yield "the host's load is not known"
+    elif before.load_1min > _BUSY_BEFORE * cores:
+        yield f"load {before.load_1min:.1f} on {cores} cores before the run"
+    elif after.load_1min > _BUSY_AFTER * cores:
+        yield f"load {after.load_1min:.1f} on {cores} cores after the run"
+    share = steal_share(before, after)
+    if share is not None and share > _STEAL:
+        yield f"{share:.0%} of the host's CPU time went to other machines"
+    if before.throttled_periods != after.throttled_periods:
+        yield "the container's CPU quota stopped the run"
 
-    before: HostLoad
-    after: HostLoad
-    cores: int
 
-    def disturbances(self) -> tuple[str, ...]:
-        """Return what else the host did or may have done; nothing where it is known to be quiet."""
-        return tuple(self._disturbances())
+def hindrances(timing: RepeatTiming, system: SystemDescription) -> Iterator[str]:
+    """Yield what may have kept the worker waiting at times; nothing where that is ruled out.
 
-    def _disturbances(self) -> Iterator[str]:
-        before, after = self.before, self.after
-        if before.load_1min is None or after.load_1min is None:
-            yield "its load is not known"
-        elif before.load_1min > _BUSY_BEFORE * self.cores:
-            yield f"load {before.load_1min:.1f} on {self.cores} cores before the run"
-        elif after.load_1min > _BUSY_AFTER * self.cores:
-            yield f"load {after.load_1min:.1f} on {self.cores} cores after the run"
-        share = steal_share(before, after)
-        if share is not None and share > _STEAL:
-            yield f"{share:.0%} of its CPU time went to other machines"
-        if before.throttled_periods != after.throttled_periods:
-            yield "the container's CPU quota stopped it"
+    A processor that computes has been the worker's alone if all its cores were, and only then: of
+    how many threads a run has, the record does not tell.
+    """
+    seconds = (timing.stop_ns - timing.start_ns) / 1e9
+    if timing.cpu_s is None or seconds <= 0:
+        yield "the worker's CPU time is not known"
+    else:
+        cores, busy = _computing_cores(system), timing.cpu_s / seconds
+        computes = timing.step_clock == "host" or busy >= _LAUNCHING
+        if computes and busy < _ALL_CORES * cores:
+            yield f"the worker had {busy:.2f} of {cores} cores"
+    if timing.starved_steps:
+        yield f"{timing.starved_steps} steps waited for their seed"
+    begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
+    window = [
+        reading
+        for steps, reading in zip(timing.fence_steps, timing.telemetry, strict=False)
+        if begin <= steps <= end
+    ]
+    if any(reading.get("throttled", 0.0) > 0 for reading in window):
+        yield "the device slowed itself"
+    if len({reading.get("compilations", 0.0) for reading in window}) > 1:
+        yield "programs were compiled inside the window"
+
+
+def _computing_cores(system: SystemDescription) -> int:
+    """Return the physical cores that the run may use: one thread computes on each."""
+    cpu = system.cpu
+    if not cpu.physical_cores or not cpu.logical_cores:
+        return cpu.usable_cores
+    return max(1, cpu.usable_cores * cpu.physical_cores // cpu.logical_cores)

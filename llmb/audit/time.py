@@ -38,13 +38,13 @@ def judge_clocks(repeats: Sequence[RepeatTiming]) -> Finding:
     )
 
 
-def judge_fences(repeats: Sequence[RepeatTiming]) -> tuple[Finding, Finding]:
-    """Return T2 for the fences themselves (blocking), and for what is not observed yet (flag)."""
+def judge_schedule(repeats: Sequence[RepeatTiming]) -> Finding:
+    """Return T2 for the fences themselves; what flags T2 is judged by ``pace``."""
     faults = [fault for timing in repeats for fault in _fence_faults(timing)]
     if not repeats:
         faults.append("there is no repeat")
     count = sum(len(timing.fence_steps) for timing in repeats)
-    fences = Finding(
+    return Finding(
         id="T2",
         level=Level.BLOCK,
         status=Status.FAIL if faults else Status.PASS,
@@ -54,14 +54,11 @@ def judge_fences(repeats: Sequence[RepeatTiming]) -> tuple[Finding, Finding]:
         basis="fixed",
         message=faults[0] if faults else "every fence came back with loss and parameter bits",
     )
-    parity = Finding(
-        id="T2",
-        level=Level.FLAG,
-        status=Status.NOT_OBSERVED,
-        observer="none",
-        message="speed of audited against unaudited stretches: there are no audited steps yet",
-    )
-    return fences, parity
+
+
+def judge_fences(repeats: Sequence[RepeatTiming]) -> tuple[Finding, ...]:
+    """Return T2 for the fences alone."""
+    return (judge_schedule(repeats),)
 
 
 def _fence_faults(timing: RepeatTiming) -> list[str]:

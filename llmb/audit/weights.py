@@ -100,6 +100,8 @@ def _moves(pristine: PristineEvidence, precision: Precision, steps: int) -> list
     One step moves a weight by at most lr (1 - beta1) / sqrt(1 - beta2) (Kingma and Ba, "Adam", ICLR
     2015, section 2.1), by its decay, and by rounding: to 16 bits at most as far again.
     """
+    if precision.stored_dtype == "float16":  # squares of gradients underflow: there is no bound
+        return []
     furthest = LEARNING_RATE * (1 - BETAS[0]) / math.sqrt(1 - BETAS[1])
     decay = LEARNING_RATE * WEIGHT_DECAY * _LARGEST_WEIGHT
     limit = 2 * steps * (furthest + decay) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)

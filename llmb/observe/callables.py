@@ -46,7 +46,9 @@ class Callables:
         self._seen: set[int] = set()
         with _no_collection():
             for name, module in list(sys.modules.items()):
-                if issubclass(type(module), ModuleType) and _is_watched(name):
+                if issubclass(type(module), ModuleType) and _is_watched(
+                    name := _name(name, module)
+                ):
                     self._modules[name] = module
                     self._look(name, module)
         del self._seen
@@ -156,6 +158,12 @@ class Callables:
 
 def _is_watched(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _WATCHED
+
+
+def _name(name: str, module: ModuleType) -> str:
+    """Return the name of ``module``, also of the one that is being run: llmb.worker, say."""
+    spec = vars(module).get("__spec__") if name == "__main__" else None
+    return name if spec is None else str(spec.name)
 
 
 def _is_at_home(name: str, module: ModuleType) -> bool:

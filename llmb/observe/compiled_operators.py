@@ -31,7 +31,7 @@ _ANNOTATION = re.compile(r"([a-z][a-z0-9_]{0,30})\[")
 _UNNAMEABLE = re.compile(r"^(\s*)class <[^>\n]*>", re.MULTILINE)
 
 #: What tells one compiled frame from another.
-_Frame = tuple[object, ...]
+_Frame = tuple[str, ...]
 
 
 class CompiledPrograms(logging.Handler):
@@ -59,7 +59,7 @@ class CompiledPrograms(logging.Handler):
         name = _announced(said)
         if name is not None:
             identity = ("compiled_autograd_id", "frame_id", "frame_compile_id")
-            graphs = self._graphs.setdefault(tuple(said.get(key) for key in identity), {})
+            graphs = self._graphs.setdefault(tuple(str(said.get(key)) for key in identity), {})
             graphs.setdefault(name, []).append(text)
 
     @property

@@ -37,6 +37,7 @@ _CPP_TYPES = {
 }
 _TENSOR = re.compile(r"Tensor\(([\w:<> ]+)\)")  # one, or several in a "GenericList[...]"
 _NOT_A_NAME = re.compile(r"[^a-z0-9_]+")
+_LONGEST_NAME = 40
 
 
 class UnobservableError(Exception):
@@ -90,7 +91,7 @@ def _read(path: Path) -> dict[int, Nested]:
         nodes = json.loads(path.read_bytes().decode(errors="replace"), strict=False)["nodes"]
         parents: dict[int, int] = {node["id"]: node["ctrl_deps"] for node in nodes}
         calls = {node["id"]: _call(node) for node in nodes if _is_operator(node)}
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UnobservableError(
             f"torch's execution trace cannot be read: {type(error).__name__}"
         ) from error
@@ -113,7 +114,7 @@ def _types(texts: list[str]) -> tuple[str, ...]:
 
 def _torchs_name(cpp: str) -> str:
     cpp = cpp.lower()
-    return _CPP_TYPES.get(cpp) or _NOT_A_NAME.sub("_", cpp.removeprefix("c10::"))
+    return _CPP_TYPES.get(cpp) or _NOT_A_NAME.sub("_", cpp.removeprefix("c10::"))[:_LONGEST_NAME]
 
 
 def _within(number: int, parents: Mapping[int, int], calls: Mapping[int, Call]) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec, module_from_spec
 from itertools import chain
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,8 +32,35 @@ from llmb.records.redact import redact_paths, redact_text
 
 #: Code of theirs may stand in a module of torch that was never seen without it.
 _AT_HOME = {"python", "llmb", "needed"}
+#: What a watch consists of; each may import those before it.
+_WATCHING = (
+    "llmb.observe.callables",
+    "llmb.observe.dispatcher",
+    "llmb.observe.origins",
+    "llmb.observe.namespace",
+)
 _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
+
+
+def unreachable_watch() -> Watch:
+    """Return a watch made of code of its own: who replaces parts of this module does not blind it.
+
+    To be called before any code of the plugin is loaded.
+    """
+    shared = {name: sys.modules[name] for name in _WATCHING}
+    try:
+        for name in _WATCHING:
+            spec = find_spec(name)
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        copy: Any = sys.modules[__name__]
+    finally:
+        sys.modules.update(shared)
+    watch: Watch = copy.Watch()
+    return watch
 
 
 class Watch:
@@ -58,13 +87,14 @@ class Watch:
         (before, kernels), (after, kernels_after) = self._before, self._after
         origins = Origins(module, distribution)
         changes = kernels.changes(kernels_after)
+        replaced = {r.name: r for r in _replaced(before, after, origins)}
         return NamespaceEvidence(
             callables=len(before),
             operators=len(kernels),
             replaced=(
-                *_replaced(before, after, origins),
+                *replaced.values(),
                 *(_kernel(c, origins) for c in changes if not c.supports_a_device),
-                *_foreign(before, after, origins),
+                *(r for r in _foreign(before, after, origins) if r.name not in replaced),
             ),
             device_kernels=sum(change.supports_a_device for change in changes),
             libraries=tuple(_libraries(origins)),
@@ -123,13 +153,14 @@ def settle() -> None:
 def _replaced(before: Callables, after: Callables, origins: Origins) -> Iterator[Replacement]:
     for name in before.replaced(after):
         value = after.value(name)
-        place = _whose(value, origins)
+        place, described = _whose(value, origins), _described(value)
+        same = described is not None and before.value(name) is value
         yield Replacement(
             name=name[:_LONGEST],
             kind="callable",
             origin=place.origin,
             distribution=place.distribution,
-            place=_described(value),
+            place=f"{described}, changed in place" if same else described,
             sha256=_digest(value),
         )
 

@@ -100,6 +100,7 @@ class Origins:
         if any(path.is_relative_to(folder) for folder in _caches()):
             return Place("compiler", None, name)
         known = any(path.is_relative_to(folder) for folder in _SYSTEM)
+        known = known or (path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm"))
         return Place("system" if known else "unknown", None, name)
 
     def _of_package(self, path: Path, folder: Path) -> Place:

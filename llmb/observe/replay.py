@@ -34,7 +34,7 @@ def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[s
         # over, a parameter that was read as a whole has the same.
         if segment.states == STATES:
             value = F.pad(value, (0, -segment.states % _VECTOR))
-        return value.to(device, getattr(torch, segment.dtype))
+        return value.to(device, getattr(torch, segment.dtype), copy=True)  # it is stepped in place
 
     parameters = []
     for number in range(len(step.segments)):

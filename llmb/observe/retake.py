@@ -92,13 +92,15 @@ class Retake:
         collect.loss(torch.tensor(loss))
         return collect.tensors
 
-    def samples(self, where: Tensor, dtype: torch.dtype, device: str) -> Tensor:
+    def samples(
+        self, where: Tensor, dtype: torch.dtype, device: str, fmt: str | None = None
+    ) -> Tensor:
         """Return the elements ``where`` of the gradients of the audited step."""
         batch = self._config.batch_size
         return self._in_parts(
             batch,
             lambda: Samples(where, self.sizes),
-            lambda collect, parts: self._run(STEP, dtype, device, batch, collect, None, parts),
+            lambda collect, parts: self._run(STEP, dtype, device, batch, collect, fmt, parts),
         )[0].values
 
     def _in_parts(

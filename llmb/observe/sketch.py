@@ -29,7 +29,9 @@ def sketch(value: Tensor, seed: int, name: str) -> Tensor:
     value = value.detach()
     if value.numel() <= SIDE * SIDE:
         return value.to("cpu").float().flatten()
-    rows = value.reshape(value.shape[0], -1) if value.dim() > 1 else value.reshape(-1, SIDE)
+    if value.dim() < 2:
+        value = F.pad(value, (0, -value.numel() % SIDE)).view(-1, SIDE)
+    rows = value.reshape(value.shape[0], -1)
     generator = torch.Generator().manual_seed(_number(seed, name))
     # Sums of 16-bit numbers are exact enough in float32; those of float32 are not.
     wide = torch.float32 if value.element_size() <= _NARROW_BYTES else torch.float64

@@ -35,6 +35,7 @@ _TORCHS = re.compile(
 _ATTEMPTS = 3
 _MOST_KINDS = 500  # listed, of each view
 _LONGEST_NAME = 100
+_MOST_TYPES = 64
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:]")
 
 
@@ -131,9 +132,9 @@ def _counted(calls: Iterable[Call]) -> tuple[OperatorTypes, ...]:
     return tuple(
         OperatorTypes(
             kind=kind,
-            operator=_UNUSUAL.sub("_", call.operator)[:_LONGEST_NAME],
-            operands=call.operands,
-            results=call.results,
+            operator=_UNUSUAL.sub("_", call.operator)[:_LONGEST_NAME] or "_",
+            operands=call.operands[:_MOST_TYPES],
+            results=call.results[:_MOST_TYPES],
             calls=counts[kind, call],
         )
         for kind, call in ranked

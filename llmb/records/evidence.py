@@ -218,10 +218,13 @@ class LibraryBaseline(Frozen):
     replaced: tuple[Replacement, ...]
 
 
+PresenceKind = Literal["thread", "process", "library", "import hook", "gc callback", "tracer"]
+
+
 class Presence(Frozen):
     """Something in or beside the worker that was not there before the plugin was loaded."""
 
-    kind: Literal["thread", "process", "library", "import hook", "gc callback", "tracer"]
+    kind: PresenceKind
     name: str = Field(max_length=500)
     origin: Origin
     distribution: str | None = None

@@ -11,7 +11,7 @@ from llmb.config import BF16, FP32, Mode, RunConfig
 from llmb.records import run_record
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
-from llmb.records.system import HostLoad
+from llmb.records.system import Cpu, HostLoad, HostMemory, SystemDescription
 from llmb.wire.messages import Fence, Offer
 
 TINY = {
@@ -128,6 +128,23 @@ def host_load(**changes: Any) -> HostLoad:
         "frequency_mhz": 2000.0,
     }
     return HostLoad(**{**values, **changes})
+
+
+def system(
+    before: HostLoad | None = None, after: HostLoad | None = None, **cpu: Any
+) -> SystemDescription:
+    """Return a host of four cores, quiet unless ``before`` and ``after`` say otherwise."""
+    cores = {"physical_cores": 4, "logical_cores": 4, "usable_cores": 4}
+    return SystemDescription(
+        cpu=Cpu(model="CPU", architecture="any", max_frequency_mhz=None, **{**cores, **cpu}),
+        memory=HostMemory(total_bytes=2**36, available_bytes=2**35),
+        devices=(),
+        os="Linux",
+        python="3.11.7",
+        torch="2.13.0",
+        load_before=before or host_load(),
+        load_after=after or host_load(),
+    )
 
 
 def fence(steps: int, **changes: Any) -> Fence:

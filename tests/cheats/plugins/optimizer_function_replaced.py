@@ -1,13 +1,13 @@
 """torch's functional AdamW is replaced by one that updates every second parameter."""
 
-import torch.optim.adamw
+import sys
 
 from llmb.plugin import hookimpl
 
 
 @hookimpl
 def llmb_set_environment():
-    adam = torch.optim.adam
+    adam = sys.modules["torch.optim.adam"]
     original = adam.adam
 
     def half(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps, **options):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llmb import workloads
-from llmb.config import BF16, FP32
+from llmb.config import BF16, FP32, Precision
 from llmb.measure import ceiling, clock
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
@@ -54,6 +54,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def measured(monkeypatch: pytest.MonkeyPatch) -> Ceiling:
     monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**16)
     monkeypatch.setattr(ceiling, "_BURST_S", 1e-5)
+    monkeypatch.setattr(ceiling, "_CORE_SQUARE", 32)
     config = run_config(precision=FP32, shape_overrides=TINY)
     return ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=0.0)
 
@@ -78,12 +79,20 @@ def test_the_rate_is_all_flops_of_a_step_over_the_sum_of_the_best_times(measured
     assert all(g.best_s > 0 for g in measured.gemms)
 
 
+def test_the_best_product_is_the_fastest_of_the_models_own_and_the_squares(
+    measured: Ceiling,
+) -> None:
+    rates = [2 * g.m * g.k * g.n / g.best_s for g in measured.gemms]
+    rates += [2 * s.size**3 * s.at_once / s.best_s for s in measured.squares]
+    assert measured.best_product_flops_per_second == max(rates)
+
+
 def test_the_ceiling_says_at_which_precision_and_how_many_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = set()
 
-    def best_s(backend, operation, budget_s) -> float:
+    def best_s(backend, operation, budget_s, burst_s=0.0) -> float:
         seen.add(operation().dtype)
         return 1.0
 
@@ -114,12 +123,12 @@ def test_each_direction_is_the_product_it_is_called(monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_the_budget_is_shared_by_every_product_and_the_copy(
+def test_the_budget_is_shared_by_every_product_the_squares_and_the_copy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     budgets: list[float] = []
 
-    def best_s(backend, operation, budget_s) -> float:
+    def best_s(backend, operation, budget_s, burst_s=0.0) -> float:
         budgets.append(budget_s)
         return 1.0
 
@@ -140,6 +149,137 @@ def test_the_copy_takes_no_more_than_an_eighth_of_what_is_free(
     monkeypatch.setattr(ceiling, "_COPY_BYTES", 4096)
     monkeypatch.setattr(ceiling, "_best_s", lambda *_: 1.0)
     assert ceiling._bandwidth(backend, "cpu", 0.0) == 2 * copied
+
+
+class Products:
+    """Square products of a device's test: each takes as long as its work at one TFLOP/s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[int] = []
+        self.sizes: list[int] = []
+        self.bursts: list[float] = []
+        monkeypatch.setattr(ceiling, "_square_products", self._products)
+        monkeypatch.setattr(ceiling, "_best_s", self._best_s)
+
+    def _products(self, size: int, precision: object, device: str) -> dict[str, int]:
+        self.sizes.append(size)
+        return {"plain": size, "packed": size}
+
+    def _best_s(
+        self, backend: object, size: int, budget_s: float, burst_s: float = ceiling._BURST_S
+    ) -> float:
+        self.threads.append(torch.get_num_threads())
+        self.bursts.append(burst_s)
+        return 2 * size**3 / 1e12
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> Products:
+    return Products(monkeypatch)
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_processor_is_measured_by_one_core_and_taken_times_all_that_may_compute(
+    monkeypatch: pytest.MonkeyPatch, products: Products
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr(ceiling, "compute_threads", lambda: 2)
+    found = ceiling._squares(CpuBackend(), FP32, "cpu", 1.0)
+    assert [(s.layout, s.size, s.at_once) for s in found] == [
+        ("plain", 512, 3),
+        ("packed", 512, 3),
+    ]
+    assert (products.threads, torch.get_num_threads()) == ([1, 1], 3)
+    assert products.bursts == [0.0, 0.0], "single products find a quiet moment, bursts do not"
+
+
+@pytest.mark.usefixtures("three_threads", "products")
+@pytest.mark.parametrize(("cores", "physical", "at_once"), [(2, 1, 2), (2, 2, 2), (64, 32, 32)])
+def test_no_more_cores_count_than_there_are_and_a_library_may_have_its_own_threads(
+    monkeypatch: pytest.MonkeyPatch, cores: int, physical: int, at_once: int
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr(ceiling, "compute_threads", lambda: physical)
+    assert ceiling._squares(CpuBackend(), FP32, "cpu", 1.0)[0].at_once == at_once
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_threads_are_given_back_even_if_the_measurement_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object, **__: object) -> float:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(ceiling, "_CORE_SQUARE", 8)
+    monkeypatch.setattr(ceiling, "_best_s", fails)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        ceiling._squares(CpuBackend(), FP32, "cpu", 1.0)
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "sizes"),
+    [
+        (0.0, [1024]),  # three of the next size would take 51 ms
+        (0.06, [1024, 2048]),
+        (0.5, [1024, 2048, 4096]),
+        (9.9, [1024, 2048, 4096, 8192]),
+    ],
+)
+def test_another_device_is_measured_at_rising_sizes_while_there_is_time(
+    products: Products, budget_s: float, sizes: list[int]
+) -> None:
+    found = ceiling._squares(CpuBackend(), FP32, "meta", budget_s)
+    assert products.sizes == sizes
+    assert [(s.layout, s.size, s.at_once) for s in found] == [("plain", n, 1) for n in sizes]
+
+
+@pytest.mark.usefixtures("products")
+@pytest.mark.parametrize(("spare", "largest"), [(0, 4096), (-1, 2048)])
+def test_squares_take_no_more_than_an_eighth_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch, spare: int, largest: int
+) -> None:
+    backend, free = FakeBackend(), 8 * 3 * 4096**2 * 4 + spare
+    memory = DeviceMemory(total_bytes=free, available_bytes=free, peak_bytes=None)
+    monkeypatch.setattr(backend, "memory", lambda: memory)
+    assert ceiling._squares(backend, FP32, "meta", 9.9)[-1].size == largest
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16])
+def test_a_packed_product_is_the_plain_one_in_another_layout(precision: Precision) -> None:
+    torch.manual_seed(1)
+    found = ceiling._square_products(24, precision, "cpu")
+    assert list(found) == ["plain", "packed"]
+    plain, packed = found["plain"](), found["packed"]().to_dense()
+    assert plain.dtype == packed.dtype
+    assert torch.allclose(plain.float(), packed.float(), atol=0.1, rtol=0.02)
+
+
+def test_a_format_that_only_one_library_knows_is_measured_with_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(self: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("not on this processor")
+
+    monkeypatch.setattr(torch.Tensor, "to_mkldnn", unknown)
+    assert list(ceiling._square_products(8, FP32, "cpu")) == ["plain"]
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert list(ceiling._square_products(8, FP32, "cpu")) == ["plain"]
+
+
+def test_a_square_of_an_eight_bit_format_has_eight_bit_operands() -> None:
+    fp8 = BF16.model_copy(update={"name": "FP8", "bits": 8})
+    found = ceiling._square_products(32, fp8, "cpu")
+    assert list(found) == ["plain"]
+    assert found["plain"]().dtype is torch.bfloat16
 
 
 def costs(time: Clock, milliseconds: Iterator[float]):

@@ -174,6 +174,59 @@ def test_a_ceiling_for_another_number_of_tokens_or_precision_is_found(record):
         ]
 
 
+def with_squares(record):
+    """Add a square product to each ceiling: 2048 ** 3 multiply-adds in 0.2 ms, on 8 cores each."""
+    square = {"layout": "packed", "size": 2048, "at_once": 8, "best_s": 2e-4}
+    best = 8 * 2 * 2048**3 / 2e-4
+
+    def add(data):
+        for ceiling in data["ceilings"].values():
+            ceiling.update(squares=[square], best_product_flops_per_second=best)
+
+    return edited(record, add)
+
+
+def test_the_best_product_is_recomputed_from_the_times_of_all(record):
+    assert mismatches(with_squares(record)) == ()
+    path = "ceilings.before.best_product_flops_per_second"
+    found = mismatches(edited(with_squares(record), lambda data: change(data, path)))
+    assert [m.field for m in found] == [path]
+
+    def no_faster_than_the_models_own(data):
+        gemms = data["ceilings"]["before"]["gemms"]
+        data["ceilings"]["before"]["squares"][0]["best_s"] = 10.0
+        rates = [2 * g["m"] * g["k"] * g["n"] / g["best_s"] for g in gemms]
+        data["ceilings"]["before"]["best_product_flops_per_second"] = max(rates)
+
+    assert mismatches(edited(with_squares(record), no_faster_than_the_models_own)) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("squares", []),
+        ("squares.0.best_s", 1e-3),
+        ("squares.0.best_s", 0.0),
+        ("squares.0.best_s", -1.0),
+        ("squares.0.size", 4096),
+        ("squares.0.at_once", 4),
+        ("best_product_flops_per_second", None),
+    ],
+)
+def test_a_best_product_without_its_times_is_found(record, path, value):
+    forged = edited(with_squares(record), break_(f"ceilings.after.{path}", value))
+    assert [m.field for m in mismatches(forged)] == ["ceilings.after.best_product_flops_per_second"]
+
+
+def test_more_products_at_once_than_the_processor_has_cores_are_found(record):
+    def more(data):
+        data["ceilings"]["before"]["squares"][0]["at_once"] *= 2
+        data["ceilings"]["before"]["best_product_flops_per_second"] *= 2
+
+    found = mismatches(edited(with_squares(record), more))
+    assert [m.field for m in found] == ["ceilings.before.squares"]
+
+
 def test_an_official_window_need_not_be_a_multiple_of_ten_steps():
     record = make_record(2, timed_steps=55)
     assert record.class_ == "official"

@@ -10,7 +10,13 @@ import torch
 from llmb.config import BF16, FP32
 from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
-from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count, training_bytes
+from llmb.workloads.arithmetic import (
+    causal_flops_per_token,
+    flops_per_token,
+    gemms,
+    parameter_count,
+    training_bytes,
+)
 
 OFFICIAL = LlamaShape()
 #: 3 layers of width 24, 4 query heads of 6 on 2 key-value heads, feed-forward 40.
@@ -63,6 +69,17 @@ def test_flops_are_six_per_weight_and_full_square_attention(
     # One token meets 10 keys of 24 numbers for QK^T and again for PV, in each of 3 layers.
     multiply_adds = weights + 3 * (10 * 24 + 10 * 24)
     assert flops_per_token(shape) == 3 * 2 * multiply_adds
+
+
+def test_causal_attention_meets_every_key_up_to_its_own() -> None:
+    # Of 10 tokens the first meets 1 key and the last 10: 55 pairs, for QK^T and again for PV.
+    pairs = sum(range(1, 11))
+    multiply_adds = 10 * (3 * 5184 + 1200) + 3 * 2 * pairs * 24
+    assert 10 * causal_flops_per_token(PLAIN) == 3 * 2 * multiply_adds
+
+
+def test_causal_attention_saves_the_official_workload_less_than_a_hundredth() -> None:
+    assert causal_flops_per_token(OFFICIAL) == 8_046_412_800
 
 
 def test_grouped_heads_make_attention_no_cheaper_as_every_query_head_still_attends() -> None:

@@ -1,0 +1,78 @@
+"""Rule N2: nothing foreign came to the worker: no thread, process, library, hook or tracer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from llmb.records.evidence import Presence, SurroundingsEvidence
+from llmb.records.finding import Finding, Level, Status
+
+#: Who may start threads and processes, or put hooks in place: torch, and the vendor's library.
+_EXPLAINED = {"needed", "library", "python"}
+#: Whose native libraries are explained. The plugin's own are listed as closed components.
+_KNOWN_LIBRARIES = {*_EXPLAINED, "llmb", "plugin", "compiler", "system"}
+_PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
+#: Variables that let Python run other code before any of llmb's.
+_BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
+_NAMED_AT_MOST = 3
+
+
+def judge(evidence: SurroundingsEvidence, variables: Collection[str], path: str) -> Finding:
+    """Return N2 for one worker's evidence file ``path``.
+
+    ``variables`` are the names of those that the plugin returned from
+    ``llmb_environment_variables``.
+    """
+    faults = [_said(presence) for presence in evidence.found if not _is_explained(presence)]
+    declared = _PRELOADS & {*variables}
+    if evidence.preloaded and not declared:
+        faults.append(f"{_few(evidence.preloaded)} preloaded, by no variable of the plugin's")
+    faults += [f"{name} set by the plugin" for name in sorted(_BEFORE_LLMB & {*variables})]
+    before, after = evidence.frozen_objects
+    if after > before:
+        faults.append(f"{after - before} objects hidden from Python's collector")
+    return Finding(
+        id="N2",
+        level=Level.FLAG,
+        status=Status.FLAG if faults else Status.PASS,
+        observer="worker",
+        measured=_counts(evidence),
+        honest="torch's, the plugin's libraries' and the system's only",
+        basis="fixed",
+        message=_few(faults) if faults else _notes(evidence),
+        evidence=(path,),
+    )
+
+
+def _is_explained(presence: Presence) -> bool:
+    known = _KNOWN_LIBRARIES if presence.kind == "library" else _EXPLAINED
+    return presence.origin in known
+
+
+def _said(presence: Presence) -> str:
+    whose = presence.distribution or {"plugin": "the plugin"}.get(presence.origin, "unknown origin")
+    return f"{presence.kind} {presence.name} of {whose}"
+
+
+def _counts(evidence: SurroundingsEvidence) -> str:
+    kinds = [presence.kind for presence in evidence.found]
+    counts = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
+    if evidence.native_threads is not None:
+        before, after = evidence.native_threads
+        counts.append(f"{after - before} native threads")
+    return f"new: {', '.join(counts)}" if counts else "nothing new"
+
+
+def _notes(evidence: SurroundingsEvidence) -> str:
+    notes = []
+    if evidence.preloaded:
+        notes.append(f"the plugin had {_few(evidence.preloaded)} preloaded")
+    if evidence.collecting == (True, False):
+        notes.append("Python's collector was switched off")
+    return "; ".join(notes) or "what came is torch's, the plugin's libraries' and the system's"
+
+
+def _few(texts: Iterable[str]) -> str:
+    every = list(texts)
+    more = f" and {len(every) - _NAMED_AT_MOST} more" if len(every) > _NAMED_AT_MOST else ""
+    return "; ".join(every[:_NAMED_AT_MOST]) + more

@@ -1,0 +1,255 @@
+"""What came to the worker's process, or beside it, after the plugin was loaded (rule N2).
+
+Threads, child processes, libraries, import hooks, tracers: each is written down with whose it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+import sys
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from llmb.config import environment
+from llmb.observe.callables import file_of
+from llmb.observe.closed_components import _mapped
+from llmb.observe.origins import Origins, Place
+from llmb.plugin import NativeLibrary
+from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
+from llmb.records.redact import redact_text
+
+#: Variables that put libraries before all others (glibc, its auditing, macOS).
+_PRELOADS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES")
+_THREADS = Path("/proc/self/task")
+#: Whose libraries need no mention: without any plugin they may come and go.
+_EXPECTED = {"python", "llmb", "needed", "compiler"}
+_TRACKER = "from multiprocessing.resource_tracker import"
+_CACHED = type(functools.lru_cache(lambda: None))
+_LONGEST = 200
+
+
+class Census:
+    """Who is there before any code of the plugin, to be compared with who is there later."""
+
+    def __init__(self) -> None:
+        """Count (a few milliseconds)."""
+        self._preloaded = tuple(_preloaded())
+        self._threads = set(threading.enumerate())
+        self._identities = set(sys._current_frames())
+        self._processes = {process.pid for process in _children()}
+        self._libraries = _mapped()
+        self._hooks = _hooks()
+        self._frozen, self._collecting = gc.get_freeze_count(), gc.isenabled()
+        self._native = _native_threads()
+
+    def evidence(
+        self, module: str, distribution: str, declared: Sequence[NativeLibrary] = ()
+    ) -> SurroundingsEvidence:
+        """Return who has come since; ``module`` and ``distribution`` are the plugin's."""
+        origins = Origins(module, distribution)
+        native = _native_threads()
+        return SurroundingsEvidence(
+            found=(
+                *self._new_threads(origins),
+                *self._new_processes(origins),
+                *self._new_libraries(origins, declared),
+                *self._new_hooks(origins),
+            ),
+            preloaded=self._preloaded,
+            frozen_objects=(self._frozen, gc.get_freeze_count()),
+            collecting=(self._collecting, gc.isenabled()),
+            native_threads=(self._native, native) if self._native and native else None,
+        )
+
+    def _new_threads(self, origins: Origins) -> Iterator[Presence]:
+        frames = sys._current_frames()
+        known = {thread.ident: thread for thread in threading.enumerate()}
+        for identity, frame in frames.items():
+            thread = known.get(identity)
+            if thread in self._threads or (thread is None and identity in self._identities):
+                continue
+            place = _of_thread(thread, frame, origins)
+            name = f"{thread.name if thread else 'unnamed'} in {_innermost(frame)}"
+            yield _presence("thread", name, place)
+
+    def _new_processes(self, origins: Origins) -> Iterator[Presence]:
+        places: dict[int, Place] = {}
+        own = _command(psutil.Process())
+        for process in _children():  # parents before children
+            if process.pid in self._processes:
+                continue
+            command, parent = _command(process), _parent(process)
+            place = places.get(parent) or _of_command(command, own, origins)
+            places[process.pid] = place
+            yield _presence("process", " ".join(command[:3]) or f"process {process.pid}", place)
+
+    def _new_libraries(
+        self, origins: Origins, declared: Sequence[NativeLibrary]
+    ) -> Iterator[Presence]:
+        known = {Path(library.path).resolve() for library in declared}
+        for file in sorted(_mapped() - self._libraries):
+            place = origins.of(str(file))
+            if file.resolve() in known:
+                place = Place("plugin", None, file.name)
+            if place.origin not in _EXPECTED:
+                yield _presence("library", place.name, place)
+
+    def _new_hooks(self, origins: Origins) -> Iterator[Presence]:
+        before = {(kind, id(hook)) for kind, hook in self._hooks}
+        for kind, hook in _hooks():
+            if (kind, id(hook)) not in before:
+                yield _presence(kind, _named(hook), _of_object(hook, origins))
+
+
+def _presence(kind: PresenceKind, name: str, place: Place) -> Presence:
+    return Presence(
+        kind=kind,
+        name=redact_text(name)[:_LONGEST],
+        origin=place.origin,
+        distribution=place.distribution,
+    )
+
+
+def _preloaded() -> Iterator[str]:
+    variables = environment()
+    for variable in _PRELOADS:
+        for path in filter(None, re.split(r"[:\s]+", variables.get(variable, ""))):
+            yield Path(path).name
+
+
+def _native_threads() -> int | None:
+    return len(list(_THREADS.iterdir())) if _THREADS.is_dir() else None
+
+
+# -- threads --------------------------------------------------------------------------------
+
+
+def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> Place:
+    """Return whose the code is that a thread was started for."""
+    files = [code.co_filename for code in _codes(frame)]
+    target = getattr(thread, "_target", None)
+    files.append(file_of(target) or "")
+    for file in files:
+        if file and origins.of(file).origin != "python":
+            return origins.of(file)
+    for executor in _executors(getattr(thread, "_args", ())):
+        for module in sorted(_holders(executor)):
+            if origins.of_module(module).origin != "python":
+                return origins.of_module(module)
+    return Place("unknown", None, "")
+
+
+def _codes(frame: FrameType) -> list[Any]:
+    """Return the code of the frames of a stack, the first called first."""
+    codes = []
+    step: FrameType | None = frame
+    while step is not None:
+        codes.append(step.f_code)
+        step = step.f_back
+    return codes[::-1]
+
+
+def _innermost(frame: FrameType) -> str:
+    return f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
+
+
+def _executors(arguments: Iterable[object] | None) -> Iterator[Executor]:
+    """Yield the executor that an idle thread of a pool waits on."""
+    for argument in arguments or ():
+        value = argument() if isinstance(argument, weakref.ref) else argument
+        if isinstance(value, Executor):
+            yield value
+
+
+def _holders(executor: Executor) -> set[str]:
+    """Return the modules that keep ``executor``: as a global, in a cache, or in an object."""
+    direct = [holder for holder in gc.get_referrers(executor) if not _is_passing(holder)]
+    bare = [holder for holder in direct if type(holder) is dict and "__name__" not in holder]
+    found = set()
+    for holder in [*direct, *(gc.get_referrers(*bare) if bare else ())]:
+        if type(holder) is dict:
+            found.add(str(holder.get("__name__", "")))
+        elif isinstance(holder, _CACHED):
+            found.add(holder.__wrapped__.__module__)
+        elif not _is_passing(holder):
+            found.add(type(holder).__module__)
+    return found & set(sys.modules)
+
+
+def _is_passing(holder: object) -> bool:
+    return isinstance(holder, (FrameType, list, tuple))
+
+
+# -- processes ------------------------------------------------------------------------------
+
+
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:  # it has just ended
+        return []
+
+
+def _parent(process: psutil.Process) -> int:
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0
+
+
+def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) -> Place:
+    """Return whose script a process runs; a program that is no script is nobody's."""
+    unknown = Place("unknown", None, "")
+    if list(command) == list(own):  # a fork of the worker itself
+        return unknown
+    if any(part.startswith(_TRACKER) for part in command):
+        return Place("python", None, "")
+    scripts = (part for part in command[1:] if part.endswith(".py") and Path(part).is_absolute())
+    return next((origins.of(script) for script in scripts), unknown)
+
+
+# -- hooks ----------------------------------------------------------------------------------
+
+
+def _hooks() -> list[tuple[PresenceKind, object]]:
+    """Return everything that Python calls on its own: on imports, collections, every line."""
+    tracers = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
+    monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
+    if monitoring is not None:
+        tracers += [monitoring.get_tool(number) for number in range(6)]
+    return [
+        *(("import hook", finder) for finder in sys.meta_path),
+        *(("import hook", hook) for hook in sys.path_hooks),
+        *(("gc callback", callback) for callback in gc.callbacks),
+        *(("tracer", tracer) for tracer in tracers if tracer is not None),
+    ]
+
+
+def _named(hook: object) -> str:
+    if isinstance(hook, str):  # a tool of sys.monitoring
+        return hook
+    kind = hook if hasattr(hook, "__qualname__") else type(hook)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _of_object(hook: object, origins: Origins) -> Place:
+    if isinstance(hook, str):
+        return Place("unknown", None, hook)
+    file = file_of(hook)
+    if file is not None:
+        return origins.of(file)
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return origins.of_module(str(module))

@@ -1,0 +1,90 @@
+"""Rule K2: the loss of random tokens lies between ln V and what the initial weights give."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from llmb.audit import loss
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import WorkloadFacts
+from llmb.reference.data import random_tokens
+from llmb.reference.llama import build_llama
+from llmb.reference.shapes import LlamaShape
+from tests.unit.builders_runtime import timing, workload_facts
+
+OFFICIAL = LlamaShape()
+LOW, HIGH = math.log(32000), math.log(32000) + 0.64  # logits of variance 3200 * 0.02 ** 2 = 1.28
+SCATTER = 5 * math.sqrt(1.28 / 255)
+
+
+def facts(shape: LlamaShape = OFFICIAL, sequences: int = 1) -> WorkloadFacts:
+    tokens = sequences * shape.sequence_length
+    return workload_facts(tokens).model_copy(update={"shapes": asdict(shape)})
+
+
+def judge(first: float, last: float) -> Finding:
+    return loss.judge([timing(loss_first=first, loss_last=last)], facts())
+
+
+@pytest.mark.parametrize(("first", "last"), [(11.0625, 11.0), (10.9375, 10.375), (11.15, 11.13)])
+def test_losses_as_official_runs_have_them_pass(first: float, last: float) -> None:
+    found = judge(first, last)
+    assert (found.id, found.level, found.status) == ("K2", Level.FLAG, Status.PASS)
+
+
+def test_the_loss_may_leave_the_range_by_rounding_and_scatter_and_no_further() -> None:
+    margin = 0.25 + SCATTER
+    for edge, inwards in ((LOW - margin, 1e-6), (HIGH + margin, -1e-6)):
+        assert judge(edge + inwards, 11.0).status is Status.PASS
+        assert judge(edge - inwards, 11.0).status is Status.FLAG
+        assert judge(11.0, edge - inwards).status is Status.FLAG
+
+
+def test_one_odd_repeat_is_flagged() -> None:
+    honest, odd = timing(loss_first=11.0, loss_last=11.0), timing(loss_first=3.5, loss_last=11.0)
+    found = loss.judge([honest, odd], facts())
+    assert found.status is Status.FLAG
+    assert "3.5" in found.message
+
+
+def test_a_loss_that_is_no_number_is_flagged() -> None:
+    assert judge(11.0, 11.0).status is Status.PASS
+    broken = timing().model_copy(update={"loss_first": 11.0, "loss_last": math.nan})
+    assert loss.judge([broken], facts()).status is Status.FLAG
+
+
+@pytest.mark.parametrize("hidden", [16, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_reference_begins_where_the_rule_expects_it(hidden: int, dtype: torch.dtype) -> None:
+    shape = replace(
+        OFFICIAL,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        sequence_length=32,
+    )
+    ids = random_tokens(1, 2, shape.sequence_length, shape.vocab_size)
+    with torch.no_grad():
+        first = float(build_llama(shape, 3, dtype, "cpu")(ids, labels=ids))
+    found = loss.judge([timing(loss_first=first, loss_last=first)], facts(shape, 2))
+    assert found.status is Status.PASS
+    expected = math.log(32000) + hidden * 0.02**2 / 2
+    assert abs(first - expected) < 0.04 + 4 * math.sqrt(hidden * 0.02**2 / 62)
+
+
+def test_how_much_work_a_token_is_is_told_and_judged_by_nobody() -> None:
+    assert "8.046e+09" in judge(11.0, 11.0).measured
+    assert "8.105e+09" in judge(11.0, 11.0).measured
+
+
+def test_without_shapes_or_repeats_nothing_is_observed() -> None:
+    assert loss.judge([timing()], workload_facts()).status is Status.NOT_OBSERVED
+    assert loss.judge([], facts()).status is Status.NOT_OBSERVED
+    no_tokens = facts().model_copy(update={"tokens_per_step": 0})
+    assert loss.judge([timing()], no_tokens).status is Status.NOT_OBSERVED

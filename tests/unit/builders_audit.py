@@ -1,0 +1,280 @@
+"""A whole audit in this process: a worker's part, then calibrator, verifier and judge, in a second.
+
+The model is tiny and its vocabulary too. What a test changes is what a vendor could change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from llmb import calibrator, verifier, workloads
+from llmb import worker as worker_module
+from llmb.audit import judgement
+from llmb.audit.judgement import Facts, Judgement
+from llmb.config import BF16, AuditMode, RunConfig
+from llmb.notebook import Notebook, Pristine
+from llmb.observe.canonical import Canonical
+from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.witness import Witness
+from llmb.plugin import ParameterView
+from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.records import audited, evidence
+from llmb.records.finding import Finding
+from llmb.reference import pins
+from llmb.reference.llama import build_llama
+from llmb.reference.optimizer import build_adamw
+from llmb.reference.shapes import LlamaShape
+from llmb.reference.train_loop import train_loop
+from llmb.wire.messages import (
+    AuditRequest,
+    Done,
+    EvidenceFile,
+    HonestOrder,
+    Message,
+    ReferenceOrder,
+    StepOrder,
+    WorkOrder,
+)
+from tests.unit.builders_runtime import run_config, timing
+
+VOCABULARY = 509
+SHAPES = {
+    "sequence_length": 24,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+}
+WARMUP, TIMED, END = 1, 10, 12
+#: For what needs no run: a fraction of that.
+SMALL = LlamaShape(
+    vocab_size=61,
+    hidden_size=48,
+    intermediate_size=56,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    sequence_length=12,
+)
+
+
+@pytest.fixture
+def small_vocabulary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the fixed workload's vocabulary small; put torch's settings back afterwards."""
+    known = workloads._WORKLOADS["llama-1.4b"]
+    small = replace(known, shape=replace(known.shape, vocab_size=VOCABULARY))
+    monkeypatch.setitem(workloads._WORKLOADS, "llama-1.4b", small)
+    products, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_float32_matmul_precision(products)
+    torch.set_num_threads(threads)
+
+
+def audit_config(**changes: Any) -> RunConfig:
+    """Return a tiny run on the CPU, with ``changes``."""
+    values: dict[str, Any] = {
+        "precision": BF16,
+        "batch_size": 2,
+        "warmup_steps": WARMUP,
+        "timed_steps": TIMED,
+        "shape_overrides": SHAPES,
+        "plugin_options": {"keep_memory": False, "threads": 1},
+        "audit": AuditMode.FULL,
+    }
+    return run_config(**{**values, **changes})
+
+
+def shape_of(config: RunConfig) -> LlamaShape:
+    """Return the shape that ``config`` trains."""
+    return workloads.find(config.workload, config.shape_overrides).shape
+
+
+class Line:
+    """A channel without a process: what is sent is kept, what is received was put in."""
+
+    def __init__(self, *incoming: Message) -> None:
+        self.incoming, self.sent = deque(incoming), list[Message]()
+
+    def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        return self.incoming.popleft() if self.incoming else None
+
+    def expect(self, kind: type, timeout_s: float | None = None) -> Message:
+        message = self.receive(timeout_s)
+        assert isinstance(message, kind)
+        return message
+
+    def announced(self, *, scratch: bool = False) -> dict[str, str]:
+        """Return name -> digest of every file that was announced."""
+        files = [m for m in self.sent if isinstance(m, EvidenceFile)]
+        return {file.name: file.sha256 for file in files if file.scratch is scratch}
+
+
+class Stream(Line):
+    """The supervisor's side of a stream: a request for step n is there in the pause of step n."""
+
+    def __init__(self, audits: tuple[int, ...] = (0, 4, 7), end: int = END) -> None:
+        fences = range(WARMUP - 1, end + 4, 5)
+        super().__init__(
+            *(StepOrder(index=i, seed=1000 + i, fence=i in fences) for i in range(end + 4))
+        )
+        self._requests = {step: AuditRequest(seed=50 + step, last=False) for step in audits}
+        self._requests[end] = AuditRequest(seed=99, last=True)
+        self._index = -1
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        if timeout_s == 0:
+            return self._requests.pop(self._index, None)
+        self._index += 1
+        return super().receive(timeout_s)
+
+
+def _unchanged(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _unmapped(model: nn.Module) -> Mapping[str, ParameterView] | None:
+    return None
+
+
+@dataclass
+class Audited:
+    """What a run and its audit left, and what they add up to."""
+
+    config: RunConfig
+    folder: Path
+    scratch: Path
+    honest: HonestOrder
+    reference: ReferenceOrder
+    facts: Facts
+    model: nn.Module
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Take every file of the evidence folder into ``files``."""
+        self.files = {
+            evidence.path(0, file.name): file.read_bytes() for file in self.folder.iterdir()
+        }
+
+    def judge(self) -> Judgement:
+        """Return what the evidence in ``files`` adds up to."""
+        return judgement.judge(self.files.get, self.facts)
+
+    def finding(self, rule: str) -> Finding:
+        """Return the first finding of ``rule``."""
+        return next(f for f in self.judge().audit.findings if f.id == rule)
+
+    def statuses(self) -> dict[str, str]:
+        """Return rule -> status of the findings that an in-process audit can make."""
+        seen = ("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1")
+        return {rule: self.finding(rule).status.value for rule in seen}
+
+
+HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1"), "pass")
+
+
+def work(
+    tmp_path: Path,
+    *,
+    post_process: Callable[[nn.Module], nn.Module] = _unchanged,
+    parameter_map: Callable[[nn.Module], Mapping[str, ParameterView] | None] = _unmapped,
+    optimizer_options: Mapping[str, bool] | None = None,
+    audits: tuple[int, ...] = (0, 4, 7),
+    end: int = END,
+    **changes: Any,
+) -> Audited:
+    """Train and be audited as a worker does; calibrator and verifier have not looked yet."""
+    config = audit_config(**changes)
+    folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
+    folder.mkdir(parents=True)
+    scratch.mkdir()
+    line, shape = Stream(audits, end), shape_of(config)
+    order = WorkOrder(
+        config=config,
+        evidence_folder=str(folder),
+        collect_evidence=True,
+        scratch_folder=str(scratch),
+    )
+    notebook, baseline, backend = Notebook(line, order), OptimizerBaseline(), CpuBackend()
+    dtype = getattr(torch, config.precision.stored_dtype)
+    model: nn.Module = build_llama(shape, config.seed, dtype)
+    pristine = Pristine(model, described=True)
+    model = post_process(model)
+    canonical = Canonical(pristine.origin, model, parameter_map(model))
+    notebook.post_processed(pristine, model, canonical)
+    optimizer = build_adamw(model.parameters(), **(optimizer_options or {"fused": True}))
+    stream = worker_module.StepStream(line, Witness(model, optimizer))
+    batches = worker_module.Batches(config, shape, backend)
+    for done in train_loop(model, optimizer, stream, batches.make, stream.pause):
+        stream.witness.after()
+        if done.step.fence:
+            stream.witness.read()
+    notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
+    stage = worker_module.Stage(model, canonical, backend, config, shape)
+    assert batches.latest is not None
+    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest)
+    return _orders(config, folder, scratch, line, model)
+
+
+def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: nn.Module) -> Any:
+    probed = audited.ProbedEvidence.model_validate_json((folder / audited.PROBED).read_bytes())
+    steps = audited.StepsEvidence.model_validate_json((folder / audited.STEPS).read_bytes())
+    kept = next((step for step in steps.steps if step.weights_kept), None)
+    weights = evidence.WeightsEvidence.model_validate_json((folder / evidence.WEIGHTS).read_bytes())
+    common: dict[str, Any] = {
+        "config": config,
+        "seed": probed.seed,
+        "passes": (*probed.passes, *(["step"] if kept else [])),
+        "token_seeds": {"live": probed.token_seed} | ({"step": kept.token_seed} if kept else {}),
+        "step": kept.index if kept else None,
+        "evidence_folder": str(folder),
+        "scratch_folder": str(scratch),
+        "digests": {**line.announced(), **line.announced(scratch=True)},
+    }
+    stored = {p.name: p.dtype for p in weights.processed}
+    full = config.audit is AuditMode.FULL
+    return Audited(
+        config=config,
+        folder=folder,
+        scratch=scratch,
+        honest=HonestOrder(**common, borders=full),
+        reference=ReferenceOrder(**common, stored_dtypes=stored),
+        facts=Facts(
+            precision=config.precision,
+            repeats=[timing([1000], warmup_steps=WARMUP)],
+            shown=(),
+            reference=pins.pinned_digests(),
+            pinned=pins.pinned_digests(),
+        ),
+        model=model,
+    )
+
+
+def examine(found: Audited) -> Audited:
+    """Let calibrator and verifier look at ``found``, one after the other."""
+    line = Line()
+    calibrator.be_honest(line, found.honest)
+    line.incoming.append(found.reference)
+    verifier.verify(line)
+    assert isinstance(line.sent[-1], Done)
+    for name, digest in line.announced().items():
+        assert hashlib.sha256((found.folder / name).read_bytes()).hexdigest() == digest
+    found.read()
+    return found
+
+
+def audit(tmp_path: Path, **changes: Any) -> Audited:
+    """Return a run with its audit; see ``work``."""
+    return examine(work(tmp_path, **changes))

@@ -1,0 +1,79 @@
+"""Which elements are looked at: as many as there are, spread over the whole, drawn by a seed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from llmb.observe.places import Places, choose
+
+SIZES = (1, 2, 100, 257, 258, 400, 1024, 1025, 5000, 10**6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("count", [1, 257, 1024])
+def test_as_many_elements_are_chosen_as_wanted_or_as_there_are_each_once(
+    size: int, count: int
+) -> None:
+    for seed in range(20):
+        found = choose(seed, "state", "w", size, count).indices()
+        assert len(found) == len(found.unique()) == min(size, count)
+        assert 0 <= found.min() <= found.max() < size
+
+
+@pytest.mark.parametrize("size", [257, 100])
+def test_of_a_small_parameter_all_elements_are_chosen_in_order(size: int) -> None:
+    assert choose(3, "state", "w", size, 257).indices().tolist() == list(range(size))
+
+
+def test_a_parameter_without_elements_has_no_places() -> None:
+    assert choose(3, "state", "w", 0, 257).count == 0
+
+
+def test_elements_are_spread_over_at_least_half_of_the_parameter() -> None:
+    for seed in range(200):
+        found = choose(seed, "gradient", "w", 10**6, 1024).indices()
+        assert found.max() - found.min() >= 0.49e6
+
+
+def test_over_seeds_any_element_may_be_looked_at() -> None:
+    seen = set()
+    for seed in range(4000):
+        seen |= set(choose(seed, "state", "w", 1000, 16).indices().tolist())
+    assert seen == set(range(1000))
+
+
+def test_places_follow_from_seed_purpose_and_name() -> None:
+    places = {
+        choose(seed, what, name, 10**6, 257)
+        for seed in (1, 2)
+        for what in ("state", "gradient")
+        for name in ("a", "b")
+    }
+    assert len(places) == 8
+    assert choose(1, "state", "a", 10**6, 257) == choose(1, "state", "a", 10**6, 257)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_read_are_the_elements_of_those_numbers_whatever_the_memory(
+    dtype: torch.dtype,
+) -> None:
+    value = torch.arange(600).view(20, 30).to(dtype)
+    transposed = value.t().contiguous().t()
+    wide = torch.zeros(20, 60, dtype=dtype)
+    wide[:, ::2] = value
+    where = choose(7, "state", "w", 600, 50)
+    expected = value.flatten()[where.indices()]
+    for form in (value, transposed, wide[:, ::2], value.view(5, 4, 30)):
+        assert torch.equal(where.read(form), expected)
+
+
+def test_of_contiguous_memory_a_view_is_read_and_no_copy_made() -> None:
+    value = torch.zeros(600)
+    found = Places(first=3, stride=7, count=50).read(value)
+    value += 1
+    assert found.tolist() == [1.0] * 50
+
+
+def test_the_last_element_can_be_read() -> None:
+    assert Places(first=9, stride=10, count=10).read(torch.arange(100.0)).tolist()[-1] == 99.0

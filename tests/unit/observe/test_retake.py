@@ -1,0 +1,249 @@
+"""A pass made again has the weights, tokens, edits and signs of the worker's, or is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.observe import probes, retake, weights_file
+from llmb.observe.examination import probe_tokens
+from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
+from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
+from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
+from llmb.reference.data import random_tokens
+from llmb.reference.llama import build_llama
+from tests.unit.builders_audit import SMALL
+from tests.unit.builders_runtime import run_config
+
+CONFIG = run_config(batch_size=4)
+SEED = 17
+TOKENS = {LIVE: 101, STEP: 202}
+FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+
+
+def weights(seed: int) -> dict[str, Tensor]:
+    model = build_llama(SMALL, seed, torch.bfloat16)
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.fixture
+def digests(tmp_path: Path) -> dict[str, str]:
+    return {
+        name: weights_file.write(tmp_path / name, weights(seed).items())
+        for name, seed in ((LIVE_WEIGHTS, 1), (STEP_WEIGHTS, 2))
+    }
+
+
+def opened(folder: Path, digests: dict[str, str], **changes: Any) -> Retake:
+    config = CONFIG.model_copy(update=changes)
+    return Retake(config, SMALL, SEED, TOKENS, folder, digests)
+
+
+def by_hand(name: str, seed: int, ids: Tensor, fmt: str | None = None) -> dict[str, Tensor]:
+    collect, values = Sketches(name, SEED, SMALL), weights(seed)
+    if name in probes.PROBES:
+        for target, edit in probes.edits(name, SMALL, "bfloat16").items():
+            values[target] = edit(values[target])
+    loss = plain_pass(
+        values.__getitem__, SMALL, ids, torch.float32, "cpu", collect, format_name=fmt
+    )
+    collect.loss(torch.tensor(loss))
+    return collect.tensors
+
+
+def tokens(seed: int) -> Tensor:
+    return random_tokens(seed, 4, SMALL.sequence_length, SMALL.vocab_size)
+
+
+def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return set(found) == set(expected) and all(torch.equal(found[k], expected[k]) for k in found)
+
+
+@pytest.mark.parametrize("fmt", [None, "FP8"])
+def test_the_last_step_is_made_again_from_the_live_weights_and_the_streams_own_tokens(
+    tmp_path: Path, digests: dict[str, str], fmt: str | None
+) -> None:
+    with opened(tmp_path, digests) as again:
+        found = again.sketches(LIVE, torch.float32, "cpu", 4, fmt)
+    assert equal(found, by_hand(LIVE, 1, tokens(TOKENS[LIVE]), fmt))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_probe_is_made_again_with_its_edits_and_one_sequence_as_often_as_asked(
+    tmp_path: Path, digests: dict[str, str], batch: int
+) -> None:
+    with opened(tmp_path, digests) as again:
+        found = again.sketches(probes.BRANCHES, torch.float32, "cpu", batch)
+    ids = probe_tokens(SEED, probes.BRANCHES, SMALL).expand(batch, -1)
+    assert equal(found, by_hand(probes.BRANCHES, 1, ids))
+
+
+def test_the_head_probe_needs_no_layers_and_shows_the_same_of_what_is_left(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    with opened(tmp_path, digests) as again:
+        found = again.sketches(probes.HEAD, torch.float32, "cpu", 1)
+    expected = by_hand(probes.HEAD, 1, probe_tokens(SEED, probes.HEAD, SMALL))
+    names = (probes.EMBEDDING, probes.GAIN, probes.OUT, "loss")
+    assert set(found) == {f"head/{name}" for name in names}
+    for name, value in found.items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-8)
+
+
+def test_edits_are_those_of_the_format_the_run_computes_in(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    with opened(tmp_path, digests, precision=FP16) as again:
+        strong = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
+    with opened(tmp_path, digests) as again:
+        faint = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
+    out = f"branches/out/{probes.out_projections(SMALL)[0]}"
+    assert strong[out].norm() > 100 * faint[out].norm()
+
+
+def test_samples_are_of_the_audited_steps_weights_and_tokens(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    where = torch.arange(0, 9000, 13)
+    with opened(tmp_path, digests) as again:
+        found = again.samples(where, torch.float32, "cpu")
+    sizes = {name: value.numel() for name, value in weights(2).items()}
+    samples = Samples(where, sizes)
+    values = weights(2)
+    plain_pass(values.__getitem__, SMALL, tokens(TOKENS[STEP]), torch.float32, "cpu", samples)
+    assert torch.equal(found, samples.values)
+    assert again.sizes == sizes
+
+
+def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    where = torch.arange(0, 9000, 13)
+    with opened(tmp_path, digests) as again:
+        plain = again.samples(where, torch.float32, "cpu")
+        rough = again.samples(where, torch.float32, "cpu", "FP8")
+    error = float((plain - rough).norm() / plain.norm())
+    assert 2**-6 < error < 0.5
+
+
+def test_the_live_weights_can_be_read_one_by_one(tmp_path: Path, digests: dict[str, str]) -> None:
+    with opened(tmp_path, digests) as again:
+        assert torch.equal(again.live(probes.OUT), weights(1)[probes.OUT])
+        assert again.live("no.such.weight") is None
+    with opened(tmp_path, {STEP_WEIGHTS: digests[STEP_WEIGHTS]}) as again:
+        assert again.live(probes.OUT) is None
+
+
+@pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])
+def test_weights_that_were_altered_are_refused_when_they_are_opened(
+    tmp_path: Path, digests: dict[str, str], name: str
+) -> None:
+    data = bytearray((tmp_path / name).read_bytes())
+    data[-1] ^= 1
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(RunFailedError, match=f"{name} .* altered"):
+        opened(tmp_path, digests)
+
+
+def test_a_file_that_nobody_announced_is_not_read(tmp_path: Path, digests: dict[str, str]) -> None:
+    del digests[STEP_WEIGHTS]
+    with opened(tmp_path, digests) as again, pytest.raises(KeyError):
+        again.samples(torch.arange(3), torch.float32, "cpu")
+
+
+# -- memory ---------------------------------------------------------------------------------
+
+
+class Short:
+    """A device on which a batch fits only in so many pieces."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, needed: int, message: str) -> None:
+        self.tried: list[int] = []
+
+        def run(*given: Any, parts: int, **rest: Any) -> float:
+            self.tried.append(parts)
+            if parts < needed:
+                raise RuntimeError(message)
+            return plain_pass(*given, parts=parts, **rest)
+
+        monkeypatch.setattr(retake, "plain_pass", run)
+
+
+def test_a_batch_that_does_not_fit_is_taken_in_ever_smaller_pieces(
+    tmp_path: Path, digests: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, digests) as again:
+        whole = again.sketches(LIVE, torch.float64, "cpu", 4)
+        sampled = again.samples(torch.arange(50), torch.float64, "cpu")
+        short = Short(monkeypatch, 4, "DefaultCPUAllocator: can't allocate memory")
+        pieces = again.sketches(LIVE, torch.float64, "cpu", 4)
+        torch.testing.assert_close(
+            again.samples(torch.arange(50), torch.float64, "cpu"), sampled, rtol=1e-6, atol=1e-12
+        )
+    assert short.tried == [1, 2, 4] * 2
+    for name, value in whole.items():
+        torch.testing.assert_close(pieces[name], value, rtol=1e-5, atol=1e-9)
+
+
+def test_one_sequence_that_does_not_fit_is_out_of_memory(
+    tmp_path: Path, digests: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = Short(monkeypatch, 100, "X out of memory")
+    with opened(tmp_path, digests) as again, pytest.raises(RuntimeError, match="out of memory"):
+        again.sketches(LIVE, torch.float32, "cpu", 4)
+    assert short.tried == [1, 2, 4]
+
+
+def test_another_error_is_no_reason_to_try_again(
+    tmp_path: Path, digests: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = Short(monkeypatch, 100, "shape mismatch")
+    with opened(tmp_path, digests) as again, pytest.raises(RuntimeError, match="shape"):
+        again.sketches(LIVE, torch.float32, "cpu", 4)
+    assert short.tried == [1]
+    assert not issubclass(NotEnoughMemoryError, RuntimeError)
+
+
+# -- formats --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (FP32, (torch.float32, None)),
+        (TF32, (torch.float32, "TF32")),
+        (FP16, (torch.float16, None)),
+        (BF16, (torch.bfloat16, None)),
+        (FP8, (torch.bfloat16, "FP8")),
+        (FP8.model_copy(update={"name": "MXFP4", "bits": 4}), (torch.bfloat16, "FP8")),
+        (BF16.model_copy(update={"master_weights": True}), (torch.bfloat16, None)),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_an_honest_run_computes_in_its_formats_own_type(
+    precision: Precision, expected: tuple[torch.dtype, str | None]
+) -> None:
+    assert how(precision) == expected
+
+
+def test_borders_are_narrower_classes_widest_first_and_each_can_be_made() -> None:
+    widths = {"FP32": 24, "TF32": 11, "FP16": 11, "BF16": 8, "FP8": 4}
+    for name, borders in BORDERS.items():
+        chain = [widths[border] for border in (name, *borders)]
+        assert chain == sorted(chain, reverse=True)
+        assert all(how_border(border) for border in borders)
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [(FP32, torch.float64), (TF32, torch.float64), (BF16, torch.float32), (FP16, torch.float32)],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_reference_is_wider_than_the_run(precision: Precision, expected: torch.dtype) -> None:
+    assert wide(precision) is expected

@@ -1,0 +1,268 @@
+"""What is read of an audited step is what the step really had, before its update and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from llmb.observe.places import GRADIENTS, STATES, choose
+from llmb.observe.witness import KINDS, Witness
+from llmb.reference.optimizer import build_adamw
+from llmb.reference.train_loop import Step
+
+KERNELS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
+
+
+class Holder(nn.Module):
+    """A large, a small and a one-element parameter, and one that gets no gradient."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        for name, shape in (("large", (50, 60)), ("small", (20,)), ("one", (1,)), ("idle", (4,))):
+            value = torch.randn(shape, generator=generator).to(dtype)
+            setattr(self, name, nn.Parameter(value))
+
+
+class Run:
+    """A model, its optimizer and a witness; every step has gradients of its own."""
+
+    def __init__(
+        self, model: nn.Module | None = None, kernel: Mapping[str, bool] | None = None
+    ) -> None:
+        self.model = model or Holder()
+        self.optimizer: AdamW = build_adamw(self.model.parameters(), **(kernel or {}))
+        self.witness = Witness(self.model, self.optimizer)
+        self.index = 0
+
+    def gradients(self) -> None:
+        generator = torch.Generator().manual_seed(100 + self.index)
+        for name, p in self.model.named_parameters():
+            p.grad = None
+            if name != "idle" and p.requires_grad:
+                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+    def step(self, seed: int | None = None) -> dict[str, dict[str, Tensor]]:
+        """Make a step, audited where there is a ``seed``; return the state around it."""
+        self.gradients()
+        before = self.state()
+        if seed is not None:
+            self.witness.before(Step(self.index, 7000 + self.index, fence=False), seed)
+        self.optimizer.step()
+        self.witness.after()
+        after = self.state()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.index += 1
+        return {"before": before, "after": after}
+
+    def state(self) -> dict[str, Tensor]:
+        found = {}
+        for name, p in self.model.named_parameters():
+            found[f"value/{name}"] = p.detach().clone()
+            found[f"gradient/{name}"] = None if p.grad is None else p.grad.clone()
+            for kind, value in self.optimizer.state.get(p, {}).items():
+                found[f"{kind}/{name}"] = value.clone()
+        return found
+
+
+def chosen(seed: int, what: str, count: int, name: str, value: Tensor) -> Tensor:
+    return value.flatten()[choose(seed, what, name, value.numel(), count).indices()].float()
+
+
+NAMES = ("large", "small", "one")
+
+
+def expected(state: dict[str, Tensor], kind: str, seed: int, what: str, count: int) -> Tensor:
+    return torch.cat([chosen(seed, what, count, n, state[f"{kind}/{n}"]) for n in NAMES])
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_what_was_read_is_what_there_was_before_the_update_and_after(
+    dtype: torch.dtype, kernel: dict[str, bool]
+) -> None:
+    run = Run(Holder(dtype), kernel)
+    run.step()
+    around = run.step(seed=11)
+    run.step()  # what comes later changes nothing of it
+    assert run.witness.read() == (1,)
+    found = run.witness.tensors()
+    assert all(t.dtype is torch.float32 and t.device.type == "cpu" for t in found.values())
+    before = around["before"]
+    assert torch.equal(found["1/gradient"], expected(before, "gradient", 11, "gradient", GRADIENTS))
+    assert torch.equal(
+        found["1/replay/gradient"], expected(before, "gradient", 11, "state", STATES)
+    )
+    for when, state in around.items():
+        for kind in KINDS:
+            right = expected(state, kind, 11, "state", STATES)
+            assert torch.equal(found[f"1/{when}/{kind}"], right), (when, kind)
+    assert not torch.equal(found["1/before/value"], found["1/after/value"])
+
+
+def test_a_step_that_nobody_asked_for_leaves_nothing() -> None:
+    run = Run()
+    run.step()
+    assert run.witness.read() == ()
+    assert run.witness.tensors() == {}
+    assert run.witness.steps() == ()
+
+
+def test_the_very_first_step_has_no_moments_before_it_and_no_counter() -> None:
+    run = Run()
+    run.step(seed=11)
+    (step,) = run.witness.steps()
+    assert step.steps_before is None
+    found = run.witness.tensors()
+    assert "0/before/value" in found
+    assert not {"0/before/exp_avg", "0/before/exp_avg_sq"} & set(found)
+    assert {"0/after/exp_avg", "0/after/exp_avg_sq"} <= set(found)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_steps_are_described_with_the_counter_before_them_and_the_kernel_that_made_them(
+    kernel: dict[str, bool],
+) -> None:
+    run = Run(kernel=kernel)
+    for seed in (None, 11, None, 12):
+        run.step(seed)
+    first, second = run.witness.steps()
+    assert (first.index, second.index) == (1, 3)
+    assert (first.token_seed, second.token_seed) == (7001, 7003)
+    assert (first.seed, second.seed) == (11, 12)
+    assert (first.steps_before, second.steps_before) == (1.0, 3.0)
+    assert (first.weights_kept, second.weights_kept) == (False, True)
+    assert (first.foreach, first.fused) == (kernel.get("foreach"), kernel.get("fused"))
+    assert first.capturable is False
+
+
+def test_segments_say_whose_the_elements_are_and_leave_out_what_has_no_gradient() -> None:
+    run = Run(Holder(torch.bfloat16))
+    run.step(seed=11)
+    (step,) = run.witness.steps()
+    seen = [(s.name, s.dtype, s.gradients, s.states) for s in step.segments]
+    assert seen == [
+        ("large", "bfloat16", 1024, 257),
+        ("small", "bfloat16", 20, 20),
+        ("one", "bfloat16", 1, 1),
+    ]
+    assert len(run.witness.tensors()["0/gradient"]) == 1045
+
+
+def test_a_parameter_that_is_not_trained_is_no_segment() -> None:
+    model = Holder()
+    model.small.requires_grad_(False)
+    run = Run(model)
+    run.step(seed=11)
+    (step,) = run.witness.steps()
+    assert [segment.name for segment in step.segments] == ["large", "one"]
+
+
+def test_parameters_of_several_types_are_read_side_by_side() -> None:
+    model = Holder()
+    model.small = nn.Parameter(model.small.detach().bfloat16())
+    run = Run(model, {"foreach": False})
+    run.step()
+    around = run.step(seed=11)
+    run.witness.read()
+    found = run.witness.tensors()["1/after/value"]
+    assert torch.equal(found, expected(around["after"], "value", 11, "state", STATES))
+    (step,) = run.witness.steps()
+    assert [segment.dtype for segment in step.segments] == ["float32", "bfloat16", "float32"]
+
+
+def test_a_model_without_any_gradient_is_witnessed_and_nothing_is_found() -> None:
+    run = Run()
+    run.witness.before(Step(0, 1, fence=False), 11)
+    run.witness.after()
+    (step,) = run.witness.steps()
+    assert step.segments == ()
+    assert len(run.witness.tensors()["0/gradient"]) == 0
+
+
+def test_the_weights_of_the_latest_audited_step_can_be_put_back_and_taken_away_again() -> None:
+    run = Run()
+    run.step(seed=11)
+    kept = run.step(seed=12)["before"]
+    run.step()
+    now = run.state()
+    run.witness.swap()
+    swapped = run.state()
+    run.witness.swap()
+    again = run.state()
+    for name, _ in run.model.named_parameters():
+        key = f"value/{name}"
+        assert torch.equal(swapped[key], kept[key])
+        assert torch.equal(again[key], now[key])
+    assert not torch.equal(now["value/large"], kept["value/large"])
+
+
+def test_swapping_keeps_the_parameter_objects_and_their_memory() -> None:
+    run = Run()
+    run.step(seed=11)
+    places = [p.data_ptr() for p in run.model.parameters()]
+    run.witness.swap()
+    assert [p.data_ptr() for p in run.model.parameters()] == places
+    assert all(p.requires_grad for p in run.model.parameters())
+
+
+def test_the_memory_for_the_weights_is_there_before_the_first_step_and_given_back() -> None:
+    run = Run()
+    copies = run.witness._copy
+    places = [copy.data_ptr() for copy in copies]
+    run.step(seed=11)
+    run.step(seed=12)
+    assert [copy.data_ptr() for copy in run.witness._copy] == places
+    assert sum(c.numel() for c in copies) == sum(p.numel() for p in run.model.parameters())
+    run.witness.release()
+    assert run.witness._copy == []
+
+
+def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> None:
+    run = Run()
+    run.step(seed=11)
+    gradients: dict[str, Any] = {}
+    run.gradients()
+    run.witness.before(Step(1, 1, fence=False), 12)
+    for index, stored in run.witness.gradients_seen():
+        gradients[index] = torch.cat(
+            [p.grad.flatten()[where] for name, p, where in stored if p.grad is not None]
+        )
+        assert [name for name, *_ in stored] == list(NAMES)
+    run.witness.read()
+    assert torch.equal(gradients[1], run.witness.tensors()["1/gradient"])
+
+
+def test_another_seed_reads_other_elements() -> None:
+    one, other = Run(), Run()
+    one.step(seed=11)
+    other.step(seed=12)
+    assert not torch.equal(
+        one.witness.tensors()["0/gradient"], other.witness.tensors()["0/gradient"]
+    )
+
+
+def test_reading_back_twice_changes_nothing() -> None:
+    run = Run(Holder(torch.bfloat16))
+    run.step(seed=11)
+    run.witness.read()
+    first = {k: t.clone() for k, t in run.witness.tensors().items()}
+    run.step()
+    run.witness.read()
+    assert all(torch.equal(t, first[k]) for k, t in run.witness.tensors().items())
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+def test_a_witnessed_step_computes_the_same_as_any_other(kernel: dict[str, bool]) -> None:
+    watched, alone = Run(Holder(torch.bfloat16), kernel), Run(Holder(torch.bfloat16), kernel)
+    for seed in (11, None, 12):
+        watched.step(seed)
+        alone.step()
+    for name, value in alone.state().items():
+        other = watched.state()[name]
+        assert (value is None and other is None) or torch.equal(value, other)
