@@ -6,6 +6,7 @@ It runs once the worker has gone, so no reference value was ever where vendor co
 from __future__ import annotations
 
 import math
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +18,8 @@ from llmb import workloads
 from llmb.errors import RunFailedError
 from llmb.notebook import Announcer
 from llmb.observe.passes import STEP
-from llmb.observe.probes import PROBES
-from llmb.observe.retake import Retake, wide
+from llmb.observe.probes import BRANCHES, PROBES
+from llmb.observe.retake import Retake, how, wide
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
 from llmb.records import audited
@@ -26,6 +27,10 @@ from llmb.reference.llama import Llama, initial_value
 from llmb.reference.shapes import LlamaShape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, ReferenceOrder
+from llmb.workloads.arithmetic import flops_per_token
+
+#: FLOPs of one sequence's step beyond which a format that the host emulates is left out.
+_SLOW_FLOPS = 1e11
 
 
 def verify(channel: Channel) -> None:
@@ -46,8 +51,26 @@ def verify(channel: Channel) -> None:
             else:
                 batch = 1 if name in PROBES else config.batch_size
                 shown |= retake.sketches(name, dtype, device, batch)
+        shown |= honest_on_the_host(order, retake, shape)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())
+
+
+def honest_on_the_host(
+    order: ReferenceOrder, retake: Retake, shape: LlamaShape
+) -> dict[str, Tensor]:
+    """Return what the probe ``branches`` shows in the declared format here, by ``host/...``.
+
+    The calibrator has the vendor's backend in it: its honest run is held against this one. Left out
+    where the host would take minutes, as processors do for FP16.
+    """
+    precision = order.config.precision
+    flops = flops_per_token(shape) * shape.sequence_length
+    if BRANCHES not in order.passes or (precision.dtype == "float16" and flops > _SLOW_FLOPS):
+        return {}
+    dtype, fmt = how(precision)
+    found = retake.sketches(BRANCHES, dtype, "cpu", 1, fmt)
+    return {f"host/{key}": value for key, value in found.items()}
 
 
 def places(order: ReferenceOrder) -> Tensor:
@@ -75,13 +98,15 @@ def pristine(order: ReferenceOrder, shape: LlamaShape, retake: Retake) -> audite
         live = retake.live(name)
         moved = None
         if live is not None and live.shape == value.shape:
-            moved = float((live.float() - value.float()).abs().max())
+            largest = float((live.float() - value.float()).abs().max())
+            # A weight that is no number any more has moved as far as one can say.
+            moved = largest if math.isfinite(largest) else sys.float_info.max
         return audited.PristineDigest(
             name=name,
             shape=tuple(empty.shape),
             dtype=dtype,
             sha256=sha256_of(value.to(getattr(torch, dtype))),
-            largest_move=moved if moved is not None and math.isfinite(moved) else None,
+            largest_move=moved,
         )
 
     # Each thread holds one matrix and its cast: the largest has 0.4 GB in float32.

@@ -40,7 +40,9 @@ from llmb.wire.messages import (
     AuditRequest,
     Fence,
     Message,
+    Paused,
     Phase,
+    Proceed,
     Ready,
     StepOrder,
     Tick,
@@ -113,7 +115,6 @@ class StepStream:
         """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
-        self._request: AuditRequest | None = None
         self.witness = witness
         #: Steps completed, and steps that had to wait for their order to arrive.
         self.done = 0
@@ -135,20 +136,20 @@ class StepStream:
             self.done += 1
 
     def pause(self, step: Step, loss: Tensor) -> bool:
-        """Look for a request to audit ``step``, the same way in every step; True ends the stream.
+        """Ask whether ``step`` is looked at, the same way in every step; True ends the stream.
 
-        Messages are read here and nowhere else, so no code in this process knows of a request
-        before the gradients of its step are there.
+        The answer is not in this process before its gradients are, for nobody has given it yet.
         """
         begin = clock.now_ns()
-        while (message := self._channel.receive(timeout_s=0)) is not None:
+        self.witness.next()
+        self._channel.send(Paused(index=step.index))
+        while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
             self._take(message)
-        request, self._request = self._request, None
-        if request is not None and request.last:
-            self.last = Last(step, loss, request.seed)
-            return True
-        if request is not None:
-            self.witness.before(step, request.seed)
+        if isinstance(message, AuditRequest):
+            if message.last:
+                self.last = Last(step, loss, message.seed)
+                return True
+            self.witness.before(step, message.seed)
         took = clock.now_ns() - begin
         self.pause_ns += took
         self.longest_pause_ns = max(took, self.longest_pause_ns)
@@ -163,9 +164,7 @@ class StepStream:
         )
 
     def _take(self, message: Message | None) -> None:
-        if isinstance(message, AuditRequest):
-            self._request = message
-        elif isinstance(message, StepOrder):
+        if isinstance(message, StepOrder):
             self._orders.append(message)
 
 
@@ -263,6 +262,7 @@ def be_audited(
     last, canonical, witness = stream.last, stage.canonical, stream.witness
     if last is None:
         return
+    witness.read()
     examination = Examination(canonical, stage.shape, last.seed)
     examination.live(last.loss)
     notebook.weights(audited.LIVE_WEIGHTS, canonical)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Collection, Mapping
 
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.config import Precision
@@ -54,9 +55,13 @@ def judge_step(
     reference: Arrays,
     precision: Precision,
     cost: str,
+    padding: Collection[str],
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return G1: sampled gradients of the step inside the stream whose weights were kept."""
+    """Return G1: sampled gradients of the step inside the stream whose weights were kept.
+
+    ``padding`` names stored parameters that may have no gradient.
+    """
     shown, right = seen[f"{step.index}/gradient"], reference["step"]
     own = honest[f"{precision.name}/step"]
     mine, theirs, first = {}, {}, 0
@@ -72,7 +77,9 @@ def judge_step(
     }
     comparison = _Comparison(mine, theirs, precision, frozenset(few))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
-    return comparison.finding("G1", comparison.faults(), text, evidence)
+    without = [name for name in step.without_gradient if name not in padding]
+    faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
+    return comparison.finding("G1", faults + comparison.faults(), text, evidence)
 
 
 def _firsts(step: AuditedStep) -> list[int]:
@@ -97,11 +104,14 @@ class _Comparison:
         least = _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
         self._global = total(mine.values()).error
         self._honest = max(least, total(theirs.values()).error)
-        told = {name: one.error for name, one in mine.items() if name not in untold}
-        self._worst_name = max(told, key=lambda name: told[name], default="")
+        own = {name: one.error for name, one in theirs.items() if name not in untold}
+        usual = statistics.median(own.values()) if own else 0.0
+        honest = {name: max(least, usual, error) for name, error in own.items()}
+        told = {name: one.error for name, one in mine.items() if name in honest}
+        # Each against its own honest error: the worst honest one would hide most others.
+        self._worst_name = max(told, key=lambda name: _ratio(told[name], honest[name]), default="")
         self._worst = told.get(self._worst_name, 0.0)
-        errors = (one.error for name, one in theirs.items() if name not in untold)
-        self._honest_worst = max(least, max(errors, default=0.0))
+        self._honest_worst = honest.get(self._worst_name, least)
 
     def faults(self) -> list[str]:
         found = []
@@ -115,7 +125,7 @@ class _Comparison:
         if not self._worst <= of_worst * self._honest_worst:
             found.append(
                 f"{self._worst_name} is {_times(self._worst, self._honest_worst)} as far off as "
-                f"an honest run's worst parameter (limit {of_worst})"
+                f"in an honest run (limit {of_worst})"
             )
         return found
 
@@ -135,6 +145,10 @@ class _Comparison:
             message=message,
             evidence=evidence,
         )
+
+
+def _ratio(value: float, honest: float) -> float:
+    return math.inf if math.isnan(value) else value / honest
 
 
 def _times(value: float, honest: float) -> str:

@@ -158,6 +158,8 @@ class _Bench:
         probes = precision.Probes(seen, honest, reference, fmt, paths)
         yield probes.live()
         if not probes.honest_is_honest():
+            yield probes.effective()
+            yield from probes.without_yardstick("E1", "E2", "G1")
             return
         self._probes = probes
         if "live/loss" in reference:
@@ -182,7 +184,9 @@ class _Bench:
         cost = _cost(steps, timing)
         paths = (path, self._path(audited.HONEST), self._path(audited.REFERENCE))
         fmt = self._facts.precision
-        yield equivalence.judge_step(kept, seen, honest, reference, fmt, cost, paths)
+        weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
+        padding = weights.padding if weights is not None else ()
+        yield equivalence.judge_step(kept, seen, honest, reference, fmt, cost, padding, paths)
 
     def _optimizer(self) -> Iterator[Finding]:
         seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)

@@ -20,6 +20,10 @@ SLACK, SLACK_FLOAT32 = 0.75, 2.0
 #: computes must not become the yardstick.
 FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
+#: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
+#: weights have 1.3 less than BF16.
+_ROUGHER = 0.75
+ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
 #: Median bits below which a pass has nothing to do with its weights and tokens.
 _UNRELATED = 1.5
 
@@ -107,6 +111,7 @@ class Probes:
     ) -> None:
         """Compare what was ``seen`` with the ``reference``, beside honest runs of each class."""
         self._precision, self._evidence = precision, evidence
+        self._reference, self._host = reference, of_class(reference, "host")
         self._shown = bits(seen, reference)
         names = dict.fromkeys([precision.name, *_CLASSES])
         self._borders = [
@@ -125,7 +130,13 @@ class Probes:
         if self._declared is None:
             return False
         floor = FLOORS.get(self._declared.name, FLOORS["FP8"])
-        return min(self._declared.honest.by_name.values()) >= floor
+        device = self._declared.honest.by_name
+        host = {
+            f"branches/{name}": one.bits
+            for name, one in gaps(self._host, self._reference, "branches/").items()
+        }
+        short = [host[item] - device[item] for item in host] if self._host else [0.0]
+        return min(device.values()) >= floor and statistics.median(short) <= _ROUGHER
 
     def measured(self) -> Measured:
         """Return the class that was reached, and the bits behind it."""
@@ -207,8 +218,8 @@ class Probes:
 
     def effective(self) -> Finding:
         """Return P1."""
-        if self._declared is None:
-            return self._not_observed("P1", "no honest run shows where the class begins")
+        if not self.honest_is_honest():
+            return self._by_floor()
         measured, declared = self.measured(), self._precision.name
         effective = measured.effective
         seen = measured.bits
@@ -227,6 +238,27 @@ class Probes:
                 for b in self._borders
             ),
         )
+
+    def _by_floor(self) -> Finding:
+        """Return P1 where no honest run can be compared with: it can only convict."""
+        declared = self._precision.name
+        floor = FLOORS.get(declared, FLOORS["FP8"])
+        fewest = min(self._shown.forward, self._shown.gradient)
+        if fewest >= floor:
+            return self._not_observed("P1", ROUGH)
+        return self._finding(
+            "P1",
+            False,
+            f"declared {declared}, computes in less",
+            measured=f"{fewest:.2f} bits",
+            honest="not measured",
+            limit=f"{floor} bits",
+            basis="fixed",
+        )
+
+    def without_yardstick(self, *rules: str) -> list[Finding]:
+        """Return that ``rules`` were not observed, for want of an honest run to compare with."""
+        return [self._not_observed(rule, ROUGH) for rule in rules]
 
     def _finding(
         self,

@@ -29,6 +29,7 @@ def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Fi
     judged = [step for step in stepped if _names(step, "before", "after") <= set(seen)]
     again = [step for step in judged if _names(step, "replayed") <= set(replayed)]
     faults = [fault for step in judged for fault in _formula(step, seen)]
+    faults += [fault for step in judged for fault in _kept(step, seen)]
     if len(judged) < len(stepped):
         faults.append("the optimizer does not keep the moments of AdamW")
     elements = close = wrong = 0
@@ -51,6 +52,17 @@ def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Fi
     if not again:
         return _finding(Status.NOT_OBSERVED, "no step could be replayed", measured, path)
     return _finding(Status.PASS, "torch's AdamW gives the same bits", measured, path)
+
+
+def _kept(step: AuditedStep, seen: Arrays) -> Iterator[str]:
+    """Yield a sentence for each kind that changed between this step and the next."""
+    for kind in _KINDS:
+        after, later = seen[f"{step.index}/after/{kind}"], seen.get(f"{step.index}/next/{kind}")
+        if later is None:  # the stream ended before
+            continue
+        changed = sum(a != b for a, b in zip(after, later, strict=True))
+        if changed:
+            yield f"{changed} elements of {kind} changed between step {step.index} and the next"
 
 
 def _names(step: AuditedStep, *when: str) -> set[str]:

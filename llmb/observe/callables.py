@@ -116,7 +116,10 @@ class Callables:
 
     def _look(self, path: str, module: ModuleType) -> None:
         constants = path.partition(".")[0] == _OWN
-        for name, value in list(vars(module).items()):
+        # A module of torch.backends stands before another, whose names it passes on.
+        inner = vars(module).get("m") if hasattr(type(module), "__getattr__") else None
+        passed_on = vars(inner) if isinstance(inner, ModuleType) else {}
+        for name, value in {**passed_on, **vars(module)}.items():
             # `type` and not `isinstance`: torch keeps objects that warn when asked for their class.
             kind = type(value)
             if issubclass(kind, ModuleType):

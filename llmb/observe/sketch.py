@@ -23,7 +23,7 @@ def sketch(value: Tensor, seed: int, name: str) -> Tensor:
     """Return the sketch of ``value``, float32 on the CPU, at most ``SIDE``² numbers.
 
     Signs follow from ``seed`` and ``name`` only. The relative error of a distance is about 3 % for
-    differences spread over the tensor, up to 17 % for one of rank one. A tensor with no more
+    differences spread over the tensor, about 17 % for one of rank one. A tensor with no more
     numbers than a sketch is kept as it is.
     """
     value = value.detach()

@@ -27,7 +27,9 @@ class _Seen:
     step: Step
     seed: int
     segments: tuple[Segment, ...]
-    steps_before: float | None
+    #: AdamW's step counter, wherever it lies; None in the very first step.
+    counter: Tensor | None
+    without_gradient: tuple[str, ...]
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -41,13 +43,18 @@ class Witness:
         self._copy = [torch.zeros_like(p, requires_grad=False) for _, p in self._parameters]
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
-        self._open = False
+        #: An audited step awaits its optimizer step, or the step after it.
+        self._open = self._ended = False
 
     def before(self, step: Step, seed: int) -> None:
         """Look at ``step``, whose gradients are there; ``seed`` says which elements."""
         segments, state = self._segments(seed), self._optimizer.state
-        count = next((float(s["step"]) for s in state.values() if "step" in s), None)
-        seen = _Seen(step, seed, segments, count)
+        # Not read yet: some kernels keep it on the device, and nothing here waits for that.
+        counter = next((s["step"].clone() for s in state.values() if "step" in s), None)
+        without = tuple(
+            n for n, p in self._parameters if p.requires_grad and p.grad is None and p.numel()
+        )
+        seen = _Seen(step, seed, segments, counter, without)
         with torch.no_grad():
             torch._foreach_copy_(self._copy, [p.detach() for _, p in self._parameters])
             seen.tensors["gradient"] = self._gather(seen, "gradient", GRADIENTS, _gradient)
@@ -56,12 +63,20 @@ class Witness:
         self._seen.append(seen)
         self._open = True
 
+    def next(self) -> None:
+        """Look once more in the step after an audited one: nothing changed in between."""
+        if self._ended:
+            with torch.no_grad():
+                seen = self._seen[-1]
+                seen.tensors |= self._states(seen, "next")
+            self._ended = False
+
     def after(self) -> None:
         """Look again where the optimizer has just made an audited step."""
         if self._open:
             with torch.no_grad():
                 self._seen[-1].tensors |= self._states(self._seen[-1], "after")
-            self._open = False
+            self._open, self._ended = False, True
 
     def read(self) -> tuple[int, ...]:
         """Bring what was seen to the host, once the device is done; return the steps' numbers."""
@@ -79,7 +94,8 @@ class Witness:
                 token_seed=seen.step.seed,
                 seed=seen.seed,
                 weights_kept=number == last,
-                steps_before=seen.steps_before,
+                steps_before=None if seen.counter is None else float(seen.counter),
+                without_gradient=seen.without_gradient,
                 foreach=groups[0]["foreach"],
                 fused=groups[0]["fused"],
                 capturable=bool(groups[0]["capturable"]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmb.config import AUTO_DEVICE, Precision, Refused, RunConfig
+from llmb.config import AUTO_DEVICE, BF16, FP16, FP32, TF32, Precision, Refused, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, is_out_of_memory
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
+#: What these names mean, whoever offers them.
+_OWN_FORMATS = {precision.name: precision for precision in (FP32, TF32, FP16, BF16)}
 _VIEW = ("padding", "read", "write")
 #: What plugin code may raise. Ctrl-C never reaches a child, so an interrupt is the plugin's own.
 _ANYTHING = (Exception, SystemExit, KeyboardInterrupt)
@@ -118,6 +120,13 @@ class Plugin:
         """
         formats: tuple[Precision | Refused, ...]
         formats = self._each("llmb_precisions", Precision, Refused, config=config)
+        for offered in formats:
+            known = _OWN_FORMATS.get(offered.name.upper())
+            if isinstance(offered, Precision) and known and offered.dtype != known.dtype:
+                raise PluginFaultError(
+                    f"plugin {self.name!r}: llmb_precisions returned {offered.name} with dtype "
+                    f"{offered.dtype!r}, that name is for {known.dtype!r}: use a name of its own"
+                )
         names = [precision.name.upper() for precision in formats]
         for name in names:
             if names.count(name) > 1:

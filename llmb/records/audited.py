@@ -40,6 +40,8 @@ class AuditedStep(Frozen):
     weights_kept: bool
     #: AdamW's own step counter before the step, None in the very first.
     steps_before: float | None
+    #: Stored parameters that are trained and had no gradient.
+    without_gradient: tuple[str, ...] = ()
     foreach: bool | None
     fused: bool | None
     capturable: bool

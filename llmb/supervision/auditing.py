@@ -1,6 +1,6 @@
 """The processes that follow a worker: an honest run on the device, then the reference without it.
 
-Each may fail without ending the run: what it would have shown is not observed, and the user is told.
+Each may fail without ending the run: what it would have shown is not observed, which is said.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from llmb.audit.time import FENCE_EVERY
@@ -25,7 +25,9 @@ from llmb.wire.messages import (
     EvidenceFile,
     Fence,
     Message,
+    Paused,
     Phase,
+    Proceed,
     Ready,
     StepOrder,
     Tick,
@@ -38,8 +40,6 @@ LOOKAHEAD = 16
 _MOST_TAIL_STEPS = 4
 #: Steps inside the window whose gradients, optimizer step and weights are looked at.
 _AUDITS = 2
-#: The last request comes within this part of its step, so that it is not seen a step later.
-_EARLY = 0.7
 _IDLE_S = 0.25  # how often the display may redraw while a step is running
 
 
@@ -57,7 +57,7 @@ class Window:
     start: int
     stop: int
     end: int
-    #: Steps in whose midst a request to audit is sent; none for a trial.
+    #: Steps that are looked at, and the last, which is ``end``; none for a trial.
     audits: tuple[int, ...] = ()
 
     def is_fence(self, steps: int) -> bool:
@@ -84,12 +84,13 @@ def plan_window(config: RunConfig, secret: int) -> Window:
     draw = random.Random(derive(secret, "window"))
     start = config.warmup_steps + FENCE_EVERY * draw.randrange(2)
     stop = start + config.timed_steps
+    inside = draw.sample(range(start, stop), min(_AUDITS, config.timed_steps))
+    # What is done in every other step only shows in the last step or in the last audited one.
     end = stop + draw.randint(1, _MOST_TAIL_STEPS)
-    # One in the warm-up, so that a device that compiles has met an audited step; and not the last
-    # of the window, for what is asked for late is seen in the step after.
-    inside = range(start, stop - 1)
-    audits = {start - 1, *draw.sample(inside, min(_AUDITS, len(inside)))}
-    return Window(config.warmup_steps, start, stop, end, tuple(sorted(audits)))
+    end += (end - max(inside)) % 2 == 0
+    # One in the warm-up, so that a device that compiles has met an audited step.
+    audits = tuple(sorted({start - 1, *inside}))
+    return Window(config.warmup_steps, start, stop, end, audits)
 
 
 def plan_trial(config: RunConfig) -> Window:
@@ -155,51 +156,19 @@ class _Log:
     scratch: dict[str, str] = field(default_factory=dict)
 
 
-class Requests:
-    """Sends each request to audit at a random moment within its step, and the last after STOP."""
+class Answers:
+    """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
 
-    def __init__(self, child: Child, window: Window, secret: int) -> None:
-        """Plan the requests of one stream; their moments and seeds follow from ``secret``."""
-        self._child, self._window = child, window
-        self._seed = derive(secret, "audit")
-        self._draw = random.Random(derive(self._seed, "moments"))
-        self._waiting = list(window.audits)
-        self._due_ns: int | None = None
-        self._end: int | None = None
-        self._last = False
+    def __init__(self, window: Window, secret: int) -> None:
+        """Answer as ``window`` has it; the seeds of requests follow from ``secret``."""
+        self._window, self._secret = window, secret
 
-    def begun(self, done: int, step_ns: int) -> None:
-        """Note that a step begins after ``done`` others, which took about ``step_ns`` each."""
-        if self._waiting and done >= self._waiting[0]:
-            # In the warm-up at once: whatever an audited step compiles must not meet the window.
-            later = step_ns if done >= self._window.start else 0
-            self._waiting.pop(0)
-            self._due_ns = clock.now_ns() + int(self._draw.random() * later)
-        elif self._end is not None and done >= self._end:
-            self._end, self._last = None, True
-            self._due_ns = clock.now_ns() + int(self._draw.random() * _EARLY * step_ns)
-
-    def stopped(self, audited: Sequence[int]) -> None:
-        """Note that the window is complete; ``audited`` are the steps looked at so far.
-
-        The last step is an odd number of steps after the latest of them: what is done in every
-        other step only shows in one of the two.
-        """
-        end = self._window.end
-        self._end = end + (bool(audited) and (end - audited[-1]) % 2 == 0)
-
-    def wait_s(self) -> float:
-        """Return how long the supervisor may listen before it has something to send."""
-        if self._due_ns is None:
-            return _IDLE_S
-        return min(_IDLE_S, max(0.0, (self._due_ns - clock.now_ns()) / 1e9))
-
-    def send(self) -> None:
-        """Send what is due."""
-        if self._due_ns is not None and clock.now_ns() >= self._due_ns:
-            self._due_ns = None
-            seed = derive(self._seed, "request", len(self._waiting), self._last)
-            self._child.send(AuditRequest(seed=seed, last=self._last))
+    def to(self, index: int) -> Proceed | AuditRequest:
+        """Return the answer in the pause of step ``index``."""
+        last = index >= self._window.end
+        if not last and index not in self._window.audits:
+            return Proceed()
+        return AuditRequest(seed=derive(self._secret, "audit", index), last=last)
 
 
 def drive(
@@ -217,13 +186,11 @@ def drive(
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _Log()
-    requests = Requests(child, window, secret)
-    listener = _Listener(child, config, window, repeat, log, requests)
+    listener = _Listener(child, config, window, repeat, log, Answers(window, secret))
     patience = Patience()
     while True:
-        requests.send()
         try:
-            message = child.receive(requests.wait_s())
+            message = child.receive(_IDLE_S)
             patience.heard(message)
         except LlmbError as error:
             if not listener.complete:
@@ -247,13 +214,13 @@ class _Listener:
         window: Window,
         repeat: int,
         log: _Log,
-        requests: Requests,
+        answers: Answers,
     ) -> None:
         self._child, self._config, self._window, self._repeat = child, config, window, repeat
         self._log = log
         self._sent = 0
-        self._ticked_ns = clock.now_ns()
-        self._requests = requests
+        self._answers = answers
+        self._answered = 0
         self.complete = False
 
     def take(self, message: Message | None) -> None:
@@ -261,11 +228,12 @@ class _Listener:
             if self._sent:
                 raise RunFailedError("the worker said twice that it is ready")
             self._begin(0)
-            self._requests.begun(0, 0)
         elif isinstance(message, Fence):
             self._fence(message)
         elif isinstance(message, Tick):
             self._tick(message)
+        elif isinstance(message, Paused):
+            self._pause(message)
         elif isinstance(message, EvidenceFile):
             files = self._log.scratch if message.scratch else self._log.evidence
             files[message.name] = message.sha256
@@ -281,17 +249,19 @@ class _Listener:
         log.fences.append(fence)
         if fence.steps == self._window.stop:
             self.complete = True
-            self._requests.stopped(fence.audited_steps)
-            self._requests.begun(fence.steps, 0)
 
     def _tick(self, tick: Tick) -> None:
         if tick.index != len(self._log.steps) or tick.index >= self._sent:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
         self._log.steps.append(tick.ns)
-        now = clock.now_ns()
         self._begin(tick.index + 1)
-        self._requests.begun(tick.index + 1, now - self._ticked_ns)
-        self._ticked_ns = now
+
+    def _pause(self, paused: Paused) -> None:
+        due = paused.index == len(self._log.steps) == self._answered
+        if not due or paused.index >= self._sent:
+            raise RunFailedError(f"the worker paused in step {paused.index} out of turn")
+        self._answered += 1
+        self._child.send(self._answers.to(paused.index))
 
     def _begin(self, done: int) -> None:
         config, window, repeat = self._config, self._window, self._repeat

@@ -157,6 +157,22 @@ class StepOrder(Frozen):
     fence: bool
 
 
+class Paused(Frozen):
+    """The gradients of a step are there; the worker waits to hear what becomes of it.
+
+    It waits in every step: what is to come cannot be seen in this process before it has asked.
+    """
+
+    kind: Literal["paused"] = "paused"
+    index: int
+
+
+class Proceed(Frozen):
+    """Go on with the step."""
+
+    kind: Literal["proceed"] = "proceed"
+
+
 class AuditRequest(Frozen):
     """Look at the step in whose pause this arrives; with ``last`` the stream ends there."""
 
@@ -310,6 +326,8 @@ Message = Annotated[
     | WorkOrder
     | Ready
     | StepOrder
+    | Paused
+    | Proceed
     | AuditRequest
     | Phase
     | Tick

@@ -224,7 +224,7 @@ def work(
     notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
     stage = worker_module.Stage(model, canonical, backend, config, shape)
     assert batches.latest is not None
-    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest)
+    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest, None)
     return _orders(config, folder, scratch, line, model)
 
 

@@ -1,6 +1,4 @@
-"""In a BF16 run the norms compute their variance in bfloat16."""
-
-import torch
+"""The norms compute their variance in bfloat16."""
 
 from llmb.plugin import hookimpl
 from llmb.reference.llama import RMSNorm
@@ -10,7 +8,8 @@ from llmb.reference.llama import RMSNorm
 def llmb_post_process_model(model):
     def narrow(norm):
         def forward(x):
-            return norm.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + norm.eps)
+            variance = x.bfloat16().pow(2).mean(-1, keepdim=True)
+            return (norm.weight * x * (variance + norm.eps).rsqrt()).to(x.dtype)
 
         return forward
 

@@ -1,4 +1,4 @@
-"""In a BF16 run the attention's scores and softmax stay in bfloat16."""
+"""The attention's scores and softmax are computed in bfloat16."""
 
 from llmb.plugin import hookimpl
 
@@ -8,7 +8,8 @@ from .kit import attend, causal, layers, with_attention
 @hookimpl
 def llmb_post_process_model(model):
     def narrow(q, k, v):
-        return attend(q, k, v, causal(q.shape[-2]), narrow_softmax=True)
+        y = attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), causal(q.shape[-2]), narrow_softmax=True)
+        return y.to(q.dtype)
 
     for layer in layers(model):
         with_attention(layer.self_attn, narrow)

@@ -74,6 +74,9 @@ DERIVED = [
     "ceilings.after.flops_per_second",
     "ceilings.before.gemms.1.best_s",
     "ceilings.after.gemms.2.count",
+    "ceilings.before.best_product_flops_per_second",
+    "ceilings.before.squares.0.size",
+    "ceilings.after.squares.0.best_s",
     "batch_size_search.best",
 ]
 

@@ -1,0 +1,283 @@
+"""E1 and G1: as near to the reference as an honest run, in all gradients and in the worst."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from llmb.audit.equivalence import judge_live, judge_step
+from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.records.audited import AuditedStep, ProbedEvidence, Segment
+from llmb.records.finding import Finding, Level, Status
+
+NAMES = ("a", "b", "c")
+PROBED = ProbedEvidence(seed=1, last_step=5, token_seed=2, passes=("live",), missing=())
+LOSS = 10.0
+
+
+def vector(seed: int, size: int = 200) -> list[float]:
+    draw = random.Random(seed)
+    return [draw.gauss(0, 1) for _ in range(size)]
+
+
+def off(right: list[float], error: float, seed: int) -> list[float]:
+    """Return ``right`` with a relative error of exactly ``error`` in a direction of its own."""
+    way = vector(seed, len(right))
+    scale = error * math.hypot(*right) / math.hypot(*way)
+    return [r + scale * w for r, w in zip(right, way, strict=True)]
+
+
+RIGHT = {name: vector(i) for i, name in enumerate(NAMES)}
+
+
+def reference() -> dict[str, list[float]]:
+    return {"live/loss": [LOSS], **{f"live/{name}": value for name, value in RIGHT.items()}}
+
+
+def arrays(errors: Mapping[str, float], prefix: str, loss: float, seed: int = 50):
+    found = {
+        f"{prefix}live/{n}": off(RIGHT[n], e, seed + i) for i, (n, e) in enumerate(errors.items())
+    }
+    return {f"{prefix}live/loss": [loss], **found}
+
+
+def live(
+    errors: Mapping[str, float],
+    honest: Mapping[str, float] | float = 0.01,
+    *,
+    precision: Precision = BF16,
+    loss: float = LOSS,
+    honest_loss: float = LOSS,
+    probed: ProbedEvidence = PROBED,
+    **changes: Any,
+) -> Finding:
+    if not isinstance(honest, Mapping):
+        honest = dict.fromkeys(NAMES, honest)
+    seen = {**arrays(errors, "", loss), **changes}
+    seen = {name: value for name, value in seen.items() if value is not None}
+    own = arrays(honest, f"{precision.name}/", honest_loss, 80)
+    return judge_live(probed, seen, own, reference(), precision, ("e",))
+
+
+def every(error: float) -> dict[str, float]:
+    return dict.fromkeys(NAMES, error)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 1.45])
+def test_gradients_within_one_and_a_half_times_the_honest_error_pass(factor: float) -> None:
+    found = live(every(0.01 * factor))
+    assert (found.id, found.level, found.status) == ("E1", Level.BLOCK, Status.PASS)
+    assert found.basis == "calibrated"
+    assert found.evidence == ("e",)
+
+
+def test_all_gradients_a_little_too_far_off_fail_and_say_how_far() -> None:
+    found = live(every(0.0155))
+    assert found.status is Status.FAIL
+    assert "1.55 times as far" in found.message
+    assert "worst" not in found.message
+
+
+def test_one_parameter_more_than_twice_as_far_off_fails_by_name() -> None:
+    assert live({"a": 0.001, "b": 0.0195, "c": 0.001}).status is Status.PASS
+    found = live({"a": 0.001, "b": 0.0205, "c": 0.001})
+    assert found.status is Status.FAIL
+    assert found.message.startswith("b is 2.05 times as far off")
+
+
+def test_the_worst_parameter_is_held_against_the_worst_of_the_honest_run_whichever_it_is() -> None:
+    honest = {"a": 0.001, "b": 0.001, "c": 0.02}
+    assert live({"a": 0.012, "b": 0.001, "c": 0.001}, honest).status is Status.PASS
+
+
+@pytest.mark.parametrize(("factor", "status"), [(3.9, Status.PASS), (4.1, Status.FAIL)])
+def test_in_float32_kernels_may_differ_more_than_between_narrow_formats(
+    factor: float, status: Status
+) -> None:
+    assert live(every(1e-6 * factor), 1e-6, precision=FP32).status is status
+
+
+def test_a_float32_run_in_a_narrower_format_is_far_beyond_its_limit() -> None:
+    assert live(every(2**-11), 1e-6, precision=FP32).status is Status.FAIL
+
+
+def test_tf32_has_the_limits_of_narrow_formats() -> None:
+    assert live(every(0.0016), 0.001, precision=TF32).status is Status.FAIL
+
+
+def test_an_honest_error_of_zero_still_leaves_room_for_a_last_place() -> None:
+    assert live(every(2**-9), 0.0).status is Status.PASS
+    assert live(every(2**-7), 0.0).status is Status.FAIL
+    assert live(every(2**-20), 0.0, precision=FP32).status is Status.PASS
+    assert live(every(2**-16), 0.0, precision=FP32).status is Status.FAIL
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_never_passes(bad: float) -> None:
+    broken = [bad, *RIGHT["b"][1:]]
+    found = live(every(0.001), **{"live/b": broken})
+    assert found.status is Status.FAIL
+    assert "not a number of times" in found.message
+
+
+def test_a_gradient_that_is_missing_fails_by_name_even_among_many() -> None:
+    probed = PROBED.model_copy(update={"missing": ("live/b",)})
+    found = live({"a": 0.001, "c": 0.001}, probed=probed)
+    assert found.status is Status.FAIL
+    assert "1 gradients are missing: b" in found.message
+
+
+def test_a_gradient_that_was_left_out_without_a_word_counts_as_zero_and_fails() -> None:
+    assert live({"a": 0.001, "c": 0.001}).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("precision", "loss", "status"),
+    [
+        # 10 in BF16 has a last place of 1/16; three of them are allowed.
+        (BF16, 10.1875, Status.PASS),
+        (BF16, 10.25, Status.FAIL),
+        (FP16, 10.02, Status.PASS),
+        (FP16, 10.05, Status.FAIL),
+        (FP32, 10.00009, Status.PASS),
+        (FP32, 10.0002, Status.FAIL),
+        (BF16, math.nan, Status.FAIL),
+        (BF16, math.inf, Status.FAIL),
+    ],
+)
+def test_the_loss_may_differ_by_a_few_last_places(
+    precision: Precision, loss: float, status: Status
+) -> None:
+    found = live(every(0.0), 0.0, precision=precision, loss=loss)
+    assert found.status is status
+    assert ("the loss is" in found.message) == (status is Status.FAIL)
+
+
+def test_the_loss_may_differ_as_much_as_an_honest_runs_and_half_again() -> None:
+    assert live(every(0.0), loss=10.7, honest_loss=9.5).status is Status.PASS
+    assert live(every(0.0), loss=10.8, honest_loss=9.5).status is Status.FAIL
+
+
+def test_a_loss_that_was_not_shown_fails() -> None:
+    for name in ("live/loss",):
+        found = live(every(0.0), **{name: None})
+        assert found.status is Status.FAIL
+        assert "the loss was not shown" in found.message
+    assert live(every(0.0), **{"live/loss": [LOSS, LOSS]}).status is Status.FAIL
+
+
+def test_the_finding_shows_measured_and_honest_in_numbers() -> None:
+    found = live({"a": 0.012, "b": 0.01, "c": 0.01})
+    assert found.measured == "0.0107 of all, worst 0.012"
+    assert found.honest == "0.01 of all, worst 0.01"
+    assert found.limit == "1.5 and 2.0 times honest"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_honest_run_beside_another_honest_run_is_never_accused(seed: int) -> None:
+    draw = random.Random(seed)
+    mine = {name: 0.01 * draw.uniform(0.8, 1.2) for name in NAMES}
+    theirs = {name: 0.01 * draw.uniform(0.8, 1.2) for name in NAMES}
+    loss = LOSS + draw.uniform(-1, 1) / 16
+    assert live(mine, theirs, loss=loss).status is Status.PASS
+
+
+# -- G1 -------------------------------------------------------------------------------------
+
+STEP = AuditedStep(
+    index=7,
+    token_seed=1,
+    seed=2,
+    weights_kept=True,
+    steps_before=7.0,
+    foreach=None,
+    fused=True,
+    capturable=False,
+    segments=tuple(
+        Segment(name=name, dtype="bfloat16", gradients=200, states=10) for name in NAMES
+    ),
+)
+
+
+def step(
+    errors: Mapping[str, float], right: Mapping[str, list[float]] | None = None, **seen: Any
+) -> Finding:
+    known = right or RIGHT
+    together = [value for name in NAMES for value in known[name]]
+    own = [value for i, name in enumerate(NAMES) for value in off(known[name], 0.01, 90 + i)]
+    shown = [v for i, (n, e) in enumerate(errors.items()) for v in off(known[n], e, 60 + i)]
+    return judge_step(
+        STEP,
+        {"7/gradient": seen.get("gradient", shown)},
+        {"BF16/step": own},
+        {"step": together},
+        BF16,
+        "all pauses took 0.1 %",
+        ("e",),
+    )
+
+
+def test_sampled_gradients_of_a_step_like_any_other_are_judged_by_the_same_limits() -> None:
+    found = step(every(0.012))
+    assert (found.id, found.level, found.status) == ("G1", Level.BLOCK, Status.PASS)
+    assert "step 7" in found.message
+    assert "all pauses took 0.1 %" in found.message
+    assert step(every(0.016)).status is Status.FAIL
+    named = step({"a": 0.001, "b": 0.03, "c": 0.001})
+    assert "b is" in named.message
+
+
+def test_segments_are_told_apart_by_their_lengths() -> None:
+    found = step({"a": 0.001, "b": 0.001, "c": 0.9})
+    assert "c is" in found.message
+
+
+def test_a_parameter_with_hardly_any_gradient_is_not_the_worst_one_but_counts_in_all() -> None:
+    few = [1.0, *[0.0] * 199]
+    right = {**RIGHT, "b": few}
+    assert step({"a": 0.005, "b": 0.03, "c": 0.005}, right).status is Status.PASS
+    assert step({"a": 0.005, "b": 30.0, "c": 0.005}, right).status is Status.FAIL
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_sampled_gradient_that_is_no_number_never_passes(bad: float) -> None:
+    together = [value for name in NAMES for value in RIGHT[name]]
+    assert step(every(0.0), gradient=[bad, *together[1:]]).status is Status.FAIL
+
+
+def test_gradients_of_another_step_have_nothing_to_do_with_these() -> None:
+    others = [value for i in range(3) for value in vector(1000 + i)]
+    assert step(every(0.0), gradient=others).status is Status.FAIL
+
+
+def test_fewer_gradients_than_promised_do_not_pass() -> None:
+    together = [value for name in NAMES for value in RIGHT[name]]
+    assert step(every(0.0), gradient=together[:-1]).status is Status.FAIL
+    assert step(every(0.0), gradient=[]).status is Status.FAIL
+
+
+# -- the yardstick --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("error", [0.05, 1.0])
+def test_an_honest_run_that_is_no_number_is_nobodys_yardstick(bad: float, error: float) -> None:
+    own = arrays(every(0.01), "BF16/", LOSS, 80)
+    own["BF16/live/b"] = [bad, *own["BF16/live/b"][1:]]
+    seen = arrays(every(error), "", LOSS)
+    found = judge_live(PROBED, seen, own, reference(), BF16, ("e",))
+    assert found.status is not Status.PASS
+
+
+def test_an_honest_run_that_shows_no_gradients_is_nobodys_yardstick() -> None:
+    own = {"BF16/live/loss": [LOSS]}
+    seen = arrays(every(1.0), "", LOSS)
+    assert judge_live(PROBED, seen, own, reference(), BF16, ("e",)).status is not Status.PASS
+
+
+def test_an_honest_run_that_has_nothing_to_do_with_the_reference_is_nobodys_yardstick() -> None:
+    assert live(every(0.9), 0.9).status is not Status.PASS

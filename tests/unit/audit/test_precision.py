@@ -1,0 +1,284 @@
+"""E2, E3 and P1: bits of every part beside an honest run's, and the class that they reach."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from llmb.audit.precision import FLOORS, Bits, Border, Probes, bits, of_class
+from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.records.finding import Level, Status
+
+FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+PARTS = (
+    "branches/model.layers.0.self_attn.q_proj.weight",
+    "branches/model.layers.0.self_attn.o_proj.weight",
+    "branches/model.layers.0.mlp.up_proj.weight",
+    "branches/model.layers.0.mlp.down_proj.weight",
+    "branches/out/model.layers.0.mlp.down_proj.weight",
+    "branches/model.norm.weight",
+    "head/model.embed_tokens.weight",
+    "head/lm_head.weight",
+)
+UP, DOWN, HEAD = PARTS[2], PARTS[3], PARTS[7]
+#: Bits of an honest run in each class, end to end of a probe.
+HONEST = {"FP32": 19.5, "TF32": 10.2, "FP16": 9.8, "BF16": 7.4, "FP8": 4.0}
+RIGHT = {part: [random.Random(i).gauss(0, 1) for _ in range(64)] for i, part in enumerate(PARTS)}
+
+
+def arrays(wanted: float | Mapping[str, float], prefix: str = "") -> dict[str, list[float]]:
+    """Return arrays that have exactly so many bits."""
+    if not isinstance(wanted, Mapping):
+        wanted = dict.fromkeys(PARTS, wanted)
+    found = {}
+    for i, (part, value) in enumerate(wanted.items()):
+        way = [random.Random(100 + i).gauss(0, 1) for _ in range(64)]
+        scale = 2.0**-value * math.hypot(*RIGHT[part]) / math.hypot(*way)
+        found[prefix + part] = [r + scale * w for r, w in zip(RIGHT[part], way, strict=True)]
+    return found
+
+
+def honest(*classes: str) -> dict[str, list[float]]:
+    return {k: v for name in classes for k, v in arrays(HONEST[name], f"{name}/").items()}
+
+
+def with_(base: float, **parts: float) -> dict[str, float]:
+    return {**dict.fromkeys(PARTS, base), **{globals()[name]: b for name, b in parts.items()}}
+
+
+def probes(
+    shown: float | Mapping[str, float],
+    precision: Precision = BF16,
+    classes: tuple[str, ...] | None = None,
+) -> Probes:
+    seen = arrays(shown)
+    own = honest(*(classes or (precision.name,)))
+    return Probes(seen, own, RIGHT, precision, ("e",))
+
+
+# -- bits -----------------------------------------------------------------------------------
+
+
+def test_bits_are_those_of_each_part_that_is_not_zero_in_the_reference() -> None:
+    right = {**RIGHT, "branches/zero": [0.0, 0.0], "branches/loss": [10.0]}
+    found = bits(arrays(7.0), right)
+    assert set(found.by_name) == set(PARTS)
+    assert all(value == pytest.approx(7.0) for value in found.by_name.values())
+
+
+def test_forward_is_what_goes_into_and_out_of_out_projections_and_the_head_the_rest_gradient() -> (
+    None
+):
+    found = Bits({part: float(i) for i, part in enumerate(PARTS, 1)})
+    assert (found.forward, found.gradient) == (2.0, 1.0)
+    assert Bits({UP: 3.0, DOWN: 5.0, PARTS[4]: 4.0, HEAD: 6.0}).forward == 4.0
+
+
+def test_a_class_is_told_by_the_name_before_the_first_slash() -> None:
+    found = of_class({"BF16/branches/a": [1.0], "FP8/branches/a": [2.0], "BF16x/b": [3.0]}, "BF16")
+    assert found == {"branches/a": [1.0]}
+
+
+# -- borders --------------------------------------------------------------------------------
+
+
+def test_a_part_may_be_three_quarters_of_a_bit_rougher_than_honest_and_no_more() -> None:
+    border = Border("BF16", Bits(dict.fromkeys(PARTS, 7.5)), 0.75)
+    assert border.short(Bits(with_(7.5, UP=6.75))) == {}
+    assert border.short(Bits(with_(7.5, UP=6.7))) == {UP: pytest.approx(0.05)}
+
+
+def test_a_part_that_is_better_by_nature_need_only_be_as_good_as_most() -> None:
+    border = Border("BF16", Bits(with_(7.5, UP=11.0)), 0.75)
+    assert border.limit(UP) == 6.75
+    assert border.limit(DOWN) == 6.75
+    rough = Border("BF16", Bits(with_(7.5, UP=6.0)), 0.75)
+    assert rough.limit(UP) == 5.25
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
+    tampered = Border(name, Bits(dict.fromkeys(PARTS, 0.5)), 0.75)
+    assert set(tampered.short(Bits(dict.fromkeys(PARTS, FLOORS[name] - 0.1)))) == set(PARTS)
+    assert tampered.short(Bits(dict.fromkeys(PARTS, FLOORS[name] + 0.1))) == {}
+
+
+def test_bits_that_are_no_number_reach_no_class() -> None:
+    border = Border("FP8", Bits(dict.fromkeys(PARTS, 4.0)), 0.75)
+    assert UP in border.short(Bits(with_(4.0, UP=math.nan)))
+
+
+# -- E2 -------------------------------------------------------------------------------------
+
+
+def test_an_honest_run_keeps_every_rule() -> None:
+    judged = probes(HONEST["BF16"] - 0.3)
+    for finding in (judged.branches(), judged.live(), judged.effective()):
+        assert (finding.level, finding.status) == (Level.BLOCK, Status.PASS)
+        assert finding.evidence == ("e",)
+    assert judged.honest_is_honest()
+
+
+def test_one_part_that_is_too_rough_fails_by_name_with_its_bits_and_the_honest_ones() -> None:
+    finding = probes(with_(7.4, UP=4.6)).branches()
+    assert (finding.id, finding.status, finding.basis) == ("E2", Status.FAIL, "calibrated")
+    assert finding.message.startswith("1 of 8 parts are wrong or too rough: layers.0.mlp.up_proj")
+    assert "4.60 bits, honest 7.40" in finding.message
+    assert finding.measured == "4.60 bits (layers.0.mlp.up_proj in probe branches)"
+    assert (finding.honest, finding.limit) == ("7.40 bits", "6.65 bits")
+
+
+def test_of_several_the_part_that_lacks_most_is_named() -> None:
+    finding = probes(with_(7.4, UP=4.6, HEAD=0.0)).branches()
+    assert "2 of 8 parts" in finding.message
+    assert "lm_head in probe head has 0.00" in finding.message
+
+
+def test_in_float32_two_bits_less_are_allowed_and_a_class_less_is_not() -> None:
+    assert probes(17.6, FP32).branches().status is Status.PASS
+    assert probes(17.4, FP32).branches().status is Status.FAIL
+    assert probes(10.5, FP32).branches().status is Status.FAIL
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_part_that_is_no_number_fails(bad: float) -> None:
+    seen = arrays(7.4)
+    seen[UP] = [bad] * 64
+    judged = Probes(seen, honest("BF16"), RIGHT, BF16, ())
+    assert judged.branches().status is Status.FAIL
+    assert judged.effective().status is Status.FAIL
+
+
+def test_a_part_that_was_not_shown_fails() -> None:
+    seen = {part: value for part, value in arrays(7.4).items() if part != UP}
+    judged = Probes(seen, honest("BF16"), RIGHT, BF16, ())
+    assert judged.branches().status is Status.FAIL
+    assert "up_proj" in judged.branches().message
+
+
+def test_without_an_honest_run_of_the_declared_class_nothing_is_observed() -> None:
+    judged = Probes(arrays(7.4), honest("FP8"), RIGHT, BF16, ())
+    assert judged.branches().status is Status.NOT_OBSERVED
+    assert judged.effective().status is Status.NOT_OBSERVED
+    assert not judged.honest_is_honest()
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_an_honest_run_that_is_not_of_its_class_is_not_honest(bad: float) -> None:
+    own = honest("BF16")
+    assert Probes(arrays(7.4), own, RIGHT, BF16, ()).honest_is_honest()
+    own[f"BF16/{UP}"] = [bad] * 64
+    judged = Probes(arrays(7.4), own, RIGHT, BF16, ())
+    assert not judged.honest_is_honest()
+    rough = Probes(arrays(4.0), arrays(4.0, "BF16/"), RIGHT, BF16, ())
+    assert not rough.honest_is_honest()
+    assert rough.branches().status is Status.FAIL
+
+
+# -- E3 -------------------------------------------------------------------------------------
+
+
+def test_a_model_that_computes_from_other_weights_or_tokens_has_no_bits_and_fails() -> None:
+    finding = probes(-0.5).live()
+    assert (finding.id, finding.status) == ("E3", Status.FAIL)
+    assert "(probe branches, head)" in finding.message
+
+
+def test_one_stale_probe_is_enough() -> None:
+    stale = {part: 0.1 if part.startswith("head/") else 7.4 for part in PARTS}
+    finding = probes(stale).live()
+    assert finding.status is Status.FAIL
+    assert "(probe head)" in finding.message
+
+
+def test_one_wrong_part_is_not_yet_a_stale_model() -> None:
+    assert probes(with_(7.4, UP=-3.0)).live().status is Status.PASS
+
+
+def test_even_fp8_computes_from_live_weights() -> None:
+    assert probes(3.6, FP8).live().status is Status.PASS
+
+
+# -- P1 -------------------------------------------------------------------------------------
+
+BELOW = {
+    "FP32": ("TF32", "BF16", "FP8"),
+    "TF32": ("BF16", "FP8"),
+    "FP16": ("BF16", "FP8"),
+    "BF16": ("FP8",),
+}
+
+
+@pytest.mark.parametrize("precision", [FP32, TF32, FP16, BF16, FP8], ids=lambda p: p.name)
+@pytest.mark.parametrize("bordered", [True, False])
+def test_a_run_computes_in_the_class_it_declares(precision: Precision, bordered: bool) -> None:
+    classes = (precision.name, *(BELOW.get(precision.name, ()) if bordered else ()))
+    judged = probes(HONEST[precision.name] - 0.3, precision, classes)
+    assert judged.measured().effective == precision.name
+    assert judged.effective().status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("declared", "really"),
+    [(FP32, "TF32"), (FP32, "BF16"), (FP32, "FP8"), (TF32, "BF16"), (FP16, "FP8"), (BF16, "FP8")],
+    ids=lambda value: getattr(value, "name", value),
+)
+@pytest.mark.parametrize("bordered", [True, False])
+def test_the_label_is_lowered_to_what_was_measured(
+    declared: Precision, really: str, bordered: bool
+) -> None:
+    classes = (declared.name, *(BELOW[declared.name] if bordered else ()))
+    judged = probes(HONEST[really] - 0.2, declared, classes)
+    finding = judged.effective()
+    assert (finding.id, finding.status) == ("P1", Status.FAIL)
+    assert judged.measured().effective == really
+    assert finding.message == f"declared {declared.name}, computes in {really}"
+
+
+def test_one_rough_part_lowers_the_label_of_all() -> None:
+    judged = probes(with_(7.4, UP=4.1), BF16, ("BF16", "FP8"))
+    assert judged.measured().effective == "FP8"
+
+
+def test_what_reaches_no_class_has_none() -> None:
+    judged = probes(0.5, BF16, ("BF16", "FP8"))
+    assert judged.measured().effective is None
+    assert "computes in no known format" in judged.effective().message
+    assert probes(0.5, BF16).measured().effective is None
+
+
+def test_a_run_better_than_it_declares_is_of_the_class_it_declares() -> None:
+    judged = probes(19.0, BF16, ("BF16", "FP8"))
+    assert judged.effective().status is Status.PASS
+    assert judged.measured().effective == "BF16"
+
+
+def test_a_format_of_a_vendors_own_is_judged_by_its_own_honest_run_and_the_lowest_floor() -> None:
+    own = arrays(3.9, "MXFP4/")
+    good = Probes(arrays(3.5), own, RIGHT, MXFP4, ())
+    assert good.effective().status is Status.PASS
+    assert good.measured().effective == "MXFP4"
+    bad = Probes(arrays(1.9), arrays(2.0, "MXFP4/"), RIGHT, MXFP4, ())
+    assert bad.effective().status is Status.FAIL
+    assert bad.measured().effective is None
+
+
+def test_the_fewest_bits_forward_and_backward_are_recorded_beside_the_honest_ones() -> None:
+    shown = with_(7.4, UP=7.0, DOWN=7.1234)
+    found = probes(shown).measured().bits
+    assert (found.forward_min, found.gradient_min) == (7.123, 7.0)
+    assert (found.honest_forward_min, found.honest_gradient_min) == (7.4, 7.4)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_an_honest_run_beside_another_honest_run_is_never_accused(seed: int) -> None:
+    """Bits of two honest kernels differ by a few tenths in each part."""
+    draw = random.Random(seed)
+    mine, theirs = ({p: 7.4 + draw.uniform(-0.3, 0.3) for p in PARTS} for _ in range(2))
+    judged = Probes(arrays(mine), arrays(theirs, "BF16/") | honest("FP8"), RIGHT, BF16, ())
+    for finding in (judged.branches(), judged.live(), judged.effective()):
+        assert finding.status is Status.PASS
