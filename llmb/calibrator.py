@@ -15,15 +15,18 @@ from torch import Tensor
 from llmb import workloads
 from llmb.errors import RunFailedError
 from llmb.measure.ceiling import measure_ceiling
+from llmb.measure.litmus import litmus
 from llmb.notebook import Announcer
+from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.observe.weights_file import file_digest
+from llmb.plugin import discovery
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
-from llmb.records import audited
+from llmb.records import audited, evidence
 from llmb.records.run_record import Ceiling
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder
@@ -54,6 +57,11 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     """Make the worker's passes and audited optimizer steps again, and leave what they show."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
+    installed = discovery.find(config.plugin)
+    if order.library_modules:  # before anything of the plugin is there
+        whose = installed.module, installed.distribution
+        announce.write(evidence.LIBRARY, library_baseline(order.library_modules, *whose))
+    watch = unreachable_watch()
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)
@@ -88,6 +96,11 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
             replayed |= replay(step, values, config.device)
     backend.synchronize()
     announce.write_bytes(audited.REPLAY, save(replayed))
+    # What the yardstick is made with must be torch's own as well.
+    seen = watch.evidence(plugin.module_name, plugin.distribution)
+    announce.write(audited.HONEST_NAMESPACE, seen)
+    if order.borders and (sums := litmus(config)) is not None:
+        announce.write(evidence.LITMUS, sums)
 
 
 def device_reference(

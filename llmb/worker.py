@@ -20,11 +20,10 @@ from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
 from llmb.notebook import Notebook, Pristine
-from llmb.observe import compilations, probes, settings
+from llmb.observe import compilations, namespace, probes, settings, surroundings, types
 from llmb.observe.canonical import Canonical
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
-from llmb.observe.types import Census
 from llmb.observe.weights import FenceSamples
 from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend
@@ -58,8 +57,8 @@ def work(channel: Channel) -> None:
 
     channel.send(Phase(name="loading the plugin"))
     baseline = OptimizerBaseline()
+    guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()
-    census = Census() if order.collect_evidence and config.audit is AuditMode.FULL else None
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     if not backend.is_available():
@@ -96,15 +95,18 @@ def work(channel: Channel) -> None:
 
     backend.step_end()
     backend.synchronize()
+    if guard is not None:
+        guard.close()
     if order.collect_evidence:
         channel.send(Phase(name="writing evidence"))
         notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
-        if order.scratch_folder and batches.latest is not None:
+        if guard is not None and batches.latest is not None:
             channel.send(Phase(name="being audited"))
+            guard.write(notebook, plugin)
             stage = Stage(model, canonical, backend, config, shape)
-            be_audited(notebook, stage, stream, pristine.sizes, batches.latest, census)
+            be_audited(notebook, stage, stream, pristine.sizes, batches.latest, guard)
     channel.send(Worked(steps=stream.done))
 
 
@@ -175,6 +177,27 @@ class Last:
     step: Step
     loss: Tensor
     seed: int
+
+
+class Guard:
+    """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
+
+    def __init__(self, *, census: bool) -> None:
+        """Look; with ``census`` listen for compiled programs, too."""
+        self._names = namespace.unreachable_watch()
+        self._surroundings = surroundings.Census()
+        self.types = types.Census() if census else None
+
+    def close(self) -> None:
+        """Look again, at the end of the stream: what is put back later does not count."""
+        self._names.close()
+
+    def write(self, notebook: Notebook, plugin: Plugin) -> None:
+        """Write down what has changed since."""
+        whose = plugin.module_name, plugin.distribution
+        notebook.write(evidence.NAMESPACE, self._names.evidence(*whose))
+        found = self._surroundings.evidence(*whose, plugin.native_libraries())
+        notebook.write(evidence.SURROUNDINGS, found)
 
 
 @dataclass(frozen=True)
@@ -253,7 +276,7 @@ def be_audited(
     stream: StepStream,
     sizes: Mapping[str, int],
     ids: Tensor,
-    census: Census | None,
+    guard: Guard,
 ) -> None:
     """Leave what calibrator and verifier need: weights, gradients, audited steps, and the probes.
 
@@ -272,8 +295,8 @@ def be_audited(
         witness.swap()
     witness.release()
     notebook.write(audited.STEPS, stream.evidence())
-    if census is not None:
-        notebook.write(evidence.TYPES, census.step(lambda: stage.untimed_pass(ids)))
+    if guard.types is not None:
+        notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(ids)))
     failure = None
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."

@@ -11,14 +11,37 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from llmb.audit import equivalence, optimizer, precision, replay, rules, sources, time, types
+from llmb.audit import (
+    equivalence,
+    loss,
+    namespace,
+    optimizer,
+    pace,
+    physics,
+    precision,
+    replay,
+    rules,
+    settings,
+    sources,
+    surroundings,
+    time,
+    types,
+)
 from llmb.audit import weights as rule_w1
 from llmb.audit.distance import gap
 from llmb.config import Frozen, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.finding import Audit, Finding
-from llmb.records.run_record import FileDigest, PrecisionBits, RepeatTiming
+from llmb.records.run_record import (
+    Ceilings,
+    DeclaredPatch,
+    FileDigest,
+    PrecisionBits,
+    RepeatTiming,
+    WorkloadFacts,
+)
+from llmb.records.system import SystemDescription
 
 E = TypeVar("E", bound=Frozen)
 #: Gives an evidence file by its path in the run directory; None where there is none.
@@ -44,6 +67,15 @@ class Facts:
     #: The reference's files on disk and as pinned: name -> sha256.
     reference: Mapping[str, str]
     pinned: Mapping[str, str]
+    workload: WorkloadFacts
+    world_size: int
+    ceilings: Ceilings | None
+    #: The datasheet's dense peak of one device in FLOP/s, None where the plugin states none.
+    peak_flops: float | None
+    system: SystemDescription
+    #: What the plugin says it replaces, and names of the variables it asked for.
+    patches: Sequence[DeclaredPatch]
+    variables: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -71,6 +103,19 @@ def judge(files: Files, facts: Facts) -> Judgement:
         ) from error
     found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
     found += time.judge_fences(facts.repeats)
+    found += pace.judge(facts.repeats, facts.system)
+    found.append(pace.judge_stationarity(facts.repeats, facts.system))
+    found.append(
+        physics.judge(
+            facts.repeats,
+            facts.workload,
+            facts.world_size,
+            facts.ceilings,
+            facts.peak_flops,
+            facts.system,
+        )
+    )
+    found.append(loss.judge(facts.repeats, facts.workload))
     measured = [m for bench in benches if (m := bench.measured()) is not None]
     lowest = _lowest(measured)
     complete = len(measured) == len(benches)
@@ -112,6 +157,7 @@ class _Bench:
         yield from self._steps()
         yield from self._optimizer()
         yield from self._program()
+        yield from self._process()
         loaded = self._read(evidence.PLUGIN, evidence.PluginEvidence)
         if loaded is not None:
             facts = self._facts
@@ -187,6 +233,29 @@ class _Bench:
         weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
         padding = weights.padding if weights is not None else ()
         yield equivalence.judge_step(kept, seen, honest, reference, fmt, cost, padding, paths)
+
+    def _process(self) -> Iterator[Finding]:
+        """Yield N1 of worker and calibrator, N2 and P3."""
+        baseline = self._read(evidence.LIBRARY, evidence.LibraryBaseline)
+        library = self._path(evidence.LIBRARY) if baseline is not None else None
+        names = [
+            (name, seen)
+            for name in (evidence.NAMESPACE, audited.HONEST_NAMESPACE)
+            if (seen := self._read(name, evidence.NamespaceEvidence)) is not None
+        ]
+        if len(names) > 1:  # of one process alone it is not said
+            for name, seen in names:
+                patches = self._facts.patches
+                yield namespace.judge(seen, baseline, patches, self._path(name), library)
+        around = self._read(evidence.SURROUNDINGS, evidence.SurroundingsEvidence)
+        if around is not None:
+            path = self._path(evidence.SURROUNDINGS)
+            yield surroundings.judge(around, self._facts.variables, path)
+        switches = self._read(evidence.SETTINGS, evidence.SettingsEvidence)
+        sums = self._read(evidence.LITMUS, evidence.LitmusEvidence)
+        if switches is not None:
+            where = self._path(evidence.LITMUS) if sums is not None else None
+            yield settings.judge(switches, sums, self._path(evidence.SETTINGS), where)
 
     def _optimizer(self) -> Iterator[Finding]:
         seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)

@@ -78,7 +78,7 @@ def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]
     for a, b, dtype in zip(one, other, types, strict=True):
         if a == b:
             continue
-        if abs(a - b) <= _EPS.get(dtype, 0.0) * max(abs(a), abs(b)):
+        if math.isfinite(a - b) and abs(a - b) <= _EPS.get(dtype, 0.0) * max(abs(a), abs(b)):
             close += 1
         else:  # a NaN is never equal
             wrong += 1

@@ -11,6 +11,7 @@ from llmb.config import Frozen
 GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
 STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # calibrator
+HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
 #: Passes too large for a host: the reference on the device itself, by the calibrator.
 DEVICE_REFERENCE = "device-reference.safetensors"

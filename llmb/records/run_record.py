@@ -17,6 +17,7 @@ from llmb.records.system import SystemDescription
 # Version history of the record, one line per change; old versions load for ever.
 # llmb.run/1  2026-11  first version.
 # llmb.run/1  2026-11  seed_commitment added: optional, absent from records before.
+# llmb.run/1  2026-11  plugin.environment added: empty in records before.
 # llmb.run/1  2026-11  timing.audited_steps, ceilings' squares and best_product_flops_per_second
 #                      added: empty and None in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
@@ -74,6 +75,8 @@ class PluginFacts(Frozen):
     closed_components: tuple[ClosedComponent, ...] = ()
     strict: bool
     declared_patches: tuple[DeclaredPatch, ...] = ()
+    #: Names of the environment variables it asked for.
+    environment: tuple[str, ...] = ()
 
 
 class Rank(Frozen):

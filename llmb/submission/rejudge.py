@@ -62,6 +62,13 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         shown=plugin_digests(bundle),
         reference=pinned,
         pinned=pinned,
+        workload=record.workload,
+        world_size=record.config.parallelism.world_size,
+        ceilings=record.ceilings,
+        peak_flops=record.result.mfu.peak_flops if record.result.mfu else None,
+        system=record.system,
+        patches=record.plugin.declared_patches,
+        variables=record.plugin.environment,
     )
     try:
         return judgement.judge(bundle.files.get, facts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +29,7 @@ from llmb.records.run_record import (
     PluginFacts,
     PrecisionFacts,
     Rank,
+    Result,
     RunRecord,
     SearchLog,
     Timing,
@@ -37,7 +37,7 @@ from llmb.records.run_record import (
     WorkloadFacts,
 )
 from llmb.records.seed_commitment import SeedCommitment
-from llmb.records.system import HostLoad
+from llmb.records.system import HostLoad, SystemDescription
 from llmb.reference import pins
 from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
@@ -86,11 +86,38 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         RunFailedError: evidence is missing or is not what the worker announced.
     """
     _check_evidence(raw, directory)
+    workload = _facts(raw)
     timings = [repeat.streamed.timing for repeat in raw.repeats]
-    timing = summary.timing_of(timings, _facts(raw).tokens_per_step)
-    plugin, shown = _plugin_facts(raw, directory)
-    judged = _judge(raw, directory, shown)
-    record = _record(raw, directory, timing, plugin, judged)
+    timing = summary.timing_of(timings, workload.tokens_per_step)
+    plugin = _plugin_facts(raw, directory)
+    offer, terms = raw.negotiated.offer, raw.negotiated.terms
+    system = host.describe(
+        devices=offer.devices,
+        torch_version=offer.torch_version,
+        drivers=terms.facts,
+        plugin_environment=terms.environment,
+        before=raw.load_before,
+        after=raw.load_after,
+    )
+    world_size = raw.config.parallelism.world_size
+    meter = raw.repeats[timing.headline_repeat].streamed.meter
+    result = summary.result_of(timing, workload, world_size, raw.ceilings, terms.peak, meter)
+    facts = Facts(
+        precision=raw.config.precision,
+        repeats=timings,
+        shown=plugin.files,
+        reference=pins.actual_digests(),
+        pinned=pins.pinned_digests(),
+        workload=workload,
+        world_size=world_size,
+        ceilings=raw.ceilings,
+        peak_flops=result.mfu.peak_flops if result.mfu else None,
+        system=system,
+        patches=plugin.declared_patches,
+        variables=plugin.environment,
+    )
+    judged = _judge(raw, directory, facts)
+    record = _record(raw, directory, timing, result, system, plugin, workload, judged)
     directory.write(run_directory.AUDIT, pretty_bytes(record.audit))
     directory.write(run_directory.SYSTEM, pretty_bytes(record.system))
     return record
@@ -112,13 +139,16 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
 
 
 def _record(
-    raw: Raw, directory: RunDirectory, timing: Timing, plugin: PluginFacts, judged: Judgement
+    raw: Raw,
+    directory: RunDirectory,
+    timing: Timing,
+    result: Result,
+    system: SystemDescription,
+    plugin: PluginFacts,
+    workload: WorkloadFacts,
+    judged: Judgement,
 ) -> RunRecord:
-    config, offer, terms = raw.config, raw.negotiated.offer, raw.negotiated.terms
-    workload = _facts(raw)
-    world_size = config.parallelism.world_size
-    meter = raw.repeats[timing.headline_repeat].streamed.meter
-    result = summary.result_of(timing, workload, world_size, raw.ceilings, terms.peak, meter)
+    config = raw.config
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
     warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
     return RunRecord(
@@ -134,14 +164,7 @@ def _record(
         workload=workload,
         plugin=plugin,
         topology=_topology(config, timing),
-        system=host.describe(
-            devices=offer.devices,
-            torch_version=offer.torch_version,
-            drivers=terms.facts,
-            plugin_environment=terms.environment,
-            before=raw.load_before,
-            after=raw.load_after,
-        ),
+        system=system,
         precision=PrecisionFacts(
             declared=config.precision.name,
             effective=judged.effective,
@@ -211,7 +234,7 @@ def _read(path: Path) -> bytes:
         raise RunFailedError(f"evidence {path.name} is missing: {error.strerror}") from error
 
 
-def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple[FileDigest, ...]]:
+def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
     """Copy the plugin's sources into the run directory and describe them."""
     config, offer = raw.config, raw.negotiated.offer
     if evidence.PLUGIN in raw.repeats[0].files:
@@ -228,7 +251,7 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple
         directory.write(f"{run_directory.PLUGIN_FOLDER}/{file.path}", data)
         digest = hashlib.sha256(data).hexdigest()
         shown.append(FileDigest(path=file.path, sha256=digest, bytes=len(data)))
-    facts = PluginFacts(
+    return PluginFacts(
         name=offer.plugin,
         distribution=offer.distribution,
         version=offer.version,
@@ -237,21 +260,14 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> tuple[PluginFacts, tuple
         closed_components=found.closed_components,
         strict=not found.closed_components and not waivers(config),
         declared_patches=found.declared_patches,
+        environment=tuple(sorted(raw.negotiated.terms.environment)),
     )
-    return facts, tuple(shown)
 
 
-def _judge(raw: Raw, directory: RunDirectory, shown: Sequence[FileDigest]) -> Judgement:
+def _judge(raw: Raw, directory: RunDirectory, facts: Facts) -> Judgement:
     announced = {
         evidence.path(n, name) for n, repeat in enumerate(raw.repeats) for name in repeat.files
     }
-    facts = Facts(
-        precision=raw.config.precision,
-        repeats=[repeat.streamed.timing for repeat in raw.repeats],
-        shown=shown,
-        reference=pins.actual_digests(),
-        pinned=pins.pinned_digests(),
-    )
 
     def file(path: str) -> bytes | None:
         return _read(directory.path / path) if path in announced else None

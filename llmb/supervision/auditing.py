@@ -73,6 +73,7 @@ class Examiner:
             probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
             steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
             weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
+            names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
         except RunFailedError as error:
             return Examined({}, (str(error),))
         kept = next((step for step in steps.steps if step.weights_kept), None)
@@ -100,7 +101,14 @@ class Examiner:
                 "an honest run on the device",
                 "llmb.calibrator",
                 self._negotiated.terms.environment,
-                HonestOrder.model_validate({**common, "borders": full, "reference_passes": heavy}),
+                HonestOrder.model_validate(
+                    {
+                        **common,
+                        "borders": full,
+                        "reference_passes": heavy,
+                        "library_modules": [m for one in names.libraries for m in one.modules],
+                    }
+                ),
             ),
             (
                 "the reference",

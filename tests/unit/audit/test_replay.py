@@ -1,0 +1,254 @@
+"""O2: what the optimizer left is what torch's AdamW makes of it, bit for bit and by formula."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from llmb.audit.replay import judge
+from llmb.observe.replay import replay
+from llmb.observe.witness import KINDS, Witness
+from llmb.records.audited import AuditedStep, StepsEvidence
+from llmb.records.finding import Finding, Level, Status
+from llmb.reference.optimizer import build_adamw
+from llmb.reference.train_loop import Step
+
+Arrays = dict[str, list[float]]
+DTYPES = ["float32", "bfloat16", "float16"]
+Change = Callable[[torch.optim.AdamW], object]
+
+
+def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[Any, Arrays, Arrays]:
+    """Return two audited steps of a real AdamW, what was seen of them and the replay of it."""
+    generator = torch.Generator().manual_seed(1)
+    model = nn.Module()
+    for name, shape in (("w", (40, 30)), ("gain", (70,))):
+        value = torch.randn(shape, generator=generator) * 0.02
+        model.register_parameter(name, nn.Parameter(value.to(getattr(torch, dtype))))
+    optimizer = build_adamw(model.parameters(), fused=True)
+    if change is not None:
+        change(optimizer)
+    witness = Witness(model, optimizer)
+    for index in range(steps):
+        for p in model.parameters():
+            p.grad = (torch.randn(p.shape, generator=generator) * 1e-3).to(p.dtype)
+        if index in (2, steps - 1):
+            witness.before(Step(index, 7, fence=False), 5)
+        optimizer.step()
+        witness.after()
+    witness.read()
+    seen = witness.tensors()
+    again = {}
+    for step in witness.steps():
+        if all(f"{step.index}/before/{kind}" in seen for kind in KINDS):
+            again |= replay(step, seen, "cpu")
+    found = StepsEvidence(steps=witness.steps(), pause_ns=1, longest_pause_ns=1)
+    return found, as_lists(seen), as_lists(again)
+
+
+def as_lists(tensors: dict[str, torch.Tensor]) -> Arrays:
+    return {name: tensor.tolist() for name, tensor in tensors.items()}
+
+
+def judged(steps: StepsEvidence, seen: Arrays, again: Arrays) -> Finding:
+    return judge(steps, seen, again, "e")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_honest_step_passes(dtype: str) -> None:
+    finding = judged(*watched(dtype))
+    assert (finding.id, finding.level, finding.status) == ("O2", Level.BLOCK, Status.PASS)
+    assert finding.measured is not None
+    assert finding.measured.startswith("0 of 1962 elements differ")
+    assert "2 steps" in finding.measured
+    assert finding.evidence == ("e",)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"betas": (0.8, 0.999)}, {"betas": (0.9, 0.99)}, {"lr": 1e-3}, {"eps": 1e-3}],
+    ids=str,
+)
+def test_other_constants_fail(dtype: str, changes: dict[str, object]) -> None:
+    def change(optimizer: torch.optim.AdamW) -> None:
+        optimizer.param_groups[0].update(changes)
+
+    finding = judged(*watched(dtype, change))
+    assert finding.status is Status.FAIL
+    assert "replayed elements differ" in finding.message
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_by_the_formula_other_constants_fail_even_where_the_replay_was_made_to_agree(
+    dtype: str,
+) -> None:
+    def change(optimizer: torch.optim.AdamW) -> None:
+        optimizer.param_groups[0].update(betas=(0.8, 0.99))
+
+    steps, seen, _ = watched(dtype, change)
+    agreeing = {
+        name.replace("after", "replayed"): value for name, value in seen.items() if "after" in name
+    }
+    finding = judged(steps, seen, agreeing)
+    assert finding.status is Status.FAIL
+    assert "are not what AdamW makes of them" in finding.message
+    assert "exp_avg_sq" in finding.message
+
+
+def rounded_moments(optimizer: torch.optim.AdamW) -> None:
+    def hook(*_: object) -> None:
+        for state in optimizer.state.values():
+            for kind in KINDS[1:]:
+                state[kind].copy_(state[kind].bfloat16())
+
+    optimizer.register_step_post_hook(hook)
+
+
+def test_moments_of_sixteen_bits_in_a_float32_run_fail() -> None:
+    assert judged(*watched("float32", rounded_moments)).status is Status.FAIL
+
+
+def doubled(optimizer: torch.optim.AdamW) -> None:
+    step = optimizer.step
+    optimizer.step = lambda: (step(), step())
+
+
+def left_out(optimizer: torch.optim.AdamW) -> None:
+    step, calls = optimizer.step, []
+
+    def every_other() -> None:
+        calls.append(1)
+        if len(calls) % 2:
+            step()
+
+    optimizer.step = every_other
+
+
+@pytest.mark.parametrize("change", [doubled, left_out])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_made_twice_or_left_out_fails(dtype: str, change: Change) -> None:
+    assert judged(*watched(dtype, change)).status is Status.FAIL
+
+
+# -- arrays that were meddled with ----------------------------------------------------------
+
+
+def only(steps: StepsEvidence, index: int = 5) -> AuditedStep:
+    return next(step for step in steps.steps if step.index == index)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_element_that_is_no_number_never_passes(kind: str, bad: float) -> None:
+    steps, seen, again = watched("bfloat16")
+    for changed in ({**seen}, {**again}):
+        name = f"5/after/{kind}" if changed.keys() == seen.keys() else f"5/replayed/{kind}"
+        changed[name] = [bad, *changed[name][1:]]
+        pair = (changed, again) if name in seen else (seen, changed)
+        assert judged(steps, *pair).status is Status.FAIL
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_nan_in_replay_and_run_alike_is_no_agreement(kind: str) -> None:
+    steps, seen, again = watched("bfloat16")
+    for arrays, name in ((seen, f"5/after/{kind}"), (again, f"5/replayed/{kind}")):
+        arrays[name] = [math.nan, *arrays[name][1:]]
+    assert judged(steps, seen, again).status is Status.FAIL
+
+
+def test_one_element_that_differs_by_more_than_a_last_place_fails() -> None:
+    steps, seen, again = watched("bfloat16")
+    value = seen["5/after/value"][3]
+    seen["5/after/value"] = [*seen["5/after/value"][:3], value * 1.05, *seen["5/after/value"][4:]]
+    assert judged(steps, seen, again).status is Status.FAIL
+
+
+def bumped(values: list[float], every: int) -> list[float]:
+    """Move one in ``every`` elements by one last place of bfloat16."""
+    found = torch.tensor(values).bfloat16()
+    bits = found.view(torch.int16).clone()
+    bits[::every] += 1
+    return bits.view(torch.bfloat16).float().tolist()
+
+
+@pytest.mark.parametrize(("every", "status"), [(100, Status.PASS), (10, Status.FAIL)])
+def test_a_few_elements_may_differ_by_one_last_place_and_many_may_not(
+    every: int, status: Status
+) -> None:
+    steps, seen, again = watched("bfloat16")
+    again |= {
+        f"{index}/replayed/{kind}": bumped(again[f"{index}/replayed/{kind}"], every)
+        for index in (2, 5)
+        for kind in KINDS
+    }
+    finding = judged(steps, seen, again)
+    assert finding.status is status
+    assert "0 by more than a last place" in str(finding.measured)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replay_of_another_length_fails(kind: str) -> None:
+    steps, seen, again = watched("float32")
+    again[f"5/replayed/{kind}"] = again[f"5/replayed/{kind}"][:-1]
+    assert judged(steps, seen, again).status is Status.FAIL
+
+
+def test_an_optimizer_that_keeps_other_state_fails_and_is_no_crash() -> None:
+    steps, seen, again = watched("float32")
+    del seen["5/before/exp_avg"]
+    finding = judged(steps, seen, again)
+    assert finding.status is Status.FAIL
+    assert "does not keep the moments of AdamW" in finding.message
+
+
+def test_without_a_replay_an_honest_step_is_not_observed_and_a_wrong_one_still_fails() -> None:
+    steps, seen, _ = watched("float32")
+    assert judged(steps, seen, {}).status is Status.NOT_OBSERVED
+    seen["5/after/exp_avg"] = [2 * value for value in seen["5/after/exp_avg"]]
+    assert judged(steps, seen, {}).status is Status.FAIL
+
+
+def test_where_one_of_two_steps_could_not_be_replayed_the_other_is_judged() -> None:
+    steps, seen, again = watched("float32")
+    part = {name: value for name, value in again.items() if name.startswith("2/")}
+    assert judged(steps, seen, part).status is Status.PASS
+    part["2/replayed/value"] = [2 * value for value in part["2/replayed/value"]]
+    assert judged(steps, seen, part).status is Status.FAIL
+
+
+def test_the_very_first_step_alone_is_not_observed() -> None:
+    steps, seen, again = watched("float32", steps=1)
+    finding = judged(steps, seen, again)
+    assert (finding.status, finding.observer) == (Status.NOT_OBSERVED, "none")
+    nothing = StepsEvidence(steps=(), pause_ns=0, longest_pause_ns=0)
+    assert judged(nothing, {}, {}).status is Status.NOT_OBSERVED
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
+    dtype: str, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model = nn.Linear(30, 40, bias=False).to(getattr(torch, dtype))
+    optimizer = build_adamw(model.parameters(), fused=True)
+    witness = Witness(model, optimizer)
+    for index in range(4):
+        size = 10.0 ** (-8 + 3 * torch.rand((), generator=generator).item() * index)
+        model.weight.grad = (torch.randn(40, 30, generator=generator) * size).to(model.weight.dtype)
+        if index == 3:
+            witness.before(Step(index, 7, fence=False), seed)
+        optimizer.step()
+    witness.after()
+    witness.read()
+    seen = witness.tensors()
+    (step,) = witness.steps()
+    steps = StepsEvidence(steps=(step,), pause_ns=1, longest_pause_ns=1)
+    finding = judged(steps, as_lists(seen), as_lists(replay(step, seen, "cpu")))
+    assert finding.status is Status.PASS, finding.message

@@ -1,0 +1,195 @@
+"""W1: every way in which a model's weights are not the pristine ones is a fault of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llmb.audit.weights import judge
+from llmb.config import BF16, FP16, FP32, Precision
+from llmb.records.audited import PristineDigest, PristineEvidence
+from llmb.records.evidence import ParameterDigest, WeightsEvidence
+from llmb.records.finding import Finding, Level, Status
+
+NAMES = ("embed", "norm", "head")
+SHAPES = {"embed": (50, 8), "norm": (8,), "head": (50, 8)}
+ELEMENTS = 50 * 8 * 2 + 8
+
+
+def processed(name: str, **changes: Any) -> ParameterDigest:
+    values = {
+        "name": name,
+        "shape": SHAPES[name],
+        "dtype": "bfloat16",
+        "requires_grad": True,
+        "sha256": name.ljust(64, "0"),
+    }
+    return ParameterDigest(**{**values, **changes})
+
+
+def evidence(
+    parameters: Sequence[ParameterDigest] | None = None, **changes: Any
+) -> WeightsEvidence:
+    values: dict[str, Any] = {
+        "pristine": (),
+        "processed": tuple(map(processed, NAMES)) if parameters is None else tuple(parameters),
+        "stored_elements": ELEMENTS,
+        "canonical_elements": ELEMENTS,
+    }
+    return WeightsEvidence(**{**values, **changes})
+
+
+def right(**moves: float | None) -> PristineEvidence:
+    return PristineEvidence(
+        parameters=tuple(
+            PristineDigest(
+                name=name,
+                shape=SHAPES[name],
+                dtype="bfloat16",
+                sha256=name.ljust(64, "0"),
+                largest_move=moves.get(name),
+            )
+            for name in NAMES
+        )
+    )
+
+
+def judged(
+    weights: WeightsEvidence,
+    precision: Precision = BF16,
+    pristine: PristineEvidence | None = None,
+    steps: int = 60,
+) -> Finding:
+    return judge(weights, pristine or right(), precision, steps, "evidence/weights.json")
+
+
+def fault(weights: WeightsEvidence, **how: Any) -> str:
+    finding = judged(weights, **how)
+    assert finding.status is Status.FAIL
+    return finding.message
+
+
+def instead(name: str, **changes: Any) -> WeightsEvidence:
+    return evidence([processed(n, **(changes if n == name else {})) for n in NAMES])
+
+
+def test_the_pristine_weights_pass() -> None:
+    finding = judged(evidence())
+    assert (finding.id, finding.level, finding.status) == ("W1", Level.BLOCK, Status.PASS)
+    assert finding.measured == "3 parameters, 808 elements"
+    assert finding.evidence == ("evidence/weights.json",)
+
+
+def test_one_changed_value_fails_by_name() -> None:
+    assert fault(instead("norm", sha256="f" * 64)) == "1 parameters have other values: norm"
+
+
+def test_a_parameter_that_is_gone_fails_by_name() -> None:
+    assert "1 parameters are gone: head" in fault(evidence(map(processed, ("embed", "norm"))))
+
+
+def test_no_parameter_at_all_fails() -> None:
+    assert "3 parameters are gone" in fault(evidence([]))
+
+
+def test_what_was_not_found_fails_by_name() -> None:
+    assert "1 parameters cannot be found after post-processing: head" in fault(
+        evidence(missing=("head",))
+    )
+
+
+def test_a_parameter_of_the_vendors_own_fails_unless_it_is_declared_as_padding() -> None:
+    assert "are not the model's own" in fault(evidence(foreign=("scale",)))
+
+
+def test_a_frozen_parameter_fails() -> None:
+    assert "norm is not trained" in fault(instead("norm", requires_grad=False))
+    assert "1 parameters are not trained: fused" in fault(evidence(frozen=("fused",)))
+
+
+def test_another_shape_fails_even_with_the_same_bytes() -> None:
+    assert fault(instead("embed", shape=(8, 50))) == "embed has shape [8, 50], not [50, 8]"
+
+
+def test_a_name_that_the_model_does_not_have_fails() -> None:
+    extra = [*map(processed, NAMES), processed("head").model_copy(update={"name": "x"})]
+    assert "x is no parameter of the model" in fault(evidence(extra))
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "allowed"),
+    [
+        (BF16, "bfloat16", True),
+        (BF16, "float32", True),
+        (BF16, "float16", True),
+        (BF16, "float8_e4m3fn", False),
+        (BF16, "int8", False),
+        (FP32, "float32", True),
+        (FP32, "float64", True),
+        (FP32, "bfloat16", False),
+        (BF16.model_copy(update={"master_weights": True}), "bfloat16", False),
+        (BF16.model_copy(update={"master_weights": True}), "float32", True),
+    ],
+)
+def test_weights_may_be_stored_wider_than_declared_and_not_narrower(
+    precision: Precision, dtype: str, allowed: bool
+) -> None:
+    others = [processed(name, dtype="float64") for name in ("embed", "norm")]
+    finding = judged(evidence([*others, processed("head", dtype=dtype)]), precision)
+    assert (finding.status is Status.PASS) is allowed
+    if not allowed:
+        assert f"head is stored as {dtype}, narrower than" in finding.message
+
+
+def test_more_elements_than_the_model_has_are_padding_that_must_be_declared() -> None:
+    assert "816 elements are stored for 808 canonical ones" in fault(evidence(stored_elements=816))
+    assert judged(evidence(stored_elements=816, padding=("fused",))).status is Status.PASS
+
+
+def test_fewer_stored_elements_than_canonical_ones_are_shared_and_fail() -> None:
+    assert "408 elements are stored for 808" in fault(evidence(stored_elements=408))
+
+
+def test_at_most_three_faults_are_told() -> None:
+    weights = evidence(
+        [processed(n, requires_grad=False, dtype="int8", sha256="f" * 64) for n in NAMES]
+    )
+    assert fault(weights).count("; ") == 2
+
+
+# -- moves ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("move", "allowed"), [(0.0, True), (3.16e-5 * 60, True), (0.05, False)])
+def test_weights_move_no_further_than_so_many_steps_of_adamw_can_take_them(
+    move: float, allowed: bool
+) -> None:
+    finding = judged(evidence(), BF16, right(head=move), 60)
+    assert (finding.status is Status.PASS) is allowed
+    if not allowed:
+        assert "1 parameters moved further than 60 steps of AdamW can take them: head by 0.05" in (
+            finding.message
+        )
+
+
+def test_fewer_steps_take_weights_less_far() -> None:
+    move = right(head=0.02)
+    assert judged(evidence(), BF16, move, 2000).status is Status.PASS
+    assert judged(evidence(), BF16, move, 20).status is Status.FAIL
+
+
+def test_a_gain_may_move_by_a_last_place_of_its_type_in_one_step() -> None:
+    assert judged(evidence(), BF16, right(norm=2**-7), 1).status is Status.PASS
+    float32 = evidence([processed(n, dtype="float32") for n in NAMES])
+    assert judged(float32, FP32, right(norm=2**-7), 1).status is Status.FAIL
+
+
+def test_in_fp16_squares_of_gradients_underflow_and_there_is_no_bound() -> None:
+    half = evidence([processed(n, dtype="float16") for n in NAMES])
+    assert judged(half, FP16, right(head=0.1), 12).status is Status.PASS
+
+
+def test_moves_that_nobody_measured_are_no_fault() -> None:
+    assert judged(evidence(), BF16, right(), 0).status is Status.PASS

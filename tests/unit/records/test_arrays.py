@@ -1,0 +1,124 @@
+"""Numbers out of safetensors files without torch: exact, and never more than was written."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmb.records import arrays
+
+
+def file_of(**tensors: tuple[str, list[int], bytes]) -> bytes:
+    """Return a file written by hand: eight bytes of length, a JSON header, the data."""
+    header, data = {}, b""
+    for name, (dtype, shape, values) in tensors.items():
+        offsets = [len(data), len(data) + len(values)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += values
+    return header_of(header) + data
+
+
+def header_of(entries: dict[str, object]) -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+def floats(*values: float) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def test_float32_arrays_are_read_flat_by_name() -> None:
+    data = file_of(
+        a=("F32", [2, 3], floats(1, 2, 3, 4, 5, 6)), **{"5/b": ("F32", [1], floats(-0.1))}
+    )
+    found = arrays.read(data)
+    assert set(found) == {"a", "5/b"}
+    assert list(found["a"]) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert list(found["5/b"]) == [struct.unpack("<f", floats(-0.1))[0]]
+    assert len(found["a"]) == 6
+    assert list(found["a"][1:3]) == [2.0, 3.0]
+
+
+def test_every_number_of_sixteen_bits_comes_through_exactly() -> None:
+    values = [struct.unpack("<f", struct.pack("<I", bits << 16))[0] for bits in range(0, 65536, 7)]
+    data = file_of(a=("F32", [len(values)], floats(*values)))
+    for read, written in zip(arrays.read(data)["a"], values, strict=True):
+        assert read == written or (math.isnan(read) and math.isnan(written))
+
+
+def test_what_is_no_number_stays_none() -> None:
+    found = arrays.read(file_of(a=("F32", [3], floats(math.nan, math.inf, -math.inf))))["a"]
+    assert math.isnan(found[0])
+    assert list(found[1:]) == [math.inf, -math.inf]
+
+
+def test_arrays_of_other_types_are_left_out() -> None:
+    data = file_of(
+        wide=("F64", [1], b"\0" * 8),
+        narrow=("BF16", [2], b"\0" * 4),
+        whole=("I64", [1], b"\0" * 8),
+        a=("F32", [1], floats(1)),
+    )
+    assert set(arrays.read(data)) == {"a"}
+
+
+def test_an_array_without_elements_and_a_file_without_arrays_are_fine() -> None:
+    assert len(arrays.read(file_of(a=("F32", [0, 4], b"")))["a"]) == 0
+    assert arrays.read(file_of()) == {}
+
+
+GOOD = file_of(a=("F32", [2], floats(1, 2)), b=("F32", [1], floats(3)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 8,
+        b"hello",
+        GOOD[:-1],
+        GOOD + b"\0",
+        GOOD[: len(GOOD) // 2],
+        GOOD.replace(b'"F32"', b'"F99"', 1),
+        GOOD.replace(b"[2]", b"[9]", 1),
+        b"\xff" * 8 + GOOD[8:],
+        struct.pack("<Q", 2**62) + b"{}",
+        struct.pack("<Q", 3) + b"[1]",
+    ],
+)
+def test_garbage_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        arrays.read(data)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, 2**40], [4, 0], [-4, 0], [0, 3]], ids=["beyond", "backwards", "negative", "odd"]
+)
+def test_a_header_that_lies_about_its_data_is_a_value_error(offsets: list[int]) -> None:
+    entry = {"dtype": "F32", "shape": [1], "data_offsets": offsets}
+    with pytest.raises(ValueError, match="not a safetensors file"):
+        arrays.read(header_of({"a": entry}) + floats(1))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused_and_never_a_crash(data: bytes) -> None:
+    try:
+        found = arrays.read(data)
+    except ValueError:
+        return
+    assert all(isinstance(name, str) for name in found)
+
+
+@given(st.integers(0, len(GOOD) - 1), st.integers(0, 255))
+def test_one_changed_byte_is_read_or_refused_and_never_a_crash(where: int, byte: int) -> None:
+    data = GOOD[:where] + bytes([byte]) + GOOD[where + 1 :]
+    try:
+        found = arrays.read(data)
+    except ValueError:
+        return
+    assert sum(map(len, found.values())) <= 3
