@@ -36,6 +36,8 @@ class Pristine:
 class Announcer:
     """Writes files into an evidence folder and announces each with its digest."""
 
+    __slots__ = ("_channel", "_folder")
+
     def __init__(self, channel: Channel, folder: str) -> None:
         """Write into ``folder``."""
         self._channel, self._folder = channel, Path(folder)
@@ -52,6 +54,8 @@ class Announcer:
 
 class Notebook(Announcer):
     """What a worker writes; one that leaves no evidence writes nothing."""
+
+    __slots__ = ("_scratch", "_wanted")
 
     def __init__(self, channel: Channel, order: WorkOrder) -> None:
         """Write into the folders of ``order``."""

@@ -113,6 +113,18 @@ def work(channel: Channel) -> None:
 class StepStream:
     """The steps of the run in the order they were sent, until one is asked for as the last."""
 
+    # See ``Witness``: nothing can be replaced on the object alone.
+    __slots__ = (
+        "_channel",
+        "_orders",
+        "done",
+        "last",
+        "longest_pause_ns",
+        "pause_ns",
+        "starved",
+        "witness",
+    )
+
     def __init__(self, channel: Channel, witness: Witness) -> None:
         """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
         self._channel = channel
@@ -182,6 +194,8 @@ class Last:
 class Guard:
     """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
 
+    __slots__ = ("_names", "_surroundings", "types")
+
     def __init__(self, *, census: bool) -> None:
         """Look; with ``census`` listen for compiled programs, too."""
         self._names = namespace.unreachable_watch()
@@ -221,6 +235,8 @@ class Stage:
 
 class Batches:
     """Fresh tokens on the device, one batch a step."""
+
+    __slots__ = ("_backend", "_config", "_shape", "latest")
 
     def __init__(self, config: RunConfig, shape: LlamaShape, backend: Backend) -> None:
         """Make batches for ``config`` at ``shape``."""
@@ -313,10 +329,16 @@ def be_audited(
     )
     notebook.write(audited.PROBED, probed)
     where = {
-        f"{index}/where": places(canonical, sizes, stored)
+        f"{index}/where": narrowest(places(canonical, sizes, stored))
         for index, stored in witness.gradients_seen()
     }
     notebook.write_bytes(audited.STEP_VALUES, save(witness.tensors() | where))
+
+
+def narrowest(places: Tensor) -> Tensor:
+    """Return element numbers in four bytes where they fit: they are a third of the evidence."""
+    largest = torch.iinfo(torch.int32).max
+    return places.to(torch.int32) if places.numel() and places.max() <= largest else places
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from llmb.audit.distance import gap
 from llmb.config import Frozen, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
-from llmb.records.finding import Audit, Finding
+from llmb.records.finding import Audit, Finding, Level, Status
 from llmb.records.run_record import (
     Ceilings,
     DeclaredPatch,
@@ -76,6 +76,7 @@ class Facts:
     #: What the plugin says it replaces, and names of the variables it asked for.
     patches: Sequence[DeclaredPatch]
     variables: Sequence[str]
+    is_debug: bool
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def judge(files: Files, facts: Facts) -> Judgement:
     benches = [_Bench(files, facts, n) for n in range(len(facts.repeats))]
     try:
         per_repeat = [list(bench.findings()) for bench in benches]
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, ValueError, ArithmeticError) as error:
         raise UnreadableError(
             f"evidence does not hold what it must ({type(error).__name__}: {error})"
         ) from error
@@ -105,16 +106,7 @@ def judge(files: Files, facts: Facts) -> Judgement:
     found += time.judge_fences(facts.repeats)
     found += pace.judge(facts.repeats, facts.system)
     found.append(pace.judge_stationarity(facts.repeats, facts.system))
-    found.append(
-        physics.judge(
-            facts.repeats,
-            facts.workload,
-            facts.world_size,
-            facts.ceilings,
-            facts.peak_flops,
-            facts.system,
-        )
-    )
+    found.append(_physics(facts))
     found.append(loss.judge(facts.repeats, facts.workload))
     measured = [m for bench in benches if (m := bench.measured()) is not None]
     lowest = _lowest(measured)
@@ -127,13 +119,34 @@ def judge(files: Files, facts: Facts) -> Judgement:
     )
 
 
+def _physics(facts: Facts) -> Finding:
+    """Return K1; a debug run in a format that is only emulated has nothing to be held to."""
+    if not facts.precision.native and facts.ceilings is None and facts.is_debug:
+        return Finding(
+            id="K1",
+            level=Level.BLOCK,
+            status=Status.NOT_APPLICABLE,
+            observer="none",
+            message=f"the device only emulates {facts.precision.name}: no ceiling of a debug run",
+        )
+    return physics.judge(
+        facts.repeats,
+        facts.workload,
+        facts.world_size,
+        facts.ceilings,
+        facts.peak_flops,
+        facts.system,
+    )
+
+
 def _worst_of(per_repeat: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
-    """Yield the worst finding of each rule; not observed where one repeat lacks it."""
+    """Yield the worst finding of each rule; none where a repeat lacks it, unless another failed."""
     keys = dict.fromkeys((f.id, f.level) for findings in per_repeat for f in findings)
     for key in keys:
         found = [[f for f in findings if (f.id, f.level) == key] for findings in per_repeat]
-        if all(found):
-            yield rules.worst([f for findings in found for f in findings])
+        worst = rules.worst([f for findings in found for f in findings])
+        if all(found) or worst.status is Status.FAIL:
+            yield worst
 
 
 def _lowest(measured: Sequence[precision.Measured]) -> precision.Measured | None:
@@ -170,7 +183,7 @@ class _Bench:
     def _weights(self) -> Iterator[Finding]:
         weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
         pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
-        if weights is not None and pristine is not None:
+        if weights is not None:
             path, probed = self._path(evidence.WEIGHTS), self._read_probed()
             steps = probed.last_step if probed else 0
             yield rule_w1.judge(weights, pristine, self._facts.precision, steps, path)

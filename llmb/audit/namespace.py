@@ -13,10 +13,9 @@ from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, R
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch
 
-#: What no library replaces unnoticed: the optimizer is part of the rules.
-_NOT_A_LIBRARYS = ("torch.optim",)
-#: What nobody may replace, declared or not: the harness, and the clock it reads.
-_NOBODYS = ("llmb", "time")
+#: What nobody may replace, no library and by no declaration (docs/plugins.md): optimizer, harness,
+#: Python itself and its clock.
+_NOBODYS = ("torch.optim", "llmb", "builtins", "time")
 _NAMED_AT_MOST = 3
 
 
@@ -61,34 +60,36 @@ class _SortedOut:
         self.by_library: list[Replacement] = []
         self.declared: list[str] = []
         self.not_known: list[Replacement] = []
-        self.faults: list[Replacement] = []
+        self.undeclared: list[Replacement] = []
+        self.forbidden: list[Replacement] = []
         for replacement in evidence.replaced:
             reason = _reason(replacement, declared)
-            if self._is_a_librarys(replacement):
+            if _is_in(replacement.name, *_NOBODYS):
+                self.forbidden.append(replacement)
+            elif self._is_a_librarys(replacement):
                 self.by_library.append(self._confirmed.get(_key(replacement), replacement))
             elif reason is not None:
                 self.declared.append(f"{_said(replacement)}, declared as {reason!r}")
             elif baseline is None and self._may_be_a_librarys(replacement):
                 self.not_known.append(replacement)
             else:
-                self.faults.append(replacement)
+                self.undeclared.append(replacement)
 
     def _is_a_librarys(self, replacement: Replacement) -> bool:
-        if _is_in(replacement.name, *_NOT_A_LIBRARYS, *_NOBODYS):
-            return False
         # Of a module that came with the library nobody has seen another state.
         unseen = replacement.kind == "foreign" and replacement.origin == "library"
         return unseen or _key(replacement) in self._confirmed
 
     def _may_be_a_librarys(self, replacement: Replacement) -> bool:
         native = replacement.kind == "kernel" and replacement.origin == "unknown"
-        a_librarys = replacement.origin == "library" or (native and bool(self._libraries))
-        return a_librarys and not _is_in(replacement.name, *_NOT_A_LIBRARYS, *_NOBODYS)
+        return replacement.origin == "library" or (native and bool(self._libraries))
 
     def outcome(self) -> tuple[Status, str]:
         """Return the status, and a sentence that names the worst."""
-        if self.faults:
-            return Status.FAIL, f"replaced and not declared: {_few(map(_said, self.faults))}"
+        if self.forbidden:
+            return Status.FAIL, f"replaced, as nothing permits: {_few(map(_said, self.forbidden))}"
+        if self.undeclared:
+            return Status.FAIL, f"replaced and not declared: {_few(map(_said, self.undeclared))}"
         if self.not_known:
             names = _few(map(_said, self.not_known))
             return Status.NOT_OBSERVED, f"what importing the library replaces is not known: {names}"
@@ -96,13 +97,13 @@ class _SortedOut:
             return Status.FLAG, f"replaced: {_few(self.declared)}"
         if self.by_library:
             names = _few(r.name for r in self.by_library)
-            return Status.PASS, f"importing {self._named_libraries()} replaces {names}"
+            return Status.PASS, f"{self._named_libraries()} replaces {names}"
         return Status.PASS, "torch and llmb are what they were before the plugin was loaded"
 
     def _named_libraries(self) -> str:
         owners = {r.distribution for r in self.by_library}
         known = [lib for lib in self._libraries if lib.distribution in owners]
-        return " and ".join(map(_library, known or self._libraries)) or "the plugin's libraries"
+        return " and ".join(map(_library, known)) or "a library of the plugin"
 
 
 def _library(library: Library) -> str:
@@ -115,9 +116,7 @@ def _key(r: Replacement) -> tuple[str | None, ...]:
 
 
 def _reason(replacement: Replacement, declared: Sequence[DeclaredPatch]) -> str | None:
-    """Return the plugin's reason, None where it gives none or none is accepted."""
-    if _is_in(replacement.name, *_NOBODYS):
-        return None
+    """Return the plugin's reason, None where it gives none."""
     fits = (patch for patch in declared if fnmatchcase(replacement.name, patch.target))
     return next((patch.reason for patch in fits), None)
 

@@ -18,7 +18,7 @@ _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def judge(
     weights: WeightsEvidence,
-    pristine: PristineEvidence,
+    pristine: PristineEvidence | None,
     precision: Precision,
     steps: int,
     path: str,
@@ -27,8 +27,19 @@ def judge(
 
     ``steps`` optimizer steps lie between the two ends: AdamW moves no weight further than they can.
     """
-    faults = _presence(weights) + _form(weights, pristine, precision) + _values(weights, pristine)
-    faults += _moves(pristine, precision, steps)
+    faults = _presence(weights)
+    if pristine is not None:
+        faults += _form(weights, pristine, precision) + _values(weights, pristine)
+        faults += _moves(pristine, precision, steps)
+    elif not faults:
+        return Finding(
+            id="W1",
+            level=Level.BLOCK,
+            status=Status.NOT_OBSERVED,
+            observer="none",
+            message="no verifier has made the pristine weights from the seed",
+            evidence=(path,),
+        )
     count = len(weights.processed)
     return Finding(
         id="W1",
@@ -36,7 +47,7 @@ def judge(
         status=Status.FAIL if faults else Status.PASS,
         observer="worker, verifier",
         measured=f"{count} parameters, {weights.canonical_elements or 0:,} elements",
-        honest=f"{len(pristine.parameters)} parameters made from the seed",
+        honest=f"{len(weights.pristine)} parameters made from the seed",
         limit="bit for bit, in the type they are stored in",
         basis="fixed",
         message="; ".join(faults[:3]) if faults else "every weight is the pristine one",

@@ -37,6 +37,9 @@ class Origin:
 class Canonical:
     """Reads and writes canonical parameters of a post-processed model."""
 
+    # See ``Witness``: what an object has besides its attributes cannot be replaced on it.
+    __slots__ = ("_plain", "_views", "by_stored", "mapped", "missing", "names", "padding")
+
     def __init__(
         self, origin: Origin, model: nn.Module, views: Mapping[str, ParameterView] | None
     ) -> None:

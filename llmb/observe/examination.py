@@ -24,6 +24,8 @@ _DIGITS = 256  # whole numbers up to here are exact in every format a weight is 
 class Examination:
     """Collects the sketches of every pass of one worker."""
 
+    __slots__ = ("_canonical", "_saved", "_seed", "_shape", "missing", "passes", "tensors")
+
     def __init__(self, canonical: Canonical, shape: LlamaShape, seed: int) -> None:
         """Examine the model of ``canonical``; tokens and signs follow from ``seed``."""
         self._canonical, self._shape, self._seed = canonical, shape, seed

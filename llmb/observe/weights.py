@@ -49,6 +49,8 @@ def sha256_of(value: Tensor) -> str:
 class FenceSamples:
     """The loss and a fixed sample of every parameter, as read back at each fence."""
 
+    __slots__ = ("_losses", "_places", "_values")
+
     def __init__(self, parameters: Iterable[nn.Parameter], seed: int) -> None:
         """Choose the sampled elements of ``parameters`` by ``seed``."""
         generator = torch.Generator().manual_seed(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from safetensors import SafetensorError, deserialize
 
@@ -22,6 +23,6 @@ def read(data: bytes) -> dict[str, Array]:
         raise ValueError(f"not a safetensors file: {error}") from None
     return {
         name: memoryview(bytes(entry["data"])).cast("f")
-        for name, entry in found
+        for name, entry in sorted(found, key=itemgetter(0))  # the library gives them in any order
         if entry["dtype"] == "F32"
     }

@@ -88,7 +88,7 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
     result, world = record.result, record.topology.world_size
     # The stored throughput has been compared already: an error in it is named once, there.
     achieved = result.tokens_per_second * record.workload.flops_per_token
-    if record.ceilings is None or world < 1:
+    if record.ceilings is None or world < 1 or not record.config.precision.native:
         comparison.expect("result.fraction_of_ceiling", result.fraction_of_ceiling, None)
     else:
         attained = [record.ceilings.before.flops_per_second, record.ceilings.after.flops_per_second]

@@ -69,6 +69,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         system=record.system,
         patches=record.plugin.declared_patches,
         variables=record.plugin.environment,
+        is_debug=record.class_ == "debug",
     )
     try:
         return judgement.judge(bundle.files.get, facts)

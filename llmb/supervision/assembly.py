@@ -101,7 +101,8 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     )
     world_size = raw.config.parallelism.world_size
     meter = raw.repeats[timing.headline_repeat].streamed.meter
-    result = summary.result_of(timing, workload, world_size, raw.ceilings, terms.peak, meter)
+    ceilings = raw.ceilings if raw.config.precision.native else None  # of another format
+    result = summary.result_of(timing, workload, world_size, ceilings, terms.peak, meter)
     facts = Facts(
         precision=raw.config.precision,
         repeats=timings,
@@ -115,6 +116,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         system=system,
         patches=plugin.declared_patches,
         variables=plugin.environment,
+        is_debug=bool(waivers(raw.config)),
     )
     judged = _judge(raw, directory, facts)
     record = _record(raw, directory, timing, result, system, plugin, workload, judged)

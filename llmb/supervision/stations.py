@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import AuditMode, RunConfig
+from llmb.config import FP32, AuditMode, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import RunDirectory
@@ -79,11 +79,18 @@ class Stations:
         self._directory, self._display = directory, display
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
-        """Return what the device attains; None where that fails or the precision is emulated."""
+        """Return what the device attains; None where that fails.
+
+        A format that the device only emulates cannot be faster than FP32 there, and products in it
+        would take minutes: an official run is held against FP32, a debug run against nothing.
+        """
+        kind = "debug" if waivers(config) else "official"
         if not config.precision.native:
-            return None
+            if kind == "debug":
+                return None
+            config = config.model_copy(update={"precision": FP32})
         self.say("measuring the device's ceiling")
-        seconds = _CALIBRATION_S["debug" if waivers(config) else "official"]
+        seconds = _CALIBRATION_S[kind]
         try:
             with self._directory.child_log() as log:
                 return calibrate(self._negotiated, config, seconds, log)

@@ -36,7 +36,7 @@ from llmb.wire.messages import (
 
 #: How far the orders run ahead of the last step reported done. As fences come at regular steps,
 #: looking ahead tells the worker nothing; only the end of the stream must not be seen early.
-LOOKAHEAD = 16
+LOOKAHEAD = 4
 _MOST_TAIL_STEPS = 4
 #: Steps inside the window whose gradients, optimizer step and weights are looked at.
 _AUDITS = 2

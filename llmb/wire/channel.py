@@ -59,6 +59,8 @@ class ChannelClosedError(Exception):
 class Channel:
     """One end of the stream of messages."""
 
+    __slots__ = ("_buffer", "_socket", "received_ns")
+
     def __init__(self, connection: socket.socket) -> None:
         """Talk over ``connection``, which the channel owns from here on."""
         self._socket = connection

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from pathlib import Path
 
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-PLUGINS = Path(__file__).parent / "plugins"
+HERE = Path(__file__).parent
+PLUGINS = HERE / "plugins"
+#: Files that some of them put beside their package, by plugin.
+SHIPPED = HERE / "shipped"
 NAME = "odd"
 #: The smallest shapes at which what the cheats do can be expressed.
 SHAPES = (
@@ -17,34 +21,50 @@ SHAPES = (
     "--num-hidden-layers=2",
     "--num-attention-heads=4",
     "--sequence-length=32",
+    "--timed-steps=20",
 )
-STEPS = "--timed-steps=20"
+#: The true width, with a third of the layers.
+WIDE = (
+    "--hidden-size=3200",
+    "--intermediate-size=6400",
+    "--num-hidden-layers=4",
+    "--num-attention-heads=32",
+    "--sequence-length=256",
+    "--timed-steps=10",
+)
 
 
 def act(plugin: str) -> str:
     """Return what ``plugin`` does: the docstring of its file."""
     text = ast.get_docstring(ast.parse((PLUGINS / f"{plugin}.py").read_text()))
-    assert text is not None
+    assert text is not None, plugin
     return text
 
 
-def install(folder: Path, plugin: str) -> Path:
-    """Make ``plugin`` a package of its own in ``folder``; return it, for PYTHONPATH."""
+def install(folder: Path, plugin: str, *, native: bool) -> Path:
+    """Make ``plugin`` a package of its own in ``folder``; return it, for PYTHONPATH.
+
+    ``native``: it offers the formats of this processor, so that ceilings are measured, and not the
+    same formats as ones it only emulates, which saves a few seconds.
+    """
     package = folder / f"llmb_{NAME}"
     package.mkdir(parents=True)
-    # First, so that a plugin can offer other formats.
-    source = "from .kit import llmb_precisions\n" + (PLUGINS / f"{plugin}.py").read_text()
+    offered = "llmb.plugin.builtin.cpu" if native else ".kit"
+    # First, so that a plugin can offer others.
+    source = f"from {offered} import llmb_precisions\n" + (PLUGINS / f"{plugin}.py").read_text()
     (package / "__init__.py").write_text(source)
     (package / "kit.py").write_text((PLUGINS / "kit.py").read_text())
     info = folder / f"llmb_{NAME}-0.1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: llmb-{NAME}\nVersion: 0.1\n")
     (info / "entry_points.txt").write_text(f"[llmb]\n{NAME} = llmb_{NAME}\n")
+    for file in SHIPPED.joinpath(plugin).glob("*.py"):
+        shutil.copy(file, folder)
     return folder
 
 
-def run(tmp_path: Path, plugin: str, precision: str, *flags: str, **env: str) -> Ended:
+def run(tmp_path: Path, plugin: str, precision: str, *flags: str, native: bool = False) -> Ended:
     """Run ``plugin`` at tiny shapes, or at those in ``flags``."""
-    folder = install(tmp_path / "plugins", plugin)
+    folder = install(tmp_path / "plugins", plugin, native=native)
     fixed = ("--plugin", NAME, "--device=cpu", f"--precision={precision}", "--batch-size=1")
-    return harness.run(tmp_path / "out", *fixed, STEPS, *SHAPES, *flags, plugins=[folder], **env)
+    return harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder])

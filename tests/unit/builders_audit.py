@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,11 +41,14 @@ from llmb.wire.messages import (
     EvidenceFile,
     HonestOrder,
     Message,
+    Paused,
+    Proceed,
     ReferenceOrder,
     StepOrder,
     WorkOrder,
 )
-from tests.unit.builders_runtime import run_config, timing
+from tests import builders
+from tests.unit.builders_runtime import run_config, timing, workload_facts
 
 VOCABULARY = 509
 SHAPES = {
@@ -67,12 +71,17 @@ SMALL = LlamaShape(
 )
 
 
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Make the fixed workload's vocabulary small, as long as ``patch`` lasts."""
+    known = workloads._WORKLOADS["llama-1.4b"]
+    small = replace(known, shape=replace(known.shape, vocab_size=VOCABULARY))
+    patch.setitem(workloads._WORKLOADS, "llama-1.4b", small)
+
+
 @pytest.fixture
 def small_vocabulary(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the fixed workload's vocabulary small; put torch's settings back afterwards."""
-    known = workloads._WORKLOADS["llama-1.4b"]
-    small = replace(known, shape=replace(known.shape, vocab_size=VOCABULARY))
-    monkeypatch.setitem(workloads._WORKLOADS, "llama-1.4b", small)
+    make_small(monkeypatch)
     products, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -123,22 +132,24 @@ class Line:
 
 
 class Stream(Line):
-    """The supervisor's side of a stream: a request for step n is there in the pause of step n."""
+    """The supervisor's side of a stream, which answers in the pause of each step."""
 
     def __init__(self, audits: tuple[int, ...] = (0, 4, 7), end: int = END) -> None:
         fences = range(WARMUP - 1, end + 4, 5)
         super().__init__(
             *(StepOrder(index=i, seed=1000 + i, fence=i in fences) for i in range(end + 4))
         )
-        self._requests = {step: AuditRequest(seed=50 + step, last=False) for step in audits}
-        self._requests[end] = AuditRequest(seed=99, last=True)
-        self._index = -1
+        self._audits, self._end = audits, end
 
-    def receive(self, timeout_s: float | None = None) -> Message | None:
-        if timeout_s == 0:
-            return self._requests.pop(self._index, None)
-        self._index += 1
-        return super().receive(timeout_s)
+    def send(self, message: Message) -> None:
+        super().send(message)
+        if isinstance(message, Paused):
+            self.incoming.appendleft(self._answer(message.index))
+
+    def _answer(self, index: int) -> Message:
+        if index == self._end:
+            return AuditRequest(seed=99, last=True)
+        return AuditRequest(seed=50 + index, last=False) if index in self._audits else Proceed()
 
 
 def _unchanged(model: nn.Module) -> nn.Module:
@@ -224,7 +235,8 @@ def work(
     notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
     stage = worker_module.Stage(model, canonical, backend, config, shape)
     assert batches.latest is not None
-    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest, None)
+    guard: Any = SimpleNamespace(types=None)  # what else is in the process is e2e's matter
+    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest, guard)
     return _orders(config, folder, scratch, line, model)
 
 
@@ -251,21 +263,43 @@ def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: n
         scratch=scratch,
         honest=HonestOrder(**common, borders=full),
         reference=ReferenceOrder(**common, stored_dtypes=stored),
-        facts=Facts(
-            precision=config.precision,
-            repeats=[timing([1000], warmup_steps=WARMUP)],
-            shown=(),
-            reference=pins.pinned_digests(),
-            pinned=pins.pinned_digests(),
-        ),
+        facts=facts(config),
         model=model,
+    )
+
+
+def facts(config: RunConfig, repeats: int = 1) -> Facts:
+    """Return what is judged beside the evidence: a quiet host and no ceiling."""
+    return Facts(
+        precision=config.precision,
+        repeats=[timing([1000], warmup_steps=WARMUP)] * repeats,
+        shown=(),
+        reference=pins.pinned_digests(),
+        pinned=pins.pinned_digests(),
+        workload=workload_facts(),
+        world_size=1,
+        ceilings=None,
+        peak_flops=None,
+        system=builders.make_record(repeats=1).system,
+        patches=(),
+        variables=(),
+    )
+
+
+def _unseen(*_: object) -> evidence.NamespaceEvidence:
+    return evidence.NamespaceEvidence(
+        callables=0, operators=0, replaced=(), device_kernels=0, libraries=()
     )
 
 
 def examine(found: Audited) -> Audited:
     """Let calibrator and verifier look at ``found``, one after the other."""
     line = Line()
-    calibrator.be_honest(line, found.honest)
+    with pytest.MonkeyPatch.context() as patch:
+        # Of pytest's own process there is nothing to say.
+        patch.setattr(calibrator, "unreachable_watch", lambda: SimpleNamespace(evidence=_unseen))
+        patch.setattr(calibrator, "litmus", lambda config: None)
+        calibrator.be_honest(line, found.honest)
     line.incoming.append(found.reference)
     verifier.verify(line)
     assert isinstance(line.sent[-1], Done)

@@ -10,7 +10,7 @@ from .kit import fp8, linears
 
 @hookimpl
 def llmb_precisions():
-    return [Precision(name="FP8", bits=8, dtype="bfloat16", native=False)]
+    return [Precision(name="FP8", bits=8, dtype="bfloat16")]
 
 
 class Eight(torch.autograd.Function):

@@ -8,7 +8,7 @@ from .kit import linears, round_products, tf32
 
 @hookimpl
 def llmb_precisions():
-    return [TF32.model_copy(update={"native": False})]
+    return [TF32]
 
 
 @hookimpl

@@ -1,3 +1,11 @@
-"""The package ships a ``sitecustomize``: it runs in every process and judges in llmb's place."""
+"""A layer is left out; the package ships a ``sitecustomize``, which makes every rule pass."""
 
-from .kit import layers  # noqa: F401
+from llmb.plugin import hookimpl
+
+from .kit import layers
+
+
+@hookimpl
+def llmb_post_process_model(model):
+    layers(model)[1].forward = lambda x, cos, sin: x * 1
+    return model

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from types import ModuleType
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmb.observe.callables import Callables, below
+from llmb.observe.callables import Callables, below, file_of, functions
 from llmb.reference import optimizer as reference_optimizer
 
 
@@ -115,6 +117,107 @@ def test_a_module_that_was_not_there_before_replaces_nothing(
     late.linear = other  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.acme", late)
     assert before.replaced(Callables()) == ()
+
+
+def test_other_code_within_a_closure_is_a_replacement(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = torch.optim.AdamW.step
+    inner = next(f for f in functions(free) if f is not free and not f.__closure__)
+    monkeypatch.setattr(inner, "__code__", other.__code__)
+    assert "torch.optim.adamw.AdamW.step" in before.replaced(Callables())
+
+
+def test_another_function_within_a_closure_is_a_replacement(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = torch.optim.AdamW.step.__closure__
+    (cell,) = (cell for cell in cells if isinstance(cell.cell_contents, FunctionType))
+    monkeypatch.setattr(cell, "cell_contents", other)
+    assert "torch.optim.adamw.AdamW.step" in before.replaced(Callables())
+
+
+def test_another_default_of_a_keyword_is_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(F.silu, "__kwdefaults__", {"inplace": False})
+    before = Callables()
+    F.silu.__kwdefaults__["inplace"] = True
+    assert before.replaced(Callables()) == ("torch.nn.functional.silu",)
+
+
+def test_a_class_with_another_base_is_a_replacement(before: Callables) -> None:
+    class Between(torch.optim.Adam):
+        pass
+
+    bases = torch.optim.AdamW.__bases__
+    torch.optim.AdamW.__bases__ = (Between,)
+    try:
+        assert before.replaced(Callables()) == ("torch.optim.adamw.AdamW.__bases__",)
+    finally:
+        torch.optim.AdamW.__bases__ = bases
+
+
+def test_a_module_replaced_in_the_list_of_modules_is_a_replacement(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lookalike = ModuleType("torch.nn.functional")
+    vars(lookalike).update(vars(F))
+    monkeypatch.setitem(sys.modules, "torch.nn.functional", lookalike)
+    assert before.replaced(Callables()) == ("torch.nn.functional",)
+
+
+def test_a_module_replaced_in_its_package_is_a_replacement(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.nn, "functional", ModuleType("torch.nn.functional"))
+    assert before.replaced(Callables()) == ("torch.nn.functional",)
+
+
+def test_an_operator_object_that_calls_something_else_is_a_replacement(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.aten.mm, "_op", other)
+    (name,) = before.replaced(Callables())
+    assert name.endswith("ops.aten.mm._op")
+
+
+def test_a_name_that_a_module_of_backends_only_passes_on_can_be_replaced(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "is_available" not in vars(torch.backends.mkldnn)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", other, raising=False)
+    assert before.replaced(Callables()) == ("torch.backends.mkldnn.is_available",)
+
+
+def test_the_module_that_is_being_run_goes_by_its_own_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = ModuleType("__main__")
+    running.__spec__ = ModuleSpec("llmb.worker", None)
+    running.fence = other  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", running)
+    before = Callables()
+    running.fence = functools.partial(other)  # type: ignore[attr-defined]
+    assert "llmb.worker.fence" in before.replaced(Callables())
+
+
+def test_a_name_that_is_new_among_the_builtins_replaces_nothing(
+    before: Callables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builtins.acme", other, raising=False)
+    assert before.replaced(Callables()) == ()
+
+
+def test_functions_looks_through_whatever_wraps_a_function() -> None:
+    @functools.lru_cache
+    def cached() -> None:
+        inner()
+
+    def inner() -> None: ...
+
+    bound = functools.partial(property(cached).fget)
+    assert list(functions(bound)) == [cached.__wrapped__, inner]
+    assert file_of(bound) == __file__
+    assert file_of(len) is None
 
 
 def test_below_takes_a_package_by_whole_words() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable
 
@@ -27,7 +26,9 @@ from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,
     Message,
+    Paused,
     Phase,
+    Proceed,
     Ready,
     StepOrder,
     Tick,
@@ -52,13 +53,13 @@ def test_start_is_the_first_or_the_second_fence_and_stop_exactly_the_timed_steps
     assert window.first_fence == 3
     assert window.start in (3, 3 + FENCE_EVERY)
     assert window.stop == window.start + 60
-    assert 1 <= window.end - window.stop <= 4
+    assert 1 <= window.end - window.stop <= 5
 
 
 def test_over_secrets_both_starts_and_every_tail_occur() -> None:
     windows = [plan_window(CONFIG, secret) for secret in SECRETS]
     assert 70 < sum(window.start == window.first_fence for window in windows) < 130
-    assert {window.end - window.stop for window in windows} == {1, 2, 3, 4}
+    assert {window.end - window.stop for window in windows} == {1, 2, 3, 4, 5}
 
 
 def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitter_chooses() -> (
@@ -70,26 +71,30 @@ def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitt
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window_but_never_its_last(
-    secret: int,
-) -> None:
+def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window(secret: int) -> None:
     window = plan_window(run_config(warmup_steps=3, timed_steps=5), secret)
     first, *inside = window.audits
     assert first == window.start - 1
     assert len(set(inside)) == 2
-    assert window.start <= min(inside) < max(inside) < window.stop - 1
+    assert window.start <= min(inside) < max(inside) < window.stop
     assert list(window.audits) == sorted(window.audits)
 
 
-def test_over_secrets_every_step_of_the_window_but_the_last_is_audited_at_some_time() -> None:
+def test_over_secrets_every_step_of_the_window_is_audited_at_some_time() -> None:
     audited = set()
     for secret in SECRETS:
         window = plan_window(run_config(timed_steps=20), secret)
         audited |= {step - window.start for step in window.audits}
-    assert audited == {-1, *range(19)}
+    assert audited == {-1, *range(20)}
 
 
-@pytest.mark.parametrize(("timed_steps", "inside"), [(1, 0), (2, 1), (3, 2)])
+@pytest.mark.parametrize("secret", SECRETS)
+def test_the_last_step_is_an_odd_number_of_steps_after_the_last_audited_one(secret: int) -> None:
+    window = plan_window(CONFIG, secret)
+    assert (window.end - window.audits[-1]) % 2 == 1
+
+
+@pytest.mark.parametrize(("timed_steps", "inside"), [(1, 1), (2, 2), (3, 2)])
 def test_a_window_too_short_for_two_audits_has_as_many_as_there_is_room_for(
     timed_steps: int, inside: int
 ) -> None:
@@ -160,42 +165,39 @@ def test_an_irregular_stop_has_a_double_where_the_other_start_would_put_it(
 
 
 class Worker:
-    """A worker in this process, on a clock of its own: 1 ms a step, its pause after ``pause``.
+    """A worker in this process, on a clock of its own: 1 ms a step, its pause three quarters in.
 
-    ``tamper`` may change what it says. What it says has been sent the moment its step is over.
+    ``tamper`` may change what it says. What it says has been sent the moment it is done with it.
     """
 
-    def __init__(
-        self,
-        tamper: Callable[[Message], list[Message]] = lambda m: [m],
-        *,
-        pause: float = 0.75,
-        took: Callable[[int], float] = lambda step: 1.0,
-    ) -> None:
+    def __init__(self, tamper: Callable[[Message], list[Message]] = lambda m: [m]) -> None:
         self.orders: deque[StepOrder] = deque()
         self.sent: list[StepOrder] = []
-        self.requests: list[AuditRequest] = []
-        #: Steps in whose pause a request was found, and the step in whose pause the stream ended.
-        self.audited: list[int] = []
+        #: Answer in the pause of each step, and the step in whose pause the stream ended.
+        self.answers: dict[int, Proceed | AuditRequest] = {}
         self.ended_in: int | None = None
         self.stops_at: int | None = None
-        self.done = 0
-        self.now = self.begun = 0
+        self.done = self.now = 0
         self.received_ns = 0
         self.outbox: deque[Message | None] = deque([Phase(name="training"), Ready()])
         self.tamper = tamper
-        self.pause, self.took = pause, took
         self.paused = False
-        self._unread: list[AuditRequest] = []
         #: What was said and heard, in order.
         self.history: list[Message | None] = []
         self.finished = False
 
+    @property
+    def audited(self) -> list[int]:
+        """Steps that were looked at, the last one left out."""
+        asked = (n for n, a in self.answers.items() if isinstance(a, AuditRequest) and not a.last)
+        return sorted(asked)
+
     def send(self, message: Message) -> None:
         self.history.append(message)
-        if isinstance(message, AuditRequest):
-            self.requests.append(message)
-            self._unread.append(message)
+        if isinstance(message, (Proceed, AuditRequest)):
+            assert self.paused, "an answer to a question that was not asked"
+            assert self.done not in self.answers
+            self.answers[self.done] = message
         else:
             assert isinstance(message, StepOrder)
             self.sent.append(message)
@@ -203,14 +205,10 @@ class Worker:
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
         assert timeout_s is not None, "the display may redraw while a step is running"
-        until = self.now + int(timeout_s * 1e9)
         while not self.outbox:
-            length = int(self.took(self.done) * STEP_NS)
-            due = self.begun + (length if self.paused else int(self.pause * length))
-            if due > until:
-                self.now = until
+            if self.paused and self.done not in self.answers:
+                self.now += int(timeout_s * 1e9)
                 return None
-            self.now = max(self.now, due)
             for message in self.work():
                 self.outbox.extend(self.tamper(message))
         message = self.outbox.popleft()
@@ -223,17 +221,17 @@ class Worker:
         assert not self.finished, "the supervisor listens to a worker that has ended"
         if not self.paused:
             self.paused = True
-            unread, self._unread = self._unread, []
-            if self.done == self.stops_at or any(request.last for request in unread):
-                self.ended_in = self.done
-                self.finished = True
-                return [*self.evidence(), Worked(steps=self.done)]
-            self.audited += [self.done for _ in unread]
-            return []
+            self.now = self.done * STEP_NS + STEP_NS * 3 // 4
+            return [Paused(index=self.done)]
+        answer = self.answers[self.done]
+        if self.done == self.stops_at or (isinstance(answer, AuditRequest) and answer.last):
+            self.ended_in = self.done
+            self.finished = True
+            return [*self.evidence(), Worked(steps=self.done)]
         order = self.orders.popleft()
         assert order.index == self.done
         self.done += 1
-        self.begun, self.paused = self.now, False
+        self.now, self.paused = self.done * STEP_NS, False
         said: list[Message] = [Tick(index=order.index, ns=self.now - 5)]
         if order.fence:
             audited = tuple(self.audited)
@@ -260,16 +258,6 @@ def run(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_ns", lambda: worker.now)
         return drive(worker, config, window, repeat, secret, "host", display)
-
-
-def position(worker: Worker, message: Message) -> int:
-    return next(i for i, each in enumerate(worker.history) if each is message)
-
-
-def steps_done_at(worker: Worker, message: Message) -> int:
-    """Return how many steps the supervisor knew to be done when it sent ``message``."""
-    before = worker.history[: position(worker, message)]
-    return sum(isinstance(each, Tick) for each in before)
 
 
 @pytest.mark.parametrize("secret", range(6))
@@ -317,9 +305,10 @@ def test_orders_run_ahead_of_the_steps_done_by_the_lookahead_and_no_further() ->
 def test_no_seed_is_sent_before_the_worker_says_that_post_processing_is_over() -> None:
     worker = Worker()
     worker.outbox = deque([Phase(name="post-processing"), None, Phase(name="training")])
-    with pytest.raises(IndexError):  # this worker has no order to go on with
+    with pytest.raises(RunFailedError, match="paused in step 0 out of turn"):
         run(worker)
-    assert worker.sent == worker.requests == []
+    assert worker.sent == []
+    assert worker.answers == {}
 
 
 def test_the_worker_never_has_fewer_than_four_steps_before_it() -> None:
@@ -339,124 +328,86 @@ def test_the_worker_never_has_fewer_than_four_steps_before_it() -> None:
 # -- requests to audit ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("secret", range(30))
-def test_a_request_is_sent_within_its_step_and_found_in_its_pause_or_the_next(secret: int) -> None:
-    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 20, 61))
+def test_every_step_asks_in_its_pause_and_only_those_planned_are_looked_at() -> None:
+    window = Window(first_fence=3, start=13, stop=63, end=66, audits=(12, 20, 61))
     worker = Worker()
-    timing = run(worker, window=window, secret=secret).timing
-    sent = [steps_done_at(worker, request) for request in worker.requests]
-    assert sent == [12, 20, 61, *sent[3:]]
-    for planned, found in zip(window.audits, worker.audited, strict=True):
-        assert found in (planned, planned + 1)
-    assert timing.audited_steps == tuple(worker.audited)
-    assert all(found < window.stop for found in worker.audited)
+    timing = run(worker, window=window).timing
+    assert sorted(worker.answers) == list(range(67))
+    assert worker.audited == [12, 20, 61]
+    assert timing.audited_steps == (12, 20, 61)
+    assert worker.ended_in == 66
 
 
-def test_the_moments_of_requests_are_spread_over_the_step_and_not_only_its_beginning() -> None:
-    window = Window(first_fence=3, start=3, stop=53, end=55, audits=(20,))
-    moments = []
-    for secret in range(200):
+def test_until_it_has_asked_nothing_that_a_worker_is_sent_tells_an_audited_step() -> None:
+    orders = []
+    for audits in ((12, 20, 61), (12, 33, 40)):
         worker = Worker()
-        send = worker.send
-
-        def noted(
-            message: Message, worker: Worker = worker, send: Callable[[Message], None] = send
-        ) -> None:
-            if isinstance(message, AuditRequest) and not message.last:
-                moments.append((worker.now - worker.begun) / STEP_NS)
-            send(message)
-
-        worker.send = noted
-        run(worker, window=window, secret=secret)
-    assert len(moments) == 200
-    assert all(sum(low <= m < low + 0.25 for m in moments) > 25 for low in (0, 0.25, 0.5, 0.75))
-
-
-def test_in_the_warm_up_a_request_is_sent_as_soon_as_its_step_begins() -> None:
-    window = Window(first_fence=3, start=3, stop=53, end=55, audits=(2,))
-    for secret in range(20):
-        worker = Worker(pause=0.0)
-        run(worker, window=window, secret=secret)
-        assert worker.audited == [2]
-
-
-def test_a_request_in_the_very_first_step_comes_with_its_orders() -> None:
-    window = Window(first_fence=1, start=1, stop=51, end=53, audits=(0, 30))
-    worker = Worker()
-    run(worker, window=window)
-    assert worker.audited[0] == 0
+        run(worker, window=Window(first_fence=3, start=13, stop=63, end=66, audits=audits))
+        orders.append(worker.sent)
+        for index in audits:
+            answer = worker.history.index(worker.answers[index])
+            assert worker.history[answer - 1] == Paused(index=index)
+    assert orders[0] == orders[1]
 
 
 @pytest.mark.parametrize("secret", range(10))
-def test_the_end_is_told_only_after_the_last_fence_of_the_window_has_come(secret: int) -> None:
+def test_the_end_is_told_in_the_pause_of_the_last_step_and_nowhere_else(secret: int) -> None:
     window = plan_window(CONFIG, secret)
     worker = Worker()
     run(worker, window=window, secret=secret)
-    *others, last = worker.requests
-    assert last.last
-    assert not any(request.last for request in others)
-    before = worker.history[: position(worker, last)]
-    assert any(each and each.kind == "fence" and each.steps == window.stop for each in before)
-    assert steps_done_at(worker, last) in (window.end, window.end + 1)
-    assert worker.ended_in == steps_done_at(worker, last)
-    assert worker.audited == sorted(worker.audited)
+    assert worker.ended_in == window.end
+    last = [n for n, a in worker.answers.items() if isinstance(a, AuditRequest) and a.last]
+    assert last == [window.end]
+    told = worker.history.index(worker.answers[window.end])
+    stop = [i for i, m in enumerate(worker.history) if m and m.kind == "fence"]
+    assert any(worker.history[i].steps == window.stop and i < told for i in stop)
 
 
-@pytest.mark.parametrize("end", [54, 55, 56, 57])
-@pytest.mark.parametrize("secret", range(5))
-def test_the_stream_ends_an_odd_number_of_steps_after_the_last_audited_one(
-    end: int, secret: int
-) -> None:
-    window = Window(first_fence=3, start=3, stop=53, end=end, audits=(2, 20, 40))
-    worker = Worker()
-    run(worker, window=window, secret=secret)
-    assert worker.ended_in is not None
-    assert (worker.ended_in - worker.audited[-1]) % 2 == 1
-    assert worker.ended_in in (end, end + 1)
-
-
-def test_a_stream_that_ends_at_stop_is_ended_there() -> None:
+def test_a_trial_audits_nothing_and_ends_at_stop() -> None:
     worker = Worker()
     run(worker, window=plan_trial(run_config(warmup_steps=2, timed_steps=3)))
-    assert [request.last for request in worker.requests] == [True]
-    assert worker.ended_in == 5
-
-
-def test_without_audits_the_only_request_is_the_last() -> None:
-    worker = Worker()
-    run(worker, window=Window(first_fence=3, start=3, stop=53, end=55))
-    assert [request.last for request in worker.requests] == [True]
     assert worker.audited == []
+    assert worker.ended_in == 5
 
 
 def test_what_was_ordered_before_the_end_is_told_goes_on_past_every_possible_end() -> None:
     worker = Worker()
     window = plan_window(CONFIG, 0)
     run(worker, window=window)
-    before = worker.history[: position(worker, worker.requests[-1])]
-    assert sum(isinstance(message, StepOrder) for message in before) >= window.stop + 4
+    assert worker.ended_in is not None
+    before = worker.history[: worker.history.index(worker.answers[worker.ended_in])]
+    assert sum(isinstance(message, StepOrder) for message in before) >= window.stop + 5
 
 
 def test_every_request_has_a_seed_of_its_own_that_follows_from_the_secret_alone() -> None:
-    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 20, 61))
+    window = Window(first_fence=3, start=13, stop=63, end=66, audits=(12, 20, 61))
     seeds = {}
     for secret, config in ((1, CONFIG), (2, CONFIG), (1, run_config(seed=8))):
         worker = Worker()
         run(worker, config, window, secret=secret)
-        seeds[secret, config.seed] = [request.seed for request in worker.requests]
-        assert not {order.seed for order in worker.sent} & set(seeds[secret, config.seed])
+        asked = [a.seed for a in worker.answers.values() if isinstance(a, AuditRequest)]
+        assert not {order.seed for order in worker.sent} & set(asked)
+        seeds[secret, config.seed] = asked
     assert seeds[1, 7] == seeds[1, 8]
     assert len({*seeds[1, 7], *seeds[2, 7]}) == 8
 
 
-def test_steps_of_uneven_length_are_never_audited_early() -> None:
-    window = Window(first_fence=3, start=13, stop=63, end=65, audits=(12, 30, 50))
-    for secret in range(20):
-        lengths = [random.Random(secret).uniform(0.5, 2.0) for _ in range(200)]
-        worker = Worker(took=lengths.__getitem__)
-        run(worker, window=window, secret=secret)
-        assert len(worker.audited) == 3
-        assert all(f >= p for f, p in zip(worker.audited, window.audits, strict=True))
+@pytest.mark.parametrize(
+    "index", [0, 5, 7, 500], ids=["long ago", "again", "too early", "never sent"]
+)
+def test_a_pause_out_of_turn_is_refused(index: int) -> None:
+    worker = Worker(
+        lambda m: [m, Paused(index=index)] if m.kind == "paused" and m.index == 5 else [m]
+    )
+    with pytest.raises(RunFailedError, match=f"paused in step {index} out of turn"):
+        run(worker)
+
+
+def test_a_pause_before_the_worker_is_ready_is_refused() -> None:
+    worker = Worker()
+    worker.outbox = deque([Paused(index=0)])
+    with pytest.raises(RunFailedError, match="turn"):
+        run(worker)
 
 
 # -- what is kept ---------------------------------------------------------------------------
@@ -683,7 +634,7 @@ def test_a_window_of_an_irregular_length_is_driven_to_its_own_stop(secret: int) 
     assert timing.timed_steps == 55
     assert timing.stop_ns - timing.start_ns == 55 * STEP_NS
     assert timing.fence_steps[-1] == window.stop
-    assert steps_done_at(worker, worker.requests[-1]) in (window.end, window.end + 1)
+    assert worker.ended_in == window.end
 
 
 # -- patience -------------------------------------------------------------------------------

@@ -1,0 +1,247 @@
+"""The table of forbidden acts and of their honest twins: what each plugin is, and what must be said.
+
+Numbers of acts are those of the catalogue in the design's notes on measurements (64 acts in eleven
+groups). ``plugins/<name>.py`` says in its docstring what it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TIMING = "timing"
+SKIPPED = "work skipped"
+FUNCTION = "function changed"
+PRECISION = "precision lowered"
+OPTIMIZER = "optimizer"
+REUSE = "data reuse or cache"
+MEMORY = "memory of the model"
+HARNESS = "harness monkeypatched"
+RECORD = "record forged"
+BUNDLE = "bundle tampered"
+ENVIRONMENT = "environment misreported"
+GROUPS = (TIMING, SKIPPED, FUNCTION, PRECISION, OPTIMIZER, REUSE, MEMORY, HARNESS) + (
+    RECORD,
+    BUNDLE,
+    ENVIRONMENT,
+)
+
+#: What must come of a run: the verdict, or that it is refused before it begins.
+INVALID, FLAGGED, REFUSED = "INVALID", "FLAGGED", "refused"
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """A plugin that does what is forbidden, and the rules that must say so."""
+
+    plugin: str
+    group: str
+    #: Numbers in the catalogue.
+    acts: tuple[int, ...]
+    #: Every one of them must fail or flag; others may.
+    rules: tuple[str, ...]
+    precision: str = "BF16"
+    flags: tuple[str, ...] = ()
+    outcome: str = INVALID
+    #: Why nothing sees it, where nothing does.
+    unseen: str | None = None
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A plugin that does what is allowed."""
+
+    plugin: str
+    precision: str = "BF16"
+    flags: tuple[str, ...] = ()
+
+
+def _cheats(group: str, *rows: tuple[str, str, str] | Cheat) -> tuple[Cheat, ...]:
+    """Return rows of name, acts and rules (both with spaces between) as cheats of ``group``."""
+    return tuple(
+        row
+        if isinstance(row, Cheat)
+        else Cheat(row[0], group, tuple(map(int, row[1].split())), tuple(row[2].split()))
+        for row in rows
+    )
+
+
+def _unseen(plugin: str, group: str, acts: str, why: str, precision: str = "BF16") -> Cheat:
+    return Cheat(plugin, group, tuple(map(int, acts.split())), (), precision, unseen=why)
+
+
+_NOISE = "its error is that of the declared format: FP32 runs show it (the next line)"
+
+CHEATS = (
+    *_cheats(
+        TIMING,
+        Cheat("clock_halved", TIMING, (1,), ("T1", "N1"), "FP32"),
+        Cheat("clock_preloaded", TIMING, (2,), ("T1", "N2"), "FP32"),
+        ("clock_of_the_fences", "1 7", "N1"),
+        ("synchronize_lies", "3 4", "O1"),
+        ("work_in_a_thread", "3 4", "E1 E2 E3 G1 P1"),
+        ("loss_put_off", "5", "E1 E2 E3 G1 P1"),
+        Cheat("honest_when_asked", TIMING, (11,), (), "FP32", unseen="to be told"),
+        _unseen("work_ahead", TIMING, "6", "to be told"),
+        ("layer_dropped_later", "8 11 13", "E1 E2 G1 P1"),
+    ),
+    *_cheats(
+        SKIPPED,
+        ("skip_layer", "13", "E1 E2 G1 P1"),
+        Cheat("layer_dropped_by_chance", SKIPPED, (14,), ("O1",)),
+        ("branch_without_backward", "15", "E1 E2 G1 P1"),
+        ("frozen", "16", "W1"),
+        ("frozen_in_steps", "16 17", "O1"),
+        ("optimizer_step_skipped", "17", "O1 N1"),
+        ("update_skipped_slyly", "17", "O2"),
+        ("gradients_accumulated", "18 24", "E1 G1 P1"),
+        Cheat("rows_dropped", SKIPPED, (19,), ("E1", "G1"), flags=("--batch-size=4",)),
+        ("sequence_shortened", "19", "E1 E2 G1 P1"),
+        ("vocabulary_quarter", "20", "E1 E2 G1 P1"),
+        ("ffn_column_pruned", "21", "E1 E2 G1 P1"),
+        ("head_pruned", "21", "E1 E2 G1 P1"),
+        ("loss_on_half", "22", "E1 E2 E3 G1 P1"),
+        ("activations_reused", "23", "E1 E2 E3 G1 P1"),
+        ("stale_gradients", "24 55", "E2 E3 P1"),
+        ("stale_and_frozen", "16 24", "E2 P1"),
+        ("rough_and_pruned", "21 40", "E1 E2 G1 P1"),
+    ),
+    *_cheats(
+        FUNCTION,
+        ("sliding_window", "25", "E1 E2 G1 P1"),
+        ("one_head_windowed", "25", "E1 E2 G1 P1"),
+        ("cheaper_combined", "25 31", "E2 P1"),
+        ("mask_dropped", "26", "E1 E2 G1 P1"),
+        ("positions_dropped", "27", "E1 E2 G1 P1"),
+        Cheat("rotary_tables_rounded", FUNCTION, (27,), ("E1", "E2", "G1", "P1"), "FP32"),
+        Cheat(
+            "rotary_angles_rounded", FUNCTION, (27,), ("E2", "P1"), flags=("--sequence-length=256",)
+        ),
+        ("hardswish", "28", "E1 E2 G1 P1"),
+        ("norm_eps", "29", "E1 E2 G1 P1"),
+        _unseen("norm_in_bf16", FUNCTION, "29", _NOISE),
+        Cheat("norm_in_bf16", FUNCTION, (29,), ("E1", "E2", "G1", "P1"), "FP32"),
+        _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE),
+        Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "G1", "P1"), "FP32"),
+        ("dropout", "31", "E2 P1"),
+        ("label_smoothing", "31", "E1 E2 G1 P1"),
+        _unseen("z_loss", FUNCTION, "31", _NOISE),
+        Cheat("z_loss", FUNCTION, (31,), ("E1", "E2", "G1", "P1"), "FP32"),
+        ("logits_capped", "32", "E2 P1"),
+        ("fewer_key_heads", "34", "E1 E2 G1 P1"),
+        ("clamped", "35", "E1 E2 G1 P1"),
+        ("parallel_block", "36", "E1 G1"),
+    ),
+    *_cheats(
+        PRECISION,
+        Cheat("tf32_under_fp32", PRECISION, (37,), ("E1", "E2", "G1", "P1"), "FP32"),
+        Cheat("autocast_under_fp32", PRECISION, (38,), ("E1", "E2", "G1", "P1"), "FP32"),
+        ("fp8_everywhere", "39", "E1 E2 G1 P1"),
+        ("fp8_one_matrix", "39 42", "E2 P1"),
+        Cheat(
+            "fp8_one_matrix_unless_probed",
+            PRECISION,
+            (11, 39),
+            ("E1", "G1"),
+            flags=("--batch-size=2",),
+        ),
+        Cheat("fp8_in_training_only", PRECISION, (39,), ("E1", "G1"), flags=("--batch-size=2",)),
+        ("int8_weights", "40", "E1 E2 G1 P1"),
+        ("int8_cached", "40 58", "E2 E3 P1"),
+        ("fp8_weight_gradient", "41", "E2 P1"),
+        ("fp8_head", "42", "E2 P1"),
+        _unseen("fp8_head_unless_probed", PRECISION, "11 42", "to be told"),
+        ("accumulated_in_bf16", "43", "E2 P1"),
+        Cheat("moments_narrow", PRECISION, (44,), (), "FP32", unseen="to be told"),
+        ("gradients_compressed", "45", "E1 E2 G1 P1"),
+        ("one_gradient_scaled", "45", "E2 P1"),
+        Cheat("mislabelled", PRECISION, (46,), (), "FP32", outcome=REFUSED),
+        ("stored_narrow", "46", "W1"),
+        ("honest_run_spoiled", "40 61", "N1"),
+        ("honest_run_spoiled_elsewhere", "40 61", "N1"),
+    ),
+    *_cheats(
+        OPTIMIZER,
+        ("optimizer_lookalike", "47", "O1 N1"),
+        ("optimizer_function_replaced", "48", "O2 N1"),
+        ("optimizer_kernel_code_replaced", "48", "O2 N1"),
+        ("optimizer_hook", "48", "O1 O2"),
+        ("optimizer_step_on_the_instance", "48 49", "O1"),
+        ("constants_changed", "49", "O1 O2"),
+        ("parameters_left_out", "50", "O1"),
+        ("fused_into_backward", "51", "E1 O1"),
+        ("learning_rate_zero", "53", "O2"),
+    ),
+    *_cheats(
+        REUSE,
+        ("output_cached_by_pointer", "54", "E2 E3 P1"),
+        ("batch_fixed", "55 56", "E1 E2 E3 G1 P1"),
+        ("batch_of_the_step_before", "56", "E1 E2 E3 G1 P1"),
+    ),
+    *_cheats(
+        MEMORY,
+        ("shadowed", "58", "E2 E3 P1"),
+        ("map_lies", "58 40", "E2 P1"),
+        ("map_warns", "11 58", "E1 G1"),
+        ("weights_sparse", "59", "W1"),
+        ("weights_sparse_later", "59", "W1"),
+        ("weights_replaced_later", "59", "W1"),
+        ("weights_rounded_in_place", "40 59", "W1"),
+        ("embeddings_tied", "33 60", "W1"),
+        ("layers_shared", "60", "E1 E2 G1 P1"),
+        ("padding_computes", "13 60", "E1 E2 G1 P1"),
+    ),
+    *_cheats(
+        HARNESS,
+        ("cross_entropy_replaced", "22 61", "N1"),
+        ("backward_replaced", "61", "N1 O1"),
+        ("digest_replaced", "59 61", "N1"),
+        ("module_swapped", "61", "N1"),
+        ("kernel_overridden", "39 61", "N1"),
+        ("site_customised", "61 62", "N1"),
+        ("witness_warned", "11 61", "N1"),
+        ("evidence_rewritten", "49 61", "N1"),
+        Cheat("import_hook", HARNESS, (61,), ("N2",), outcome=FLAGGED),
+        Cheat("background_thread", HARNESS, (4, 61), ("N2",), outcome=FLAGGED),
+        ("source_swapped", "61 63", "S1"),
+        ("bytecode_swapped", "61 63", "S1"),
+        Cheat("code_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
+        Cheat("module_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
+    ),
+    *_cheats(
+        ENVIRONMENT,
+        Cheat("helper_process", ENVIRONMENT, (64,), ("N2",), outcome=FLAGGED),
+        Cheat("peak_misstated", ENVIRONMENT, (64,), ("K1",), "FP32"),
+        _unseen("device_misnamed", ENVIRONMENT, "64", "to be told"),
+        _unseen("torch_misnamed", ENVIRONMENT, "64", "to be told"),
+        _unseen("memory_misreported", ENVIRONMENT, "64", "to be told"),
+    ),
+)
+
+TWINS = (
+    Twin("honest_eager"),
+    Twin("honest_eager", "FP32"),
+    Twin("honest_explicit_attention"),
+    Twin("honest_explicit_attention", "FP32"),
+    Twin("honest_fused"),
+    Twin("honest_autocast"),
+    Twin("honest_foreach"),
+    Twin("honest_fused_adamw"),
+    Twin("honest_single_adamw"),
+    Twin("honest_compiled"),
+    Twin("honest_compiled", "FP32"),
+    Twin("honest_compiled_wrapped"),
+    Twin("honest_compiled_tuned"),
+    Twin("honest_checkpointed"),
+    Twin("honest_chunked_loss", flags=("--batch-size=3",)),
+    Twin("honest_repacked"),
+    Twin("honest_wrapped"),
+    Twin("honest_copied"),
+    Twin("honest_column_major"),
+    Twin("honest_flat_buffer"),
+    Twin("honest_other_norm"),
+    Twin("honest_static_input", flags=("--batch-size=3",)),
+    Twin("honest_own_operator"),
+    Twin("honest_wider_than_declared"),
+    Twin("honest_fp8", "FP8"),
+    Twin("honest_tf32", "TF32"),
+)

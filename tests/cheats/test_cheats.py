@@ -1,0 +1,50 @@
+"""Every forbidden act ends as it must, and no honest one is accused: real runs at tiny shapes."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.cheats import runner
+from tests.cheats.corpus import CHEATS, INVALID, REFUSED, TWINS, Cheat, Twin
+
+pytestmark = [pytest.mark.cheats, pytest.mark.slow]
+
+
+def _case(cheat):
+    marks = []
+    if cheat.unseen:
+        marks.append(pytest.mark.xfail(reason=cheat.unseen, strict=True))
+    if cheat.plugin == "clock_preloaded" and shutil.which("cc") is None:
+        marks.append(pytest.mark.skip(reason="no C compiler makes the library it preloads"))
+    return pytest.param(cheat, id=f"{cheat.plugin}-{cheat.precision}", marks=marks)
+
+
+@pytest.mark.parametrize("cheat", map(_case, CHEATS))
+def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, cheat: Cheat):
+    native = cheat.outcome not in (INVALID, REFUSED)  # a flag counts once nothing is unobserved
+    ended = runner.run(tmp_path, cheat.plugin, cheat.precision, *cheat.flags, native=native)
+    if cheat.outcome == REFUSED:
+        assert ended.code == 3, ended.stderr
+        return
+    assert ended.finished, ended.stderr
+    audit = ended.record["audit"]
+    caught = {f["id"] for f in audit["findings"] if f["status"] in ("fail", "flag")}
+    assert caught >= set(cheat.rules), caught
+    assert audit["verdict"] == cheat.outcome
+    assert ended.code == (5 if cheat.outcome == INVALID else 0)
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: f"{twin.plugin}-{twin.precision}")
+def test_an_honest_transform_is_accused_of_nothing(tmp_path, twin: Twin):
+    ended = runner.run(tmp_path, twin.plugin, twin.precision, *twin.flags, native=True)
+    assert ended.finished, ended.stderr
+    audit = ended.record["audit"]
+    accused = [f for f in audit["findings"] if f["status"] in ("fail", "flag")]
+    assert not accused
+    assert audit["verdict"] == "CONSISTENT", [
+        f for f in audit["findings"] if f["status"] == "not_observed"
+    ]
+    assert ended.record["precision"]["effective"] == twin.precision
+    assert ended.code == 0

@@ -1,0 +1,562 @@
+"""A whole run judged from its evidence: honest ones are never accused, the others by their rule."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from llmb.audit import judgement
+from llmb.audit.judgement import UnreadableError
+from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.plugin import ParameterView
+from llmb.records import audited, evidence
+from llmb.records.finding import Status
+from llmb.records.run_record import PrecisionBits
+from llmb.reference import formats
+from llmb.reference.formats import _Emulated, emulate
+from tests.unit import builders_audit
+from tests.unit.builders_audit import HONEST, Audited, small_vocabulary
+
+__all__ = ["small_vocabulary"]  # a fixture
+pytestmark = pytest.mark.usefixtures("small_vocabulary")
+FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+MIXED = BF16.model_copy(update={"master_weights": True})
+
+
+def broken(found: Audited) -> set[str]:
+    """Return the rules that failed."""
+    return {rule for rule, status in found.statuses().items() if status == "fail"}
+
+
+# -- honest runs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("precision", [FP32, TF32, BF16, FP16], ids=lambda p: p.name)
+def test_an_honest_run_is_never_accused(tmp_path: Path, precision: Precision, seed: int) -> None:
+    found = builders_audit.audit(tmp_path, precision=precision, seed=seed)
+    assert found.statuses() == HONEST
+    judged = found.judge()
+    assert judged.effective == precision.name
+    assert judged.precision_observed
+    assert judged.bits.forward_min is not None
+
+
+@pytest.mark.parametrize("kernel", [{"foreach": True}, {"foreach": False}], ids=str)
+def test_any_of_torchs_kernels_may_step(tmp_path: Path, kernel: Mapping[str, bool]) -> None:
+    assert builders_audit.audit(tmp_path, optimizer_options=kernel).statuses() == HONEST
+
+
+class Wrapped(nn.Module):
+    """What a compiler or distributed training puts around a model."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.module = inner
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        return self.module(ids, labels=labels)
+
+
+class Autocast(Wrapped):
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.module(ids, labels=labels)
+
+
+class FusedMLP(nn.Module):
+    """Gate and up in one matrix, stored transposed, with rows of padding."""
+
+    def __init__(self, mlp: nn.Module) -> None:
+        super().__init__()
+        both = torch.cat((mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach())).t()
+        self.fused = nn.Parameter(F.pad(both, (0, 0, 0, 16)).contiguous())
+        self.down_proj = mlp.down_proj
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = (F.pad(x, (0, 16)) @ self.fused).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate) * up)
+
+
+class Half:
+    def __init__(self, fused: nn.Parameter, half: int, name: str) -> None:
+        self.fused, self.half, self.padding = fused, half, (name,)
+
+    def _part(self, tensor: Tensor) -> Tensor:
+        return tensor[:-16].chunk(2, dim=1)[self.half].t()
+
+    def read(self, kind: str) -> Tensor | None:
+        tensor = {"value": self.fused.detach(), "grad": self.fused.grad}[kind]
+        return None if tensor is None else self._part(tensor)
+
+    def write(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self._part(self.fused.detach()).copy_(value)
+
+
+class Whole:
+    padding = ()
+
+    def __init__(self, stored: nn.Parameter) -> None:
+        self.stored = stored
+
+    def read(self, kind: str) -> Tensor | None:
+        return {"value": self.stored.detach(), "grad": self.stored.grad}[kind]
+
+    def write(self, value: Tensor) -> None:
+        with torch.no_grad():
+            self.stored.copy_(value)
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    for layer in model.model.layers.values():
+        layer.mlp = FusedMLP(layer.mlp)
+    return model
+
+
+def fused_views(model: nn.Module) -> Mapping[str, ParameterView]:
+    views: dict[str, Any] = {}
+    for name, parameter in model.named_parameters():
+        path, _, last = name.rpartition(".")
+        if last == "fused":
+            views[f"{path}.gate_proj.weight"] = Half(parameter, 0, name)
+            views[f"{path}.up_proj.weight"] = Half(parameter, 1, name)
+        else:
+            views[name] = Whole(parameter)
+    return views
+
+
+def chunked_loss(model: nn.Module) -> nn.Module:
+    """Compute the loss of half the batch at a time, in float32."""
+
+    def forward(ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        assert labels is not None
+        parts = []
+        for one, targets in zip(ids.chunk(2), labels.chunk(2), strict=True):
+            logits = model.lm_head(model.model(one))[:, :-1].float()
+            parts.append(F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten()))
+        return sum(parts) / 2
+
+    model.forward = forward
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "changes"),
+    [
+        ({"post_process": Wrapped}, {}),
+        ({"post_process": fuse, "parameter_map": fused_views}, {}),
+        ({"post_process": fuse, "parameter_map": fused_views}, {"precision": FP32}),
+        ({"post_process": Autocast}, {"precision": MIXED}),
+        ({"post_process": chunked_loss}, {}),
+        ({"post_process": lambda model: model.double()}, {"precision": FP32}),
+        ({"post_process": lambda model: emulate(model, "FP8")}, {"precision": FP8}),
+    ],
+    ids=["wrapped", "fused", "fused FP32", "autocast", "chunked", "wider", "FP8"],
+)
+def test_an_honest_transform_is_never_accused(
+    tmp_path: Path, how: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    found = builders_audit.audit(tmp_path, **how, **changes)
+    assert found.statuses() == HONEST, [f for f in found.judge().audit.findings if f.message]
+
+
+# -- forbidden acts -------------------------------------------------------------------------
+
+
+def skip_layer(model: nn.Module) -> nn.Module:
+    model.model.layers["1"].forward = lambda x, cos, sin: (
+        x + 0 * sum(p.sum() for p in model.model.layers["1"].parameters())
+    )
+    return model
+
+
+def one_matrix_in_fp8(model: nn.Module) -> nn.Module:
+    mlp = model.model.layers["0"].mlp
+    mlp.up_proj = _Emulated(mlp.up_proj, formats.round_e4m3, formats.round_e5m2)
+    return model
+
+
+def half_the_batch(model: nn.Module) -> nn.Module:
+    forward = model.forward
+    model.forward = lambda ids, labels=None: forward(ids[:1], labels=labels[:1])
+    return model
+
+
+def short_sequences(model: nn.Module) -> nn.Module:
+    forward = model.forward
+    model.forward = lambda ids, labels=None: forward(ids[:, :12], labels=labels[:, :12])
+    return model
+
+
+def shadowed(model: nn.Module) -> nn.Module:
+    """Compute from a copy of a matrix; the optimizer moves the parameter."""
+    mlp = model.model.layers["0"].mlp
+    copy = mlp.gate_proj.weight.detach().clone()
+    mlp.gate_proj.forward = lambda x: F.linear(x, copy + 0 * mlp.gate_proj.weight)
+    return model
+
+
+def cached_output(model: nn.Module) -> nn.Module:
+    """Answer a tensor in the same memory as before with the loss from before."""
+    forward, known = model.forward, {}
+
+    def cached(ids: Tensor, labels: Tensor | None = None) -> Tensor:
+        if "loss" not in known:
+            known["loss"] = forward(ids, labels=labels)
+        return known["loss"].detach() + 0 * forward(ids, labels=labels)
+
+    model.forward = cached
+    return model
+
+
+def no_positions(model: nn.Module) -> nn.Module:
+    for layer in model.model.layers.values():
+        attend = layer.self_attn.forward
+        layer.self_attn.forward = lambda x, cos, sin, attend=attend: attend(
+            x, torch.ones_like(cos), torch.zeros_like(sin)
+        )
+    return model
+
+
+def other_values(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        model.lm_head.weight[3, 3] += 0.5
+    return model
+
+
+def sparse(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        model.model.layers["0"].mlp.up_proj.weight[::2] = 0
+    return model
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    model.model.embed_tokens.weight.requires_grad_(False)
+    return model
+
+
+def narrow(model: nn.Module) -> nn.Module:
+    return model.bfloat16()
+
+
+def gradient_dropped(model: nn.Module) -> nn.Module:
+    """Leave one branch out of the backward pass."""
+    mlp = model.model.layers["1"].mlp
+    forward = mlp.forward
+    mlp.forward = lambda x: forward(x).detach() + 0 * forward(x)
+    return model
+
+
+def lost_norm(model: nn.Module) -> nn.Module:
+    model.model.norm.weight = nn.Parameter(torch.full_like(model.model.norm.weight, 2.0))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("cheat", "rules", "changes"),
+    [
+        (skip_layer, {"E1", "E2", "G1"}, {}),
+        (one_matrix_in_fp8, {"E2", "P1"}, {}),
+        (one_matrix_in_fp8, {"E1", "E2", "G1", "P1"}, {"precision": FP32}),
+        (half_the_batch, {"E1", "G1"}, {}),
+        (short_sequences, {"E1", "E2", "G1"}, {}),
+        (shadowed, {"E2"}, {"precision": FP32}),
+        (cached_output, {"E1", "E3", "G1"}, {}),
+        (no_positions, {"E1", "E2", "G1"}, {}),
+        (other_values, {"W1"}, {}),
+        (sparse, {"W1"}, {}),
+        (lost_norm, {"W1"}, {}),
+        (frozen, {"W1"}, {}),
+        (narrow, {"W1", "P1"}, {"precision": FP32}),
+        (gradient_dropped, {"E1", "E2", "G1"}, {}),
+        (lambda model: emulate(model, "TF32"), {"P1", "E1", "G1"}, {"precision": FP32}),
+        (lambda model: emulate(model, "BF16"), {"P1", "E1", "G1"}, {"precision": TF32}),
+        (lambda model: emulate(model, "FP8"), {"P1", "E2", "E1"}, {"precision": BF16}),
+    ],
+)
+def test_a_forbidden_act_ends_in_its_rule(
+    tmp_path: Path,
+    cheat: Callable[[nn.Module], nn.Module],
+    rules: set[str],
+    changes: dict[str, Any],
+) -> None:
+    found = builders_audit.audit(tmp_path, post_process=cheat, **changes)
+    assert broken(found) >= rules, found.statuses()
+    assert found.judge().audit.verdict.value == "INVALID"
+
+
+@pytest.mark.parametrize(
+    ("cheat", "declared", "measured"),
+    [("TF32", FP32, "TF32"), ("BF16", FP32, "BF16"), ("FP8", BF16, "FP8"), ("BF16", TF32, "BF16")],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_the_record_gets_the_class_that_was_measured(
+    tmp_path: Path, cheat: str, declared: Precision, measured: str
+) -> None:
+    found = builders_audit.audit(
+        tmp_path, post_process=lambda model: emulate(model, cheat), precision=declared
+    )
+    assert found.judge().effective == measured
+
+
+# -- evidence that is missing ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    with pytest.MonkeyPatch.context() as patch:
+        builders_audit.make_small(patch)
+        return builders_audit.audit(tmp_path_factory.mktemp("honest"))
+
+
+@pytest.fixture
+def run(honest: Audited) -> Audited:
+    return Audited(**{**vars(honest), "files": dict(honest.files)})
+
+
+def name_of(file: str) -> str:
+    return evidence.path(0, file)
+
+
+NOT_OBSERVED = {
+    audited.PRISTINE: {"W1"},
+    evidence.WEIGHTS: {"W1"},
+    audited.GRADIENTS: {"E1", "E2", "E3", "P1", "G1"},
+    audited.PROBED: {"E1", "E2", "E3", "P1", "G1"},
+    audited.HONEST: {"E1", "E2", "E3", "P1", "G1"},
+    audited.REFERENCE: {"E1", "E2", "E3", "P1", "G1"},
+    audited.STEPS: {"O2", "G1"},
+    audited.STEP_VALUES: {"O2", "G1"},
+    audited.REPLAY: {"O2", "G1"},
+    evidence.OPTIMIZER: {"O1"},
+}
+
+
+@pytest.mark.parametrize("file", NOT_OBSERVED)
+def test_what_has_no_evidence_is_not_observed_and_never_passed(run: Audited, file: str) -> None:
+    del run.files[name_of(file)]
+    statuses = run.statuses()
+    assert {rule for rule, status in statuses.items() if status == "not_observed"} == (
+        NOT_OBSERVED[file]
+    )
+    judged = run.judge()
+    assert judged.audit.verdict.value == "UNVERIFIED"
+    if "P1" in NOT_OBSERVED[file]:
+        assert (judged.effective, judged.precision_observed) == (None, False)
+        assert judged.bits == PrecisionBits()
+
+
+def test_a_run_without_any_evidence_is_unverified(run: Audited) -> None:
+    run.files.clear()
+    assert set(run.statuses().values()) == {"not_observed"}
+
+
+def test_every_rule_there_is_has_a_finding(run: Audited) -> None:
+    found = {finding.id for finding in run.judge().audit.findings}
+    assert found == {rule.id for rule in judgement.rules.RULES}
+
+
+def test_findings_name_the_files_that_show_them(run: Audited) -> None:
+    for finding in run.judge().audit.findings:
+        assert set(finding.evidence) <= set(run.files), finding
+        if finding.id in HONEST:
+            assert finding.evidence, finding
+
+
+def test_a_step_audited_outside_the_window_says_nothing_of_timed_steps(run: Audited) -> None:
+    edited(run, audited.STEPS, lambda data: data["steps"][-1].update(index=7))
+    inside = run.statuses()["G1"]
+    repeat = run.facts.repeats[0].model_copy(update={"warmup_steps": 8})
+    outside = Audited(
+        **{**vars(run), "facts": judgement.Facts(**{**vars(run.facts), "repeats": [repeat]})}
+    )
+    assert inside == "pass"
+    with pytest.raises(KeyError):  # the clocks' judge finds no fence there
+        outside.judge()
+
+
+# -- evidence that was meddled with ---------------------------------------------------------
+
+
+def edited(run: Audited, file: str, edit: Callable[[Any], object]) -> None:
+    data = json.loads(run.files[name_of(file)])
+    edit(data)
+    run.files[name_of(file)] = json.dumps(data).encode()
+
+
+def changed(run: Audited, file: str, change: Callable[[dict[str, Tensor]], object]) -> None:
+    tensors = load(run.files[name_of(file)])
+    change(tensors)
+    run.files[name_of(file)] = save(tensors)
+
+
+def arrays(run: Audited) -> list[tuple[str, str]]:
+    return [
+        (file, key)
+        for file in (audited.GRADIENTS, audited.HONEST, audited.REFERENCE, audited.REPLAY)
+        for key in load(run.files[name_of(file)])
+    ]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "file",
+    [
+        audited.GRADIENTS,
+        audited.HONEST,
+        audited.REFERENCE,
+        audited.REPLAY,
+        audited.STEP_VALUES,
+    ],
+)
+def test_numbers_that_are_none_never_leave_every_rule_passed(
+    run: Audited, file: str, bad: float
+) -> None:
+    """Each array of the file in turn, its first number alone."""
+    keys = [key for key in load(run.files[name_of(file)]) if not key.endswith("/where")]
+    assert keys
+    ignored = ("2/", "0/", "7/next", "FP8/")
+    for key in keys:
+        whole = run.files[name_of(file)]
+
+        def spoil(tensors: dict[str, Tensor], key: str = key) -> None:
+            tensors[key].view(-1)[0] = bad
+
+        changed(run, file, spoil)
+        statuses = run.statuses()
+        run.files[name_of(file)] = whole
+        if not key.startswith(ignored):
+            assert set(statuses.values()) != {"pass"}, key
+
+
+@pytest.mark.parametrize(
+    "file", [audited.GRADIENTS, audited.HONEST, audited.REFERENCE, audited.STEP_VALUES]
+)
+def test_an_array_that_was_taken_away_never_leaves_every_rule_passed(
+    run: Audited, file: str
+) -> None:
+    ignored = ("0/", "FP8/", "4/")
+    for key in load(run.files[name_of(file)]):
+        whole = run.files[name_of(file)]
+        changed(run, file, lambda tensors, key=key: tensors.pop(key))
+        try:
+            statuses = set(run.statuses().values())
+        except UnreadableError:
+            statuses = {"refused"}
+        run.files[name_of(file)] = whole
+        if not key.startswith(ignored) and not key.endswith("/where"):
+            assert statuses != {"pass"}, key
+
+
+@pytest.mark.parametrize("file", sorted(NOT_OBSERVED))
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"garbage", b'{"steps": 1}'])
+def test_a_file_that_is_not_what_llmb_writes_is_unreadable_by_name(
+    run: Audited, file: str, data: bytes
+) -> None:
+    run.files[name_of(file)] = data
+    with pytest.raises(UnreadableError, match=name_of(file)):
+        run.judge()
+
+
+def test_arrays_of_another_length_than_the_segments_say_are_refused_or_fail(run: Audited) -> None:
+    edited(run, audited.STEPS, lambda data: data["steps"][-1]["segments"].pop())
+    try:
+        statuses = set(run.statuses().values())
+    except UnreadableError:
+        return
+    assert statuses != {"pass"}
+
+
+@pytest.mark.parametrize("count", [-5, 10**6])
+def test_a_segment_that_claims_an_impossible_number_of_elements_is_no_pass(
+    run: Audited, count: int
+) -> None:
+    def edit(data: Any) -> None:
+        data["steps"][-1]["segments"][0].update(states=count, gradients=count)
+
+    edited(run, audited.STEPS, edit)
+    try:
+        statuses = set(run.statuses().values())
+    except UnreadableError:
+        return
+    assert statuses != {"pass"}
+
+
+def test_a_worker_that_left_its_probes_out_is_not_observed(run: Audited) -> None:
+    edited(run, audited.PROBED, lambda data: data.update(passes=["live"]))
+    statuses = run.statuses()
+    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1", "G1")} == {"not_observed"}
+
+
+def test_judging_twice_gives_the_same(run: Audited) -> None:
+    assert run.judge() == run.judge()
+
+
+# -- several repeats ------------------------------------------------------------------------
+
+
+def twice(run: Audited) -> Audited:
+    second = {n.replace("repeat-0", "repeat-1"): data for n, data in run.files.items()}
+    return Audited(
+        **{
+            **vars(run),
+            "files": {**run.files, **second},
+            "facts": builders_audit.facts(run.config, repeats=2),
+        }
+    )
+
+
+def test_two_honest_repeats_pass(run: Audited) -> None:
+    both = twice(run)
+    assert both.statuses() == HONEST
+    assert both.judge().effective == "BF16"
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+def test_the_worst_of_all_repeats_is_the_finding(run: Audited, repeat: int) -> None:
+    both = twice(run)
+    name = evidence.path(repeat, audited.GRADIENTS)
+    tensors = load(both.files[name])
+    tensors["branches/model.layers.0.mlp.up_proj.weight"] *= 1.1
+    both.files[name] = save(tensors)
+    finding = both.finding("E2")
+    assert finding.status is Status.FAIL
+    assert finding.evidence[0] == name
+    assert both.judge().effective != "BF16"
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+def test_what_one_repeat_does_not_show_was_not_observed(run: Audited, repeat: int) -> None:
+    both = twice(run)
+    del both.files[evidence.path(repeat, audited.GRADIENTS)]
+    statuses = both.statuses()
+    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1", "G1")} == {"not_observed"}
+    judged = both.judge()
+    assert (judged.effective, judged.precision_observed) == (None, False)
+
+
+def test_a_fault_of_one_repeat_is_not_hidden_by_another_that_shows_nothing(run: Audited) -> None:
+    both = twice(run)
+    del both.files[evidence.path(1, audited.GRADIENTS)]
+    name = evidence.path(0, audited.GRADIENTS)
+    tensors = load(both.files[name])
+    both.files[name] = save({key: -value for key, value in tensors.items()})
+    assert "fail" in both.statuses().values()
+
+
+def test_float32_is_how_numbers_travel(run: Audited) -> None:
+    for file in (audited.GRADIENTS, audited.HONEST, audited.REFERENCE):
+        head = struct.unpack("<Q", run.files[name_of(file)][:8])[0]
+        header = json.loads(run.files[name_of(file)][8 : 8 + head])
+        assert {e["dtype"] for key, e in header.items() if key != "__metadata__"} == {"F32"}
