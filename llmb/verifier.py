@@ -17,7 +17,7 @@ from torch import Tensor
 from llmb import workloads
 from llmb.errors import RunFailedError
 from llmb.notebook import Announcer
-from llmb.observe.passes import STEP
+from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.retake import Retake, how, wide
 from llmb.observe.weights import sha256_of
@@ -59,17 +59,20 @@ def verify(channel: Channel) -> None:
 def honest_on_the_host(
     order: ReferenceOrder, retake: Retake, shape: LlamaShape
 ) -> dict[str, Tensor]:
-    """Return what the probe ``branches`` shows in the declared format here, by ``host/...``.
+    """Return what an honest run in the declared format shows here, by ``host/...``.
 
     The calibrator has the vendor's backend in it: its honest run is held against this one. Left out
     where the host would take minutes, as processors do for FP16.
     """
     precision = order.config.precision
     flops = flops_per_token(shape) * shape.sequence_length
-    if BRANCHES not in order.passes or (precision.dtype == "float16" and flops > _SLOW_FLOPS):
+    if precision.dtype == "float16" and flops > _SLOW_FLOPS:
         return {}
     dtype, fmt = how(precision)
-    found = retake.sketches(BRANCHES, dtype, "cpu", 1, fmt)
+    found: dict[str, Tensor] = {}
+    for name in {BRANCHES, LIVE} & set(order.passes):
+        batch = 1 if name == BRANCHES else order.config.batch_size
+        found |= retake.sketches(name, dtype, "cpu", batch, fmt)
     return {f"host/{key}": value for key, value in found.items()}
 
 

@@ -18,9 +18,15 @@ LIMITS, LIMITS_FLOAT32 = (1.5, 2.0), (4.0, 6.0)
 #: No honest error is taken to be smaller: two kernels of one format differ by a last place.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
+LOSS = "loss"
 _LOSS_ULPS = 3
 _LOSS_RELATIVE = 1e-5
 _SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+#: No honest run is further from the reference, through all layers (12 layers in BF16: 0.06).
+_MOST_ERROR = {"FP32": 2.0**-10, "TF32": 2.0**-2, "FP16": 2.0**-2, "BF16": 2.0**-2}
+_MOST_ERROR_NARROW = 2.0**-0.3
+#: Times the host's honest error that the device's may be.
+_ROUGHER = 2.0
 #: A sample with fewer elements that are not zero tells too little to be the worst parameter.
 _FEW = 64
 
@@ -34,11 +40,7 @@ def judge_live(
     evidence: tuple[str, ...],
 ) -> Finding:
     """Return E1: loss and gradients of the step in whose pause the stream ended."""
-    own = {
-        key.removeprefix(f"{precision.name}/"): array
-        for key, array in honest.items()
-        if key.startswith(f"{precision.name}/live/")
-    }
+    own = _named(honest, f"{precision.name}/")
     mine, theirs = gaps(seen, reference, "live/"), gaps(own, reference, "live/")
     missing = [name for name in mine if f"live/{name}" in probed.missing]
     faults = [f"{len(missing)} gradients are missing: {missing[0]}, ..."] if missing else []
@@ -90,6 +92,35 @@ def _firsts(step: AuditedStep) -> list[int]:
     return found
 
 
+def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> bool:
+    """Tell whether the device's honest run may serve as a yardstick for real steps.
+
+    It is held to the host's, where the verifier has made it, and to what its class has at most.
+    """
+    name = precision.name
+    own = _error(_named(honest, f"{name}/"), reference)
+    most = _MOST_ERROR.get(name, _MOST_ERROR_NARROW)
+    host = _named(reference, "host/")
+    if f"live/{LOSS}" in host:
+        most = min(most, _ROUGHER * max(_least(precision), _error(host, reference)))
+    step = reference.get("step")
+    sampled = gap(honest.get(f"{name}/step"), step).error if step is not None else 0.0
+    return own <= most and sampled <= _MOST_ERROR.get(name, _MOST_ERROR_NARROW)
+
+
+def _error(shown: Arrays, reference: Arrays) -> float:
+    error = total(gaps(shown, reference, "live/").values()).error
+    return math.inf if math.isnan(error) else error
+
+
+def _named(arrays: Arrays, prefix: str) -> Arrays:
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def _least(precision: Precision) -> float:
+    return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
+
+
 class _Comparison:
     """Errors of one pass beside honest ones."""
 
@@ -101,7 +132,7 @@ class _Comparison:
         untold: frozenset[str] = frozenset(),
     ) -> None:
         self._limits = LIMITS_FLOAT32 if precision.name == "FP32" else LIMITS
-        least = _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
+        least = _least(precision)
         self._global = total(mine.values()).error
         self._honest = max(least, total(theirs.values()).error)
         own = {name: one.error for name, one in theirs.items() if name not in untold}

@@ -216,7 +216,8 @@ class _Bench:
             return
         probes = precision.Probes(seen, honest, reference, fmt, paths)
         yield probes.live()
-        if not probes.honest_is_honest():
+        honest_run = equivalence.is_plausible(honest, reference, fmt)
+        if not (honest_run and probes.honest_is_honest()):
             yield probes.effective()
             yield from probes.without_yardstick("E1", "E2", "G1")
             return

@@ -159,7 +159,8 @@ class Probes:
             return None
         fewest = min(self._shown.forward, self._shown.gradient)
         below = _CLASSES[_CLASSES.index(self._precision.name) + 1 :] if self._is_known() else ()
-        return next((name for name in below if fewest >= FLOORS[name]), None)
+        # Floors cannot tell FP16 from BF16; the narrower name claims less.
+        return next((name for name in below if name != "FP16" and fewest >= FLOORS[name]), None)
 
     def _is_known(self) -> bool:
         return self._precision.name in _CLASSES

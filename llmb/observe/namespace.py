@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import AdamW
+from torch.optim import Optimizer
 
 from llmb.observe.callables import Callables, file_of, functions
 from llmb.observe.dispatcher import KernelChange, Kernels
@@ -139,11 +139,14 @@ def library_baseline(modules: Sequence[str], module: str, distribution: str) -> 
 def settle() -> None:
     """Let torch do to itself what it does when a thing is first used.
 
-    The first optimizer wraps ``AdamW.step``, the first compilation the functions that are not
-    compiled into, the first ``vmap`` registers kernels: compared with a torch that has not done so
-    yet, every honest run would have replaced them.
+    The first optimizer of a class wraps the class's ``step``, the first compilation the functions
+    that are not compiled into, the first ``vmap`` registers kernels: compared with a torch that has
+    not done so yet, every honest run would have replaced them.
     """
-    AdamW([nn.Parameter(torch.zeros(1))])
+    for kind in vars(torch.optim).values():
+        if isinstance(kind, type) and issubclass(kind, Optimizer):
+            with suppress(Exception):  # some cannot be made without more arguments
+                kind([nn.Parameter(torch.zeros(1, 1))])  # type: ignore[call-arg]
     with suppress(Exception):
         torch.vmap(torch.sin)(torch.ones(1))
     try:

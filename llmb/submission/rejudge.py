@@ -75,7 +75,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         return judgement.judge(bundle.files.get, facts)
     except UnreadableError as error:
         raise BundleRefusedError(str(error)) from None
-    except (KeyError, ValueError):
+    except (KeyError, IndexError, ValueError, ArithmeticError):
         raise BundleRefusedError(
             "the fences of the record do not span its window, or evidence is incomplete"
         ) from None

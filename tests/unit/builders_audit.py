@@ -188,11 +188,13 @@ class Audited:
         return next(f for f in self.judge().audit.findings if f.id == rule)
 
     def statuses(self) -> dict[str, str]:
-        """Return rule -> status of the findings that an in-process audit can make."""
-        seen = ("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1")
-        return {rule: self.finding(rule).status.value for rule in seen}
+        """Return rule -> status of the first finding of each rule in ``HONEST``."""
+        findings = reversed(self.judge().audit.findings)
+        found = {f.id: f.status.value for f in findings}
+        return {rule: found[rule] for rule in HONEST}
 
 
+#: What the rules that an audit in this process can judge say of an honest run.
 HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1"), "pass")
 
 
@@ -283,6 +285,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         system=builders.make_record(repeats=1).system,
         patches=(),
         variables=(),
+        is_debug=True,
     )
 
 

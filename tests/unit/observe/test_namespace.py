@@ -16,7 +16,7 @@ import llmb
 from llmb.audit import namespace as rule_n1
 from llmb.observe import callables, namespace
 from llmb.observe.namespace import Watch, unreachable_watch
-from llmb.records.evidence import LibraryBaseline, NamespaceEvidence, Replacement
+from llmb.records.evidence import LibraryBaseline, NamespaceEvidence
 from llmb.records.finding import Finding, Status
 from tests.unit.builders_runtime import install
 
@@ -219,14 +219,10 @@ def patch_more():
     F.gelu = silu
 """
 WORKER = """
-import json, sys
 from llmb.observe.namespace import Watch
 watch = Watch()
 import llmb_acme
-exec(sys.argv[1])
-evidence = watch.evidence("llmb_acme", "llmb-acme")
-from llmb.observe.namespace import library_baseline
-print(evidence.model_dump_json())
+print(watch.evidence("llmb_acme", "llmb-acme").model_dump_json())
 """
 BASELINE = """
 import json, sys
@@ -238,12 +234,29 @@ print(baseline.model_dump_json())
 """
 
 
-@pytest.fixture
-def acme(site: Path) -> Path:
-    """A plugin that needs a library which, by being imported, changes torch."""
-    info = install(
-        site, "llmb-acme", {"acme": "llmb_acme"}, {"llmb_acme.py": "import acme_library\n"}
-    )
+PLUGIN_MODULE = """
+import sys
+import acme_library
+import torch
+import torch.nn.functional as F
+
+def own(*arguments, **named):
+    return arguments[0]
+
+acme_library.patch_more()
+F.elu = own
+sys.modules["torch.optim.adam"].adam = acme_library.silu
+import torch._inductor.codegen.cpp as late
+late.CppOverrides.exp = own
+late.CppOverrides.log = acme_library.silu
+"""
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plugin that changes torch, and needs a library that does so by being imported."""
+    site = tmp_path_factory.mktemp("site")
+    info = install(site, "llmb-acme", {"acme": "llmb_acme"}, {"llmb_acme.py": PLUGIN_MODULE})
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: acme-library\n")
     library = install(site, "acme-library", {}, {"acme_library.py": LIBRARY}, version="2.5")
@@ -252,20 +265,27 @@ def acme(site: Path) -> Path:
     return site
 
 
-def watched(site: Path, act: str = "") -> NamespaceEvidence:
-    return NamespaceEvidence.model_validate_json(in_python(WORKER, act, folder=site))
+@pytest.fixture(scope="module")
+def evidence(acme: Path) -> NamespaceEvidence:
+    return NamespaceEvidence.model_validate_json(in_python(WORKER, folder=acme))
 
 
-def judged(site: Path, act: str = "") -> Finding:
-    """Return N1 of a run whose plugin imports the library and does ``act``."""
-    evidence = watched(site, act)
+@pytest.fixture(scope="module")
+def baseline(acme: Path, evidence: NamespaceEvidence) -> LibraryBaseline:
     modules = [name for library in evidence.libraries for name in library.modules]
-    said = in_python(BASELINE, json.dumps(modules), folder=site)
-    return rule_n1.judge(evidence, LibraryBaseline.model_validate_json(said), (), "namespace.json")
+    said = in_python(BASELINE, json.dumps([*modules, "acme_absent"]), folder=acme)
+    return LibraryBaseline.model_validate_json(said)
 
 
-def test_the_library_is_named_with_version_and_digest(acme: Path) -> None:
-    evidence = watched(acme)
+def judged(evidence: NamespaceEvidence, baseline: LibraryBaseline, *names: str) -> Finding:
+    """Return N1 of a run in which no more than ``names`` was replaced."""
+    chosen = tuple(r for r in evidence.replaced if r.name in names)
+    assert {r.name for r in chosen} == {*names}
+    evidence = evidence.model_copy(update={"replaced": chosen})
+    return rule_n1.judge(evidence, baseline, (), "namespace.json")
+
+
+def test_the_library_is_named_with_version_and_digest(evidence: NamespaceEvidence) -> None:
     (library,) = evidence.libraries
     assert (library.distribution, library.version) == ("acme-library", "2.5")
     assert library.modules == ("acme_library",)
@@ -275,66 +295,64 @@ def test_the_library_is_named_with_version_and_digest(acme: Path) -> None:
     assert silu.place == "acme_library.silu"
 
 
-def test_what_importing_the_library_replaces_is_confirmed_without_the_plugin(acme: Path) -> None:
-    finding = judged(acme)
+def test_what_importing_the_library_replaces_is_confirmed_without_the_plugin(
+    evidence: NamespaceEvidence, baseline: LibraryBaseline
+) -> None:
+    names = ("torch.nn.functional.silu", "torch.ops.aten.relu")
+    finding = judged(evidence, baseline, *names)
     assert finding.status is Status.PASS
     assert finding.message.startswith("acme-library (2.5, sha256 ")
-    assert "torch.nn.functional.silu" in finding.message
-    assert "torch.ops.aten.relu" in finding.message
+    assert all(name in finding.message for name in names)
 
 
 @pytest.mark.parametrize(
-    ("act", "name"),
-    [
-        ("import acme_library; acme_library.patch_more()", "torch.nn.functional.gelu"),
-        ("import torch; torch.nn.functional.silu = lambda x: x", "torch.nn.functional.silu"),
-        ("import torch; torch.optim.adam.adam = lambda *a, **k: None", "torch.optim.adam.adam"),
-    ],
-    ids=["by a call to the library", "by other code than the library's", "in torch.optim"],
+    "name",
+    ["torch.nn.functional.gelu", "torch.nn.functional.elu", "torch.optim.adam.adam"],
+    ids=["by a call to the library", "by code of the plugin", "in the optimizer"],
 )
-def test_what_importing_the_library_does_not_explain_fails(acme: Path, act: str, name: str) -> None:
-    finding = judged(acme, act)
+def test_what_importing_the_library_does_not_explain_fails(
+    evidence: NamespaceEvidence, baseline: LibraryBaseline, name: str
+) -> None:
+    finding = judged(evidence, baseline, name)
     assert finding.status is Status.FAIL
     assert name in finding.message
 
 
-def test_what_the_library_does_to_the_optimizer_fails_though_it_is_confirmed(acme: Path) -> None:
-    (acme / "acme_library.py").write_text(
-        "import torch.optim.adam as adam\ndef own(*a, **k): ...\nadam.adam = own\n"
-    )
-    finding = judged(acme)
-    assert finding.status is Status.FAIL
-    assert "torch.optim.adam.adam" in finding.message
+def test_what_the_library_adds_to_torch_is_no_replacement(evidence: NamespaceEvidence) -> None:
+    assert "torch.acme" not in {r.name for r in evidence.replaced}
 
 
-def test_a_library_that_cannot_be_imported_alone_confirms_nothing(acme: Path) -> None:
-    (acme / "acme_library.py").write_text("raise SystemExit('no device')\n")
-    said = in_python(BASELINE, '["acme_library"]', folder=acme)
-    baseline = LibraryBaseline.model_validate_json(said)
-    assert baseline.imported == baseline.replaced == ()
-    assert baseline.failed == {"acme_library": "SystemExit: no device"}
+def test_a_library_that_cannot_be_imported_alone_is_said_so(baseline: LibraryBaseline) -> None:
+    assert baseline.imported == ("acme_library",)
+    assert baseline.failed == {"acme_absent": "ModuleNotFoundError: No module named 'acme_absent'"}
 
 
-FOREIGN = "import torch.{module} as late; late.{name} = llmb_acme.{name} = acme_library.{whose}"
+def test_the_plugins_code_in_a_module_of_torch_that_came_later_fails(
+    evidence: NamespaceEvidence, baseline: LibraryBaseline
+) -> None:
+    name = "torch._inductor.codegen.cpp.CppOverrides.exp"
+    (found,) = [r for r in evidence.replaced if r.name == name]
+    assert (found.kind, found.origin, found.distribution) == ("foreign", "plugin", "llmb-acme")
+    assert judged(evidence, baseline, name).status is Status.FAIL
 
 
-def found_foreign(site: Path, act: str) -> list[Replacement]:
-    return [r for r in watched(site, act).replaced if r.kind == "foreign"]
+def test_the_librarys_code_in_a_module_of_torch_that_came_later_is_noted(
+    evidence: NamespaceEvidence, baseline: LibraryBaseline
+) -> None:
+    name = "torch._inductor.codegen.cpp.CppOverrides.log"
+    finding = judged(evidence, baseline, name)
+    assert finding.status is Status.PASS
+    assert name in finding.message
 
 
-def test_code_of_the_plugin_in_a_module_of_torch_that_came_later_is_seen(acme: Path) -> None:
-    (acme / "llmb_acme.py").write_text("import acme_library\ndef exp(x): return x\n")
-    act = "import torch._inductor.codegen.cpp as c; c.CppOverrides.exp = llmb_acme.exp"
-    (found,) = found_foreign(acme, act)
-    assert found.name == "torch._inductor.codegen.cpp.CppOverrides.exp"
-    assert (found.origin, found.distribution) == ("plugin", "llmb-acme")
-
-
-def test_code_that_was_in_torch_before_the_plugin_was_loaded_is_seen(acme: Path) -> None:
-    (acme / "early.py").write_text(
+def test_code_that_was_in_torch_before_the_watch_began_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text(
         "import torch.nn.functional as F\ndef silu(x, inplace=False): return x\nF.silu = silu\n"
     )
-    script = f"import early\n{WORKER}"
-    evidence = NamespaceEvidence.model_validate_json(in_python(script, "", folder=acme))
-    kinds = {r.name: r.kind for r in evidence.replaced}
-    assert kinds["torch.nn.functional.silu"] in ("callable", "foreign")
+    script = (
+        "import early\nfrom llmb.observe.namespace import Watch\n"
+        "print(Watch().evidence('llmb.plugin.builtin.cpu', 'llmb').model_dump_json())"
+    )
+    said = in_python(script, folder=tmp_path)
+    (found,) = NamespaceEvidence.model_validate_json(said).replaced
+    assert (found.name, found.kind) == ("torch.nn.functional.silu", "foreign")
