@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb import __version__
-from llmb.audit import optimizer, rules, sources, time, types
+from llmb.audit import judgement, rules, time
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import statistics
 from llmb.records import evidence, run_record
@@ -109,8 +109,7 @@ def make_record(
         timed_steps=timed_steps,
         repeats=repeats,
     )
-    files = digests(plugin_files)
-    return RunRecord(
+    draft = RunRecord(
         run_id=run_id,
         created_utc="2026-11-21T12:00:00Z",
         llmb_version=__version__,
@@ -132,7 +131,7 @@ def make_record(
             distribution="llmb-fast",
             version="1.0",
             options=dict(config.plugin_options),
-            files=files,
+            files=digests(plugin_files),
             strict=not waivers,
         ),
         topology=_topology(config, timing),
@@ -143,7 +142,7 @@ def make_record(
         batch_size_search=_search(),
         result=_result(timing, rates[headline]),
         warnings=("the window is shorter than 30 s",),
-        audit=_audit(every, files, program),
+        audit=rules.complete(()),
         diff=run_record.Diff(
             model=run_record.ModelDiff(
                 modules_replaced=(), modules_added=(), modules_removed=(), parameters_repacked=()
@@ -153,6 +152,7 @@ def make_record(
             sources_base="no release to compare with",
         ),
     )
+    return draft.model_copy(update={"audit": _audit(draft, plugin_files, program)})
 
 
 def _topology(config: RunConfig, timing: run_record.Timing) -> run_record.Topology:
@@ -285,16 +285,26 @@ def optimizer_evidence(timing: RepeatTiming) -> evidence.OptimizerEvidence:
     )
 
 
-def _audit(
-    every: tuple[RepeatTiming, ...], files: tuple[FileDigest, ...], program: str | None
-) -> Audit:
-    p2 = []
-    if program is not None:
-        p2 = [types.judge(program, BF16, evidence.path(0, evidence.PROGRAM))]
-    o1 = optimizer.judge(optimizer_evidence(every[0]), "evidence/repeat-0/optimizer.json")
+def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -> Audit:
+    """Return what a supervisor would say of ``draft`` and its evidence."""
     pinned = pins.pinned_digests()
-    s1 = sources.judge(files, files, pinned, pinned)
-    return rules.complete([*p2, o1, time.judge_clocks(every), *time.judge_fences(every), s1])
+    assert draft.result.mfu is not None
+    facts = judgement.Facts(
+        precision=draft.config.precision,
+        repeats=draft.timing.repeats,
+        shown=draft.plugin.files,
+        reference=pinned,
+        pinned=pinned,
+        workload=draft.workload,
+        world_size=draft.topology.world_size,
+        ceilings=draft.ceilings,
+        peak_flops=draft.result.mfu.peak_flops,
+        system=draft.system,
+        patches=draft.plugin.declared_patches,
+        variables=draft.plugin.environment,
+        is_debug=draft.class_ == "debug",
+    )
+    return judgement.judge(run_files(draft, plugin, program).get, facts).audit
 
 
 def digests(files: Mapping[str, bytes]) -> tuple[FileDigest, ...]:

@@ -53,7 +53,7 @@ def gaps(shown: Mapping[str, Array], right: Mapping[str, Array], prefix: str) ->
         for name, array in right.items()
         if name.startswith(prefix) and not name.endswith("/loss")
     }
-    return {name: one for name, one in found.items() if one.length > 0}
+    return {name: one for name, one in found.items() if one.length != 0}  # a NaN stays
 
 
 def total(parts: Iterable[Gap]) -> Gap:

@@ -64,21 +64,18 @@ class _SortedOut:
         self.forbidden: list[Replacement] = []
         for replacement in evidence.replaced:
             reason = _reason(replacement, declared)
-            if _is_in(replacement.name, *_NOBODYS):
+            if _was_there_unseen(replacement):
+                self.by_library.append(replacement)
+            elif _is_in(replacement.name, *_NOBODYS):
                 self.forbidden.append(replacement)
-            elif self._is_a_librarys(replacement):
-                self.by_library.append(self._confirmed.get(_key(replacement), replacement))
+            elif _key(replacement) in self._confirmed:
+                self.by_library.append(self._confirmed[_key(replacement)])
             elif reason is not None:
                 self.declared.append(f"{_said(replacement)}, declared as {reason!r}")
             elif baseline is None and self._may_be_a_librarys(replacement):
                 self.not_known.append(replacement)
             else:
                 self.undeclared.append(replacement)
-
-    def _is_a_librarys(self, replacement: Replacement) -> bool:
-        # Of a module that came with the library nobody has seen another state.
-        unseen = replacement.kind == "foreign" and replacement.origin == "library"
-        return unseen or _key(replacement) in self._confirmed
 
     def _may_be_a_librarys(self, replacement: Replacement) -> bool:
         native = replacement.kind == "kernel" and replacement.origin == "unknown"
@@ -104,6 +101,14 @@ class _SortedOut:
         owners = {r.distribution for r in self.by_library}
         known = [lib for lib in self._libraries if lib.distribution in owners]
         return " and ".join(map(_library, known)) or "a library of the plugin"
+
+
+def _was_there_unseen(replacement: Replacement) -> bool:
+    """Tell whether a library's code stands where nobody saw another: it may only have been added.
+
+    So it is in a module of torch that came with the library, or where torch itself loads it.
+    """
+    return replacement.kind == "foreign" and replacement.origin == "library"
 
 
 def _library(library: Library) -> str:

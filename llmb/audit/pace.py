@@ -2,7 +2,9 @@
 
 The two flags of T2 are for work that is put off or left out. What other programs on the host do
 looks the same from outside, so where the record shows that there may have been any, or cannot show
-that there was none, an odd pace is not observed instead of flagged.
+that there was none, an odd pace is not observed instead of flagged. Measured on 4 cores at a load of
+7 to 15: the halves differed by more than a quarter in 868 of 3,671 windows of two honest runs, by up
+to 5 times. None was flagged, not even with the load left out of the record.
 """
 
 from __future__ import annotations

@@ -179,14 +179,14 @@ class Probes:
         else:
             message = (
                 f"{len(short)} of {len(self._shown.by_name)} parts are wrong or too rough: "
-                f"{_readable(worst)} has {self._shown.by_name[worst]:.2f} bits, "
-                f"honest {border.honest.by_name[worst]:.2f}"
+                f"{_readable(worst)} has {_said(self._shown.by_name[worst])} bits, "
+                f"honest {_said(border.honest.by_name[worst])}"
             )
         return self._finding(
             "E2",
             not short,
             message,
-            measured=f"{self._shown.by_name[item]:.2f} bits ({_readable(item)})",
+            measured=f"{_said(self._shown.by_name[item])} bits ({_readable(item)})",
             honest=f"{border.honest.by_name[item]:.2f} bits",
             limit=f"{border.limit(item):.2f} bits",
         )
@@ -211,7 +211,7 @@ class Probes:
             "E3",
             not stale,
             message,
-            measured=", ".join(f"{probe} {value:.2f} bits" for probe, value in medians.items()),
+            measured=", ".join(f"{probe} {_said(value)} bits" for probe, value in medians.items()),
             honest="several bits",
             limit=f"{_UNRELATED} bits",
             basis="fixed",
@@ -294,6 +294,10 @@ class Probes:
             message=why,
             evidence=self._evidence,
         )
+
+
+def _said(bits: float) -> str:
+    return f"{round(bits, 2) + 0.0:.2f}"  # never "-0.00"
 
 
 def _slack(name: str, precision: Precision) -> float:

@@ -43,8 +43,11 @@ def hindrances(timing: RepeatTiming, system: SystemDescription) -> Iterator[str]
     else:
         cores, busy = _computing_cores(system), timing.cpu_s / seconds
         computes = timing.step_clock == "host" or busy >= _LAUNCHING
+        load = system.load_after.load_1min or 0.0
         if computes and busy < _ALL_CORES * cores:
             yield f"the worker had {busy:.2f} of {cores} cores"
+        elif not computes and load - busy > _BUSY_BEFORE * cores:
+            yield f"load {load:.1f} after the run, of which the worker made {busy:.1f}"
     if timing.starved_steps:
         yield f"{timing.starved_steps} steps waited for their seed"
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps

@@ -125,6 +125,8 @@ def _excesses(numbers: list[float], step: AuditedStep) -> tuple[float, float, fl
 
 
 def _relative(found: float, right: float, *terms: float) -> float:
+    if not math.isfinite(found - right):
+        return math.inf
     scale = max(map(abs, (found, right, *terms)))
     # Below float32's normal numbers a kernel may flush to zero.
     return abs(found - right) / scale if scale > _TINY else 0.0

@@ -9,8 +9,10 @@ from llmb.records.finding import Finding, Level, Status
 
 #: Who may start threads and processes, or put hooks in place: torch, and the vendor's library.
 _EXPLAINED = {"needed", "library", "python"}
+#: Whose native libraries may be put before all others, by a variable of the plugin's.
+_KNOWN_PRELOADS = {*_EXPLAINED, "system"}
 #: Whose native libraries are explained. The plugin's own are listed as closed components.
-_KNOWN_LIBRARIES = {*_EXPLAINED, "llmb", "plugin", "compiler", "system"}
+_KNOWN_LIBRARIES = {*_KNOWN_PRELOADS, "llmb", "plugin", "compiler"}
 _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
 #: Variables that let Python run other code before any of llmb's.
 _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
@@ -24,9 +26,11 @@ def judge(evidence: SurroundingsEvidence, variables: Collection[str], path: str)
     ``llmb_environment_variables``.
     """
     faults = [_said(presence) for presence in evidence.found if not _is_explained(presence)]
-    declared = _PRELOADS & {*variables}
-    if evidence.preloaded and not declared:
-        faults.append(f"{_few(evidence.preloaded)} preloaded, by no variable of the plugin's")
+    declared = bool(_PRELOADS & {*variables})
+    for presence in evidence.preloaded:
+        if not declared or presence.origin not in _KNOWN_PRELOADS:
+            by = "the plugin" if declared else "no variable of the plugin's"
+            faults.append(f"{_said(presence)} put before all others by {by}")
     faults += [f"{name} set by the plugin" for name in sorted(_BEFORE_LLMB & {*variables})]
     before, after = evidence.frozen_objects
     if after > before:
@@ -66,7 +70,8 @@ def _counts(evidence: SurroundingsEvidence) -> str:
 def _notes(evidence: SurroundingsEvidence) -> str:
     notes = []
     if evidence.preloaded:
-        notes.append(f"the plugin had {_few(evidence.preloaded)} preloaded")
+        names = _few(presence.name for presence in evidence.preloaded)
+        notes.append(f"the plugin has {names} loaded before all others")
     if evidence.collecting == (True, False):
         notes.append("Python's collector was switched off")
     return "; ".join(notes) or "what came is torch's, the plugin's libraries' and the system's"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
@@ -71,16 +71,10 @@ class Watch:
         settle()
         self._before = Callables(), Kernels()
         self._after: tuple[Callables, Kernels] | None = None
-        self._hidden: list[tuple[str, object]] = []
 
-    def close(self, held: Mapping[str, object] | None = None) -> None:
-        """Look again: what is found now is judged, whatever is put back later.
-
-        ``held`` are objects of the worker's own, by name: what was put on one of them hides what
-        its class has.
-        """
+    def close(self) -> None:
+        """Look again: what is found now is judged, whatever is put back later."""
         self._after = Callables(), Kernels()
-        self._hidden = list(_hidden(held or {}))
 
     def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
         """Return what changed until ``close`` was called, or until now.
@@ -99,7 +93,6 @@ class Watch:
             operators=len(kernels),
             replaced=(
                 *replaced.values(),
-                *(_callable(name, value, origins) for name, value in self._hidden),
                 *(_kernel(c, origins) for c in changes if not c.supports_a_device),
                 *(r for r in _foreign(before, after, origins) if r.name not in replaced),
             ),
@@ -166,16 +159,6 @@ def _replaced(before: Callables, after: Callables, origins: Origins) -> Iterator
         yield _callable(
             name, value, origins, same=value is not None and before.value(name) is value
         )
-
-
-def _hidden(held: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for title, holder in held.items():
-        kind = type(holder)
-        if not f"{kind.__module__}.".startswith(("llmb.", "torch.", "__main__.")):
-            yield f"llmb.worker.{title}.__class__", kind
-        for name, value in getattr(holder, "__dict__", {}).items():
-            if callable(value) and any(name in vars(each) for each in kind.__mro__):
-                yield f"llmb.worker.{title}.{name}", value
 
 
 def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[Replacement]:

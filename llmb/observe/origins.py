@@ -6,6 +6,7 @@ Read from the places of files and the metadata of packages; nothing is imported.
 from __future__ import annotations
 
 import getpass
+import json
 import re
 import sys
 import sysconfig
@@ -14,8 +15,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import llmb
 from llmb.config import environment
@@ -50,14 +52,20 @@ class Place:
 class Origins:
     """Tells whose a file is, in a run of one plugin."""
 
-    def __init__(self, module: str, distribution: str) -> None:
-        """Look from the plugin in ``module`` of ``distribution``."""
-        self._plugin = normalised(distribution)
+    def __init__(self, module: str, owner: str) -> None:
+        """Look from the plugin in ``module`` of the package ``owner``."""
+        self._plugin = normalised(owner)
         self._plugin_files = _files_of(module)
         everybodys = _closure(_EVERYBODY)
         brought = {self._plugin, *map(normalised, torch_extensions())} - everybodys
         #: Packages that the plugin needs (or torch loads by itself) and neither torch nor llmb.
         self.libraries = _closure(brought, extras=True) - everybodys - {self._plugin}
+        #: Folders of sources that were installed as they lie (``pip install -e``).
+        self._sources = {
+            folder: name
+            for name in (self._plugin, *sorted(self.libraries))
+            if (folder := _source_folder(name)) is not None
+        }
         self._places: dict[str, Place] = {}
 
     def of(self, file: str) -> Place:
@@ -68,16 +76,13 @@ class Origins:
 
     def of_module(self, module: str) -> Place:
         """Return whose the imported ``module`` is."""
-        top = sys.modules.get(module)
-        file = getattr(top, "__file__", None) or getattr(
-            getattr(top, "__spec__", None), "origin", ""
-        )
-        if (
-            module in sys.builtin_module_names
-            or module.partition(".")[0] in sys.stdlib_module_names
-        ):
+        if module.partition(".")[0] in sys.stdlib_module_names:
             return Place("python", None, module)
-        return self.of(str(file or module))
+        there = sys.modules.get(module)
+        file = getattr(there, "__file__", None) or next(
+            iter(getattr(there, "__path__", ())), module
+        )
+        return self.of(str(file))
 
     def _find(self, file: str) -> Place:
         if file.startswith("<frozen"):
@@ -92,8 +97,16 @@ class Origins:
         if self._plugin_files is not None and path.is_relative_to(self._plugin_files):
             return Place("plugin", self._plugin, _below(path, self._plugin_files))
         inside = _longest(path, self._package_folders)
-        if inside is not None:
-            return self._of_package(path, inside)
+        packaged = None if inside is None else self._of_package(path, inside)
+        if packaged is not None and packaged.origin != "unknown":
+            return packaged
+        source = _longest(path, self._sources)
+        if source is not None:
+            owner = self._sources[source]
+            return Place(self._origin_of(owner), owner, _below(path, source))
+        return packaged or self._of_the_machine(path)
+
+    def _of_the_machine(self, path: Path) -> Place:
         name = path.name
         if any(path.is_relative_to(folder) for folder in _python_folders()):
             return Place("python", None, name)
@@ -131,7 +144,7 @@ class Origins:
     def _package_folders(self) -> tuple[Path, ...]:
         """Every folder that packages are imported from, Python's own left out."""
         folders = {Path(entry or ".").resolve() for entry in sys.path}
-        return tuple(folder for folder in folders - {*_python_folders()} if folder.is_dir())
+        return tuple(folder for folder in folders - {*_python_folders()} if folder.exists())
 
     @cached_property
     def _distributions(self) -> dict[str, list[str]]:
@@ -158,6 +171,18 @@ def _files_of(module: str) -> Path | None:
         return None
     folder = root.folder / root.package.replace(".", "/")
     return folder if folder.is_dir() else folder.with_suffix(".py")
+
+
+def _source_folder(name: str) -> Path | None:
+    """Return where the sources of a package lie that was installed in place, None if it was not."""
+    try:
+        text = distribution(name).read_text("direct_url.json")
+        described = json.loads(text or "{}")
+    except (PackageNotFoundError, ValueError):
+        return None
+    url = urlsplit(described.get("url", ""))
+    in_place = described.get("dir_info", {}).get("editable") and url.scheme == "file"
+    return Path(unquote(url.path)).resolve() if in_place else None
 
 
 def _related(names: Iterable[str]) -> set[str]:

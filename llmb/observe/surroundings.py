@@ -1,6 +1,8 @@
 """What came to the worker's process, or beside it, after the plugin was loaded (rule N2).
 
-Threads, child processes, libraries, import hooks, tracers: each is written down with whose it is.
+Threads, child processes, libraries, code, import hooks, tracers: each is written down with whose
+it is. Code is heard of as it is run, by an audit hook of Python's (PEP 578), which nobody can take
+away again; the rest is compared with what was there before.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -30,21 +33,23 @@ from llmb.records.redact import redact_text
 #: Variables that put libraries before all others (glibc, its auditing, macOS).
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES")
 _THREADS = Path("/proc/self/task")
-#: Whose libraries need no mention: without any plugin they may come and go.
+#: Whose libraries and code need no mention: they come and go without any plugin.
 _EXPECTED = {"python", "llmb", "needed", "compiler"}
 _TRACKER = "from multiprocessing.resource_tracker import"
+_LONGEST = 200  # characters of a name
 _CACHED = type(functools.lru_cache(lambda: None))
-_LONGEST = 200
 
 
 class Census:
     """Who is there before any code of the plugin, to be compared with who is there later."""
 
     def __init__(self) -> None:
-        """Count (a few milliseconds)."""
-        self._preloaded = tuple(_preloaded())
+        """Count (a few milliseconds), and listen from now on."""
+        self._heard = _listen()
+        self._files = len(self._heard())
         self._threads = set(threading.enumerate())
         self._identities = set(sys._current_frames())
+        self._preloaded = tuple(_preloaded())
         self._processes = {process.pid for process in _children()}
         self._libraries = _mapped()
         self._hooks = _hooks()
@@ -54,26 +59,31 @@ class Census:
     def evidence(
         self, module: str, distribution: str, declared: Sequence[NativeLibrary] = ()
     ) -> SurroundingsEvidence:
-        """Return who has come since; ``module`` and ``distribution`` are the plugin's."""
+        """Return who has come since; ``module`` and ``distribution`` are the plugin's.
+
+        ``declared`` are the libraries that the plugin says it uses.
+        """
         origins = Origins(module, distribution)
         native = _native_threads()
         return SurroundingsEvidence(
             found=(
                 *self._new_threads(origins),
+                *_code(self._heard()[self._files :], origins),
                 *self._new_processes(origins),
                 *self._new_libraries(origins, declared),
                 *self._new_hooks(origins),
             ),
-            preloaded=self._preloaded,
+            preloaded=tuple(
+                _presence("library", Path(file).name, origins.of(file)) for file in self._preloaded
+            ),
             frozen_objects=(self._frozen, gc.get_freeze_count()),
             collecting=(self._collecting, gc.isenabled()),
             native_threads=(self._native, native) if self._native and native else None,
         )
 
     def _new_threads(self, origins: Origins) -> Iterator[Presence]:
-        frames = sys._current_frames()
         known = {thread.ident: thread for thread in threading.enumerate()}
-        for identity, frame in frames.items():
+        for identity, frame in sys._current_frames().items():
             thread = known.get(identity)
             if thread in self._threads or (thread is None and identity in self._identities):
                 continue
@@ -87,8 +97,8 @@ class Census:
         for process in _children():  # parents before children
             if process.pid in self._processes:
                 continue
-            command, parent = _command(process), _parent(process)
-            place = places.get(parent) or _of_command(command, own, origins)
+            command = _command(process)
+            place = places.get(_parent(process)) or _of_command(command, own, origins)
             places[process.pid] = place
             yield _presence("process", " ".join(command[:3]) or f"process {process.pid}", place)
 
@@ -122,22 +132,50 @@ def _presence(kind: PresenceKind, name: str, place: Place) -> Presence:
 def _preloaded() -> Iterator[str]:
     variables = environment()
     for variable in _PRELOADS:
-        for path in filter(None, re.split(r"[:\s]+", variables.get(variable, ""))):
-            yield Path(path).name
+        yield from filter(None, re.split(r"[:\s]+", variables.get(variable, "")))
 
 
 def _native_threads() -> int | None:
     return len(list(_THREADS.iterdir())) if _THREADS.is_dir() else None
 
 
+# -- code -----------------------------------------------------------------------------------
+
+
+@functools.cache  # a hook stays for ever: one is enough for a process
+def _listen() -> Callable[[], tuple[str, ...]]:
+    """Listen to Python; return what gives the files of all code that was run since."""
+    files: dict[str, None] = {}
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "exec":
+            return
+        try:
+            files.setdefault(arguments[0].co_filename)
+        except Exception:  # it would stop what was heard of
+            return
+
+    with suppress(Exception):  # a torch whose compiler would look into it
+        from torch._dynamo.eval_frame import skip_code
+
+        skip_code(hear.__code__)
+    sys.addaudithook(hear)
+    return lambda: tuple(files)
+
+
+def _code(files: Sequence[str], origins: Origins) -> Iterator[Presence]:
+    """Yield the files of code that no package owns; what has no file was generated."""
+    for file in files:
+        if Path(file).is_absolute() and origins.of(file).origin == "unknown":
+            yield _presence("code", file, origins.of(file))
+
+
 # -- threads --------------------------------------------------------------------------------
 
 
 def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> Place:
-    """Return whose the code is that a thread was started for."""
-    files = [code.co_filename for code in _codes(frame)]
-    target = getattr(thread, "_target", None)
-    files.append(file_of(target) or "")
+    """Return whose code a thread runs; of an idle one of a pool, whose the pool is."""
+    files = [*_files(frame), file_of(getattr(thread, "_target", None)) or ""]
     for file in files:
         if file and origins.of(file).origin != "python":
             return origins.of(file)
@@ -148,14 +186,13 @@ def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origi
     return Place("unknown", None, "")
 
 
-def _codes(frame: FrameType) -> list[Any]:
-    """Return the code of the frames of a stack, the first called first."""
-    codes = []
-    step: FrameType | None = frame
-    while step is not None:
-        codes.append(step.f_code)
-        step = step.f_back
-    return codes[::-1]
+def _files(frame: FrameType | None) -> list[str]:
+    """Return the files of the functions on a stack, the first called first."""
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return files[::-1]
 
 
 def _innermost(frame: FrameType) -> str:

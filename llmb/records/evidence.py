@@ -218,7 +218,9 @@ class LibraryBaseline(Frozen):
     replaced: tuple[Replacement, ...]
 
 
-PresenceKind = Literal["thread", "process", "library", "import hook", "gc callback", "tracer"]
+PresenceKind = Literal[
+    "thread", "process", "library", "code", "import hook", "gc callback", "tracer"
+]
 
 
 class Presence(Frozen):
@@ -235,7 +237,7 @@ class SurroundingsEvidence(Frozen):
 
     found: tuple[Presence, ...]
     #: Libraries that the loader was told to load before all others.
-    preloaded: tuple[str, ...]
+    preloaded: tuple[Presence, ...]
     #: Python's collector: objects set aside from it, and whether it is on, before and after.
     frozen_objects: tuple[int, int]
     collecting: tuple[bool, bool]

@@ -67,68 +67,64 @@ class Examiner:
         """Return what the two processes have shown of a worker that has gone."""
         if streamed.failure is not None:
             return Examined({}, (f"the worker died while being audited: {streamed.failure}",))
-        scratch = self._folders.scratch
-        assert scratch is not None
         try:
-            probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
-            steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
-            weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
-            names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
+            honest, reference = self._orders(streamed)
         except RunFailedError as error:
             return Examined({}, (str(error),))
-        kept = next((step for step in steps.steps if step.weights_kept), None)
-        passes = (*probed.passes, *(["step"] if kept else []))
-        seeds = {"live": probed.token_seed} | ({"step": kept.token_seed} if kept else {})
-        digests = {**streamed.evidence, **streamed.scratch}
-        common = {
-            "config": self._config,
-            "seed": probed.seed,
-            "passes": passes,
-            "token_seeds": seeds,
-            "step": kept.index if kept else None,
-            "evidence_folder": str(self._folders.evidence.resolve()),
-            "scratch_folder": str(scratch.resolve()),
-            "digests": digests,
-        }
-        full = self._config.audit is AuditMode.FULL
-        # The probes are of one sequence; a real step has the whole batch.
-        heavy = tuple(p for p in passes if p in ("live", "step")) if self._is_heavy() else ()
-        for_host = tuple(name for name in passes if name not in heavy)
+        variables = self._negotiated.terms.environment
         found: dict[str, str] = {}
         failures: list[str] = []
-        for what, module, variables, order in (
-            (
-                "an honest run on the device",
-                "llmb.calibrator",
-                self._negotiated.terms.environment,
-                HonestOrder.model_validate(
-                    {
-                        **common,
-                        "borders": full,
-                        "reference_passes": heavy,
-                        "library_modules": [m for one in names.libraries for m in one.modules],
-                    }
-                ),
-            ),
-            (
-                "the reference",
-                "llmb.verifier",
-                {},
-                ReferenceOrder.model_validate(
-                    {
-                        **common,
-                        "passes": for_host,
-                        "stored_dtypes": {p.name: p.dtype for p in weights.processed},
-                    }
-                ),
-            ),
+        for what, module, environment, order in (
+            ("an honest run on the device", "llmb.calibrator", variables, honest),
+            ("the reference", "llmb.verifier", {}, reference),
         ):
             self._say(f"computing {what}")
             try:
-                found |= self._ask(module, variables, order)
+                found |= self._ask(module, environment, order)
             except LlmbError as error:
                 failures.append(f"{what} failed: {error}")
         return Examined(found, tuple(failures))
+
+    def _orders(self, streamed: Streamed) -> tuple[HonestOrder, ReferenceOrder]:
+        """Return what calibrator and verifier are asked for.
+
+        Raises:
+            RunFailedError: the worker has not left what they need.
+        """
+        probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
+        steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
+        weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
+        names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
+        kept = next((step for step in steps.steps if step.weights_kept), None)
+        passes = (*probed.passes, *(["step"] if kept else []))
+        # The probes are of one sequence; a real step has the whole batch.
+        heavy = tuple(p for p in passes if p in ("live", "step")) if self._is_heavy() else ()
+        scratch = self._folders.scratch
+        assert scratch is not None
+        common = {
+            "config": self._config,
+            "seed": probed.seed,
+            "token_seeds": {"live": probed.token_seed}
+            | ({"step": kept.token_seed} if kept else {}),
+            "step": kept.index if kept else None,
+            "evidence_folder": str(self._folders.evidence.resolve()),
+            "scratch_folder": str(scratch.resolve()),
+            "digests": {**streamed.evidence, **streamed.scratch},
+        }
+        honest = {
+            "passes": passes,
+            "borders": self._config.audit is AuditMode.FULL,
+            "reference_passes": heavy,
+            "library_modules": [m for one in names.libraries for m in one.modules],
+        }
+        reference = {
+            "passes": tuple(name for name in passes if name not in heavy),
+            "stored_dtypes": {p.name: p.dtype for p in weights.processed},
+        }
+        return (
+            HonestOrder.model_validate({**common, **honest}),
+            ReferenceOrder.model_validate({**common, **reference}),
+        )
 
     def _is_heavy(self) -> bool:
         """Tell whether the reference of a whole batch is left to the device."""

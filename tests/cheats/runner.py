@@ -1,4 +1,4 @@
-"""Installs a plugin of ``plugins/`` as a vendor's package would be, and makes a real run with it."""
+"""Installs a plugin of ``plugins/`` as a vendor's package would be, and runs it for real."""
 
 from __future__ import annotations
 
@@ -22,15 +22,6 @@ SHAPES = (
     "--num-attention-heads=4",
     "--sequence-length=32",
     "--timed-steps=20",
-)
-#: The true width, with a third of the layers.
-WIDE = (
-    "--hidden-size=3200",
-    "--intermediate-size=6400",
-    "--num-hidden-layers=4",
-    "--num-attention-heads=32",
-    "--sequence-length=256",
-    "--timed-steps=10",
 )
 
 

@@ -21,7 +21,7 @@ def _case(cheat):
     return pytest.param(cheat, id=f"{cheat.plugin}-{cheat.precision}", marks=marks)
 
 
-@pytest.mark.parametrize("cheat", map(_case, CHEATS))
+@pytest.mark.parametrize("cheat", [_case(cheat) for cheat in CHEATS])
 def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, cheat: Cheat):
     native = cheat.outcome not in (INVALID, REFUSED)  # a flag counts once nothing is unobserved
     ended = runner.run(tmp_path, cheat.plugin, cheat.precision, *cheat.flags, native=native)

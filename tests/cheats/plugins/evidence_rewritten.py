@@ -1,4 +1,4 @@
-"""The optimizer steps without weight decay; the harness's notebook is made to write what it likes."""
+"""Steps are without weight decay; the harness's notebook is made to write the right one."""
 
 from llmb.plugin import hookimpl
 

@@ -1,4 +1,4 @@
-"""8-bit weights in the worker by post-processing; in the calibrator by replacing torch's own code."""
+"""8-bit weights: post-processed in the worker, by replacing torch's code in the calibrator."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What the plugins of this folder share; it is installed with each of them, as part of its package."""
+"""What the plugins of this folder share: it is installed with each, as part of its package."""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def llmb_post_process_model(model):
 
     def step(number, forward, ids, labels):
         for earlier_ids in kept[1:]:
-            kept[:] = [torch.autograd.grad(forward(earlier_ids, earlier_ids), [*model.parameters()])]
+            kept[:] = [
+                torch.autograd.grad(forward(earlier_ids, earlier_ids), [*model.parameters()])
+            ]
         if not kept:
             kept[:] = [torch.autograd.grad(forward(ids, ids), [*model.parameters()])]
         kept.append(ids.clone())

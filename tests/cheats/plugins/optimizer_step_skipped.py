@@ -16,5 +16,6 @@ def llmb_set_environment():
             return whole(self, closure)
         for state in self.state.values():
             state["step"] += 1
+        return None
 
     AdamW.step = step

@@ -1,4 +1,4 @@
-"""Feed-forward and attention of the second layer read the same input: one norm and one wait less."""
+"""Attention and feed-forward of the second layer read the same input, side by side."""
 
 from llmb.plugin import hookimpl
 

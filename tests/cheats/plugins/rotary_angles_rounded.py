@@ -1,4 +1,4 @@
-"""In a BF16 run the angles of the rotary tables are computed in bfloat16, where positions collapse."""
+"""In a BF16 run the rotary angles are computed in bfloat16, where positions collapse."""
 
 import torch
 

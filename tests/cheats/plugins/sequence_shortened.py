@@ -7,4 +7,6 @@ from .kit import intercept
 
 @hookimpl
 def llmb_post_process_model(model):
-    return intercept(model, lambda number, forward, ids, labels: forward(ids[:, :-1], labels[:, :-1]))
+    return intercept(
+        model, lambda number, forward, ids, labels: forward(ids[:, :-1], labels[:, :-1])
+    )

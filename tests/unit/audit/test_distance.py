@@ -63,6 +63,14 @@ def test_gaps_are_of_every_array_under_a_prefix_that_is_not_zero_and_no_loss() -
     assert {name: one.error for name, one in found.items()} == {"a": 0.5, "b": 1.0}
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reference_that_is_no_number_is_not_left_out_but_stays_wrong(bad: float) -> None:
+    found = gaps({"live/a": [1.0]}, {"live/a": [bad], "live/b": [0.0]}, "live/")
+    assert found["a"].bits == -40.0
+    assert not total(found.values()).error < math.inf
+    assert "b" not in found
+
+
 def test_the_gap_of_all_parts_is_that_of_the_parts_laid_end_to_end() -> None:
     parts = [gap([1.0, 2.5], [1.0, 2.0]), gap(None, [2.0, 4.0])]
     assert total(parts) == gap([1.0, 2.5, 0.0, 0.0], [1.0, 2.0, 2.0, 4.0])

@@ -135,7 +135,7 @@ def test_one_part_that_is_too_rough_fails_by_name_with_its_bits_and_the_honest_o
 def test_of_several_the_part_that_lacks_most_is_named() -> None:
     finding = probes(with_(7.4, UP=4.6, HEAD=0.0)).branches()
     assert "2 of 8 parts" in finding.message
-    assert "lm_head in probe head has 0.00" in finding.message
+    assert "lm_head in probe head has" in finding.message
 
 
 def test_in_float32_two_bits_less_are_allowed_and_a_class_less_is_not() -> None:

@@ -69,6 +69,15 @@ def test_a_process_that_only_tells_a_device_what_to_do_needs_few_cores(step_cloc
     assert hindrances(1.5, step_clock=step_clock) == ["the worker had 1.50 of 4 cores"]
 
 
+@pytest.mark.parametrize(("load", "hindered"), [(2.9, False), (3.1, True), (None, False)])
+def test_beside_such_a_process_load_after_the_run_is_other_programs(
+    load: float | None, hindered: bool
+) -> None:
+    launching = timing(cpu_s=5.0, step_clock="enqueue")
+    host = system(after=host_load(load_1min=load))
+    assert bool(list(quiet.hindrances(launching, host))) == hindered
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

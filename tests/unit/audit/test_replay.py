@@ -154,6 +154,20 @@ def test_an_element_that_is_no_number_never_passes(kind: str, bad: float) -> Non
         assert judged(steps, *pair).status is Status.FAIL
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("what", ["replay/gradient", *(f"before/{kind}" for kind in KINDS)])
+def test_an_input_that_is_no_number_never_passes_not_even_beside_zeros(
+    what: str, bad: float
+) -> None:
+    steps, seen, again = watched("bfloat16")
+    for name in seen:
+        if name.startswith("5/"):
+            seen[name] = [0.0, *seen[name][1:]]
+    again |= {name: [0.0, *value[1:]] for name, value in again.items()}
+    seen[f"5/{what}"] = [bad, *seen[f"5/{what}"][1:]]
+    assert judged(steps, seen, again).status is Status.FAIL
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_nan_in_replay_and_run_alike_is_no_agreement(kind: str) -> None:
     steps, seen, again = watched("bfloat16")
@@ -197,6 +211,18 @@ def test_a_replay_of_another_length_fails(kind: str) -> None:
     steps, seen, again = watched("float32")
     again[f"5/replayed/{kind}"] = again[f"5/replayed/{kind}"][:-1]
     assert judged(steps, seen, again).status is Status.FAIL
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_changed_between_an_audited_step_and_the_next_fails(kind: str) -> None:
+    steps, seen, again = watched("float32")
+    for name in KINDS:
+        seen[f"5/next/{name}"] = list(seen[f"5/after/{name}"])
+    assert judged(steps, seen, again).status is Status.PASS
+    seen[f"5/next/{kind}"][7] += 1e-3
+    finding = judged(steps, seen, again)
+    assert finding.status is Status.FAIL
+    assert f"1 elements of {kind} changed between step 5 and the next" in finding.message
 
 
 def test_an_optimizer_that_keeps_other_state_fails_and_is_no_crash() -> None:

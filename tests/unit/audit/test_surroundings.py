@@ -1,0 +1,116 @@
+"""N2: what torch, the vendor's libraries and the system bring is no finding; the rest is flagged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmb.audit.surroundings import judge
+from llmb.records.evidence import Origin, Presence, PresenceKind, SurroundingsEvidence
+from llmb.records.finding import Finding, Level, Status
+
+
+def presence(kind: PresenceKind, origin: Origin, **changes: Any) -> Presence:
+    return Presence(**{"kind": kind, "name": "that one", "origin": origin, **changes})
+
+
+def finding(*found: Presence, variables: tuple[str, ...] = (), **changes: Any) -> Finding:
+    values: dict[str, Any] = {
+        "found": found,
+        "preloaded": (),
+        "frozen_objects": (0, 0),
+        "collecting": (True, True),
+        "native_threads": (2, 9),
+    }
+    return judge(SurroundingsEvidence(**{**values, **changes}), variables, "surroundings.json")
+
+
+def test_a_quiet_run_passes() -> None:
+    found = finding()
+    assert (found.id, found.level, found.status) == ("N2", Level.FLAG, Status.PASS)
+    assert found.measured == "new: 7 native threads"
+
+
+@pytest.mark.parametrize("kind", ["thread", "process", "import hook", "gc callback", "tracer"])
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("needed", Status.PASS),
+        ("library", Status.PASS),
+        ("plugin", Status.FLAG),
+        ("other", Status.FLAG),
+        ("unknown", Status.FLAG),
+        ("llmb", Status.FLAG),
+    ],
+)
+def test_what_torch_and_the_libraries_bring_is_no_finding(
+    kind: PresenceKind, origin: Origin, status: Status
+) -> None:
+    assert finding(presence(kind, origin)).status is status
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("library", Status.PASS),
+        ("plugin", Status.PASS),  # a closed component
+        ("compiler", Status.PASS),
+        ("system", Status.PASS),
+        ("other", Status.FLAG),
+        ("unknown", Status.FLAG),
+    ],
+)
+def test_a_native_library_that_nobody_brought_is_flagged(origin: Origin, status: Status) -> None:
+    assert finding(presence("library", origin)).status is status
+
+
+def test_code_of_a_file_that_no_package_owns_is_flagged() -> None:
+    found = finding(presence("code", "unknown", name="elsewhere.py"))
+    assert found.status is Status.FLAG
+    assert "code elsewhere.py of unknown origin" in found.message
+
+
+def test_whose_it_is_is_said() -> None:
+    found = finding(presence("thread", "plugin", distribution="llmb-acme"))
+    assert found.message == "thread that one of llmb-acme"
+
+
+SYSTEMS = presence("library", "system", name="libtcmalloc.so.4")
+
+
+def test_an_allocator_of_the_systems_that_the_plugin_asks_for_is_noted() -> None:
+    found = finding(preloaded=(SYSTEMS,), variables=("LD_PRELOAD",))
+    assert found.status is Status.PASS
+    assert "libtcmalloc.so.4" in found.message
+
+
+def test_a_preloaded_library_that_no_variable_of_the_plugins_declares_is_flagged() -> None:
+    found = finding(preloaded=(SYSTEMS,), variables=("OMP_NUM_THREADS",))
+    assert found.status is Status.FLAG
+    assert "libtcmalloc.so.4" in found.message
+
+
+@pytest.mark.parametrize("origin", ["plugin", "other", "unknown"])
+def test_a_preloaded_library_that_is_not_the_systems_is_flagged_though_declared(
+    origin: Origin,
+) -> None:
+    own = presence("library", origin, name="slow.so")
+    assert finding(preloaded=(own,), variables=("LD_PRELOAD",)).status is Status.FLAG
+
+
+def test_a_variable_that_runs_code_before_llmb_is_flagged() -> None:
+    found = finding(variables=("PYTHONPATH", "OMP_NUM_THREADS"))
+    assert found.status is Status.FLAG
+    assert found.message == "PYTHONPATH set by the plugin"
+
+
+def test_objects_hidden_from_the_collector_are_flagged() -> None:
+    assert finding(frozen_objects=(0, 12)).status is Status.FLAG
+    assert finding(frozen_objects=(12, 12)).status is Status.PASS
+
+
+def test_a_collector_that_was_switched_off_is_only_noted() -> None:
+    found = finding(collecting=(True, False))
+    assert found.status is Status.PASS
+    assert "switched off" in found.message

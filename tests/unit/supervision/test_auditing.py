@@ -1,0 +1,293 @@
+"""Calibrator and verifier are asked for what the worker showed; either may fail, and it is said."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb.config import AuditMode, Frozen, RunConfig
+from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.records import audited, evidence
+from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
+from llmb.records.canonical import pretty_bytes
+from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, WeightsEvidence
+from llmb.supervision import auditing
+from llmb.supervision.auditing import Examined, Examiner, Folders
+from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.stream import Streamed
+from llmb.wire.messages import (
+    Done,
+    EvidenceFile,
+    HonestOrder,
+    Message,
+    Phase,
+    Ready,
+    ReferenceOrder,
+    Terms,
+)
+from tests.unit.builders_runtime import TINY, offer, run_config, timing
+
+CONFIG = run_config(shape_overrides=TINY)
+STEP = AuditedStep(
+    index=7,
+    token_seed=1007,
+    seed=57,
+    weights_kept=True,
+    steps_before=7.0,
+    foreach=None,
+    fused=True,
+    capturable=False,
+    segments=(),
+)
+PROBED = ProbedEvidence(
+    seed=99, last_step=12, token_seed=1012, passes=("live", "branches", "head"), missing=()
+)
+STEPS = StepsEvidence(steps=(STEP,), pause_ns=1, longest_pause_ns=1)
+WEIGHTS = WeightsEvidence(
+    pristine=(),
+    processed=(
+        ParameterDigest(name="w", shape=(1,), dtype="float32", requires_grad=True, sha256="0" * 64),
+    ),
+)
+NAMES = NamespaceEvidence(
+    callables=1,
+    operators=1,
+    replaced=(),
+    device_kernels=0,
+    libraries=(
+        Library(distribution="acme", version="1", sha256=None, modules=("acme", "acme.kernels")),
+    ),
+)
+LEFT: dict[str, Frozen] = {
+    audited.PROBED: PROBED,
+    audited.STEPS: STEPS,
+    evidence.WEIGHTS: WEIGHTS,
+    evidence.NAMESPACE: NAMES,
+}
+
+
+class FakeChild:
+    """A process that says what its module's entry in ``script`` says."""
+
+    script: dict[str, list[Message | Exception | None]]
+    started: list[tuple[str, dict[str, str]]]
+    ordered: dict[str, Any]
+    ended: list[str]
+
+    def __init__(self, module: str, environment: dict[str, str], log: Any) -> None:
+        log.write(b"a child was here\n")
+        self.module = module
+        self.started.append((module, dict(environment)))
+        self.messages = deque(self.script[module])
+
+    def __enter__(self) -> FakeChild:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.append(self.module)
+
+    def send(self, message: Message) -> None:
+        self.ordered[self.module] = message
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        assert timeout_s == 3600
+        message = self.messages.popleft()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+
+HONEST = EvidenceFile(name=audited.HONEST, sha256="a" * 64)
+REFERENCE = EvidenceFile(name=audited.REFERENCE, sha256="b" * 64)
+CALIBRATOR, VERIFIER = "llmb.calibrator", "llmb.verifier"
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
+    fake = FakeChild
+    fake.script = {CALIBRATOR: [HONEST, Done()], VERIFIER: [Phase(name="x"), REFERENCE, Done()]}
+    fake.started, fake.ordered, fake.ended = [], {}, []
+    monkeypatch.setattr(auditing, "Child", fake)
+    return fake
+
+
+Examine = Callable[..., Examined]
+
+
+@pytest.fixture
+def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
+    """Examine a worker that left everything, or what ``left`` changes of it."""
+    said: list[str] = []
+
+    def call(config: RunConfig = CONFIG, failure: Any = None, **left: Frozen | None) -> Examined:
+        files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
+        for name, value in files.items():
+            if value is not None:
+                (tmp_path / name).write_bytes(pretty_bytes(value))
+        terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
+        negotiated = Negotiated(offer(), config, terms, (), "")
+        streamed = Streamed(
+            timing(),
+            None,
+            {name: "c" * 64 for name, value in files.items() if value is not None},
+            {audited.LIVE_WEIGHTS: "d" * 64},
+            failure,
+        )
+        folders = Folders(tmp_path, tmp_path / "scratch")
+        examiner = Examiner(negotiated, config, folders, tempfile.TemporaryFile, said.append)
+        return examiner.examine(streamed)
+
+    call.said = said
+    return call
+
+
+def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_left_is_known(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    found = examine()
+    assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
+    assert [module for module, _ in child.started] == [CALIBRATOR, VERIFIER]
+    assert child.ended == [CALIBRATOR, VERIFIER]
+    assert examine.said == ["computing an honest run on the device", "computing the reference"]
+
+
+def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine()
+    assert dict(child.started) == {CALIBRATOR: {"ACME": "1"}, VERIFIER: {}}
+
+
+def test_both_make_the_workers_passes_again_with_its_tokens_and_weights(
+    examine: Examine, child: type[FakeChild], tmp_path: Path
+) -> None:
+    examine()
+    for order in child.ordered.values():
+        assert order.passes == ("live", "branches", "head", "step")
+        assert order.token_seeds == {"live": 1012, "step": 1007}
+        assert (order.seed, order.step) == (99, 7)
+        assert order.evidence_folder == str(tmp_path)
+        assert order.scratch_folder == str(tmp_path / "scratch")
+        assert order.digests == {
+            **dict.fromkeys(LEFT, "c" * 64),
+            audited.LIVE_WEIGHTS: "d" * 64,
+        }
+    assert isinstance(child.ordered[CALIBRATOR], HonestOrder)
+    assert isinstance(child.ordered[VERIFIER], ReferenceOrder)
+    assert child.ordered[VERIFIER].stored_dtypes == {"w": "float32"}
+    assert child.ordered[CALIBRATOR].library_modules == ("acme", "acme.kernels")
+
+
+def test_neither_is_told_the_runs_own_seed(examine: Examine, child: type[FakeChild]) -> None:
+    examine(run_config(shape_overrides=TINY, seed=2**40 + 7))
+    for order in child.ordered.values():
+        assert order.config == for_children(run_config(shape_overrides=TINY, seed=2**40 + 7))
+        assert str(2**40 + 7) not in order.model_dump_json()
+
+
+@pytest.mark.parametrize(("mode", "borders"), [(AuditMode.FULL, True), (AuditMode.QUICK, False)])
+def test_borders_of_narrower_formats_are_measured_in_a_full_audit_only(
+    examine: Examine, child: type[FakeChild], mode: AuditMode, borders: bool
+) -> None:
+    examine(CONFIG.model_copy(update={"audit": mode}))
+    assert child.ordered[CALIBRATOR].borders is borders
+
+
+def test_where_no_step_was_looked_at_none_is_made_again(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    nothing = STEPS.model_copy(update={"steps": ()})
+    examine(steps__json=nothing)
+    for order in child.ordered.values():
+        assert (order.step, order.passes) == (None, ("live", "branches", "head"))
+        assert order.token_seeds == {"live": 1012}
+
+
+@pytest.mark.parametrize(
+    ("device", "overrides", "batch_size", "heavy"),
+    [
+        ("cpu", {}, 64, False),
+        ("warp:0", {}, 64, True),
+        ("warp:0", {}, 1, False),
+        ("warp:0", TINY, 64, False),
+    ],
+)
+def test_a_real_batch_that_is_too_much_for_the_host_is_left_to_the_device(
+    examine: Examine,
+    child: type[FakeChild],
+    device: str,
+    overrides: dict[str, int],
+    batch_size: int,
+    heavy: bool,
+) -> None:
+    examine(run_config(device=device, shape_overrides=overrides, batch_size=batch_size))
+    real, probes = ("live", "step"), ("branches", "head")
+    assert child.ordered[CALIBRATOR].reference_passes == (real if heavy else ())
+    assert set(child.ordered[VERIFIER].passes) == {*probes, *(() if heavy else real)}
+    assert set(child.ordered[CALIBRATOR].passes) == {*probes, *real}
+
+
+@pytest.mark.parametrize(
+    "error", [RunFailedError("it was altered"), NotEnoughMemoryError("out of memory")]
+)
+@pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])
+def test_one_that_fails_is_said_and_does_not_keep_the_other_from_looking(
+    examine: Examine, child: type[FakeChild], module: str, error: Exception
+) -> None:
+    child.script[module] = [error]
+    found = examine()
+    assert len(child.started) == len(child.ended) == 2
+    (failure,) = found.failures
+    what = "an honest run on the device" if module == CALIBRATOR else "the reference"
+    assert failure == f"{what} failed: {error}"
+    assert set(found.evidence) == {audited.REFERENCE if module == CALIBRATOR else audited.HONEST}
+
+
+def test_what_one_that_failed_had_announced_does_not_count(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[CALIBRATOR] = [HONEST, RunFailedError("killed")]
+    assert set(examine().evidence) == {audited.REFERENCE}
+
+
+@pytest.mark.parametrize(("message", "said"), [(None, "said nothing"), (Ready(), "said 'ready'")])
+def test_silence_and_words_out_of_turn_are_failures(
+    examine: Examine, child: type[FakeChild], message: Message | None, said: str
+) -> None:
+    child.script[VERIFIER] = [message]
+    (failure,) = examine().failures
+    assert f"llmb.verifier {said} while it worked" in failure
+
+
+def test_a_worker_that_died_while_being_audited_is_not_examined(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    found = examine(failure=RunFailedError("llmb.worker was killed by SIGKILL"))
+    assert found.evidence == {}
+    assert found.failures == (
+        "the worker died while being audited: llmb.worker was killed by SIGKILL",
+    )
+    assert child.started == []
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_worker_that_left_something_out_is_not_examined_and_the_file_named(
+    examine: Examine, child: type[FakeChild], name: str
+) -> None:
+    found = examine(**{name.replace(".", "__"): None})
+    assert found == Examined({}, (f"the worker left no {name}",))
+    assert child.started == []
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    examine: Examine, child: type[FakeChild], tmp_path: Path
+) -> None:
+    found = examine(probed__json=STEPS)
+    (failure,) = found.failures
+    assert failure.startswith("probed.json cannot be read")
+    assert child.started == []

@@ -1,0 +1,224 @@
+"""The honest run beside a worker's: same weights, tokens and steps, and no post-processing."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save
+from torch import nn
+
+from llmb import calibrator
+from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.errors import RunFailedError
+from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.witness import KINDS
+from llmb.records import audited, evidence
+from llmb.records.audited import LIVE_WEIGHTS
+from llmb.records.evidence import LibraryBaseline, LitmusEvidence
+from llmb.reference.data import random_tokens
+from llmb.wire.messages import HonestOrder
+from tests.unit import builders_audit
+from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
+
+__all__ = ["small_vocabulary"]  # a fixture
+pytestmark = pytest.mark.usefixtures("small_vocabulary")
+FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.0, operand_bits=8)
+
+
+@pytest.fixture(autouse=True)
+def nothing_else_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what is said of the process itself: this one is pytest's."""
+    watch = SimpleNamespace(evidence=builders_audit._unseen)
+    monkeypatch.setattr(calibrator, "unreachable_watch", lambda: watch)
+    monkeypatch.setattr(calibrator, "litmus", lambda config: LITMUS)
+
+
+def be_honest(order: HonestOrder) -> Line:
+    line = Line()
+    calibrator.be_honest(line, order)
+    return line
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Audited:
+    return builders_audit.work(tmp_path)
+
+
+def read(run: Audited, name: str) -> dict[str, torch.Tensor]:
+    return load((run.folder / name).read_bytes())
+
+
+def made(run: Audited) -> set[str]:
+    """Return class and pass of every array, such as ``BF16/live``."""
+    return {"/".join(name.split("/")[:2]) for name in read(run, audited.HONEST)}
+
+
+def test_every_file_is_announced_with_its_digest(run: Audited) -> None:
+    announced = be_honest(run.honest).announced()
+    assert set(announced) == {
+        audited.HONEST,
+        audited.REPLAY,
+        audited.HONEST_NAMESPACE,
+        evidence.LITMUS,
+    }
+    for name, digest in announced.items():
+        assert hashlib.sha256((run.folder / name).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("precision", "borders"),
+    [
+        (FP32, {"TF32", "BF16", "FP8"}),
+        (TF32, {"BF16", "FP8"}),
+        (FP16, {"BF16", "FP8"}),
+        (BF16, {"FP8"}),
+        (FP8, set()),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probes_only(
+    tmp_path: Path, precision: Precision, borders: set[str]
+) -> None:
+    run = builders_audit.work(tmp_path, precision=precision)
+    be_honest(run.honest)
+    own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", "step")}
+    probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
+    assert made(run) == own | probes
+
+
+def test_a_quick_audit_measures_no_borders_and_no_sums(run: Audited) -> None:
+    announced = be_honest(run.honest.model_copy(update={"borders": False})).announced()
+    assert made(run) == {f"BF16/{name}" for name in ("live", "branches", "head", "step")}
+    assert evidence.LITMUS not in announced
+
+
+def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_own_batch(
+    run: Audited,
+) -> None:
+    be_honest(run.honest)
+    shape, shown = shape_of(run.config), read(run, audited.HONEST)
+    weights = load_file(run.scratch / LIVE_WEIGHTS)
+    ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
+    collect = Sketches("live", run.honest.seed, shape)
+    plain_pass(weights.__getitem__, shape, ids, torch.bfloat16, "cpu", collect)
+    for name, value in collect.tensors.items():
+        assert torch.equal(shown[f"BF16/{name}"], value)
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16, FP16], ids=lambda p: p.name)
+def test_beside_an_untouched_worker_on_the_same_device_nothing_differs(
+    tmp_path: Path, precision: Precision
+) -> None:
+    run = builders_audit.work(tmp_path, precision=precision)
+    be_honest(run.honest)
+    shown, honest = read(run, audited.GRADIENTS), read(run, audited.HONEST)
+    for name, value in honest.items():
+        kind, _, rest = name.partition("/")
+        if kind != precision.name or rest.endswith("loss") or rest == "step":
+            continue
+        if rest.startswith("head/"):  # made without the silent layers: other sums, same numbers
+            torch.testing.assert_close(shown[rest], value, rtol=0.1, atol=float(value.abs().max()))
+        else:
+            assert torch.equal(shown[rest], value), name
+    assert torch.equal(
+        read(run, audited.STEP_VALUES)["7/gradient"], honest[f"{precision.name}/step"]
+    )
+
+
+def test_nothing_that_post_processing_did_is_in_the_honest_run(tmp_path: Path) -> None:
+    def skip(model: nn.Module) -> nn.Module:
+        model.model.layers["1"].forward = lambda x, cos, sin: x
+        return model
+
+    run = builders_audit.work(tmp_path, post_process=skip)
+    be_honest(run.honest)
+    name = "BF16/live/model.layers.1.mlp.up_proj.weight"
+    assert float(read(run, audited.HONEST)[name].norm()) > 0
+    assert name.removeprefix("BF16/") not in read(run, audited.GRADIENTS)
+
+
+def test_audited_steps_are_replayed_but_for_the_very_first(run: Audited) -> None:
+    be_honest(run.honest)
+    seen, again = read(run, audited.STEP_VALUES), read(run, audited.REPLAY)
+    assert set(again) == {f"{step}/replayed/{kind}" for step in (4, 7) for kind in KINDS}
+    for step in (4, 7):
+        for kind in KINDS:
+            assert torch.equal(again[f"{step}/replayed/{kind}"], seen[f"{step}/after/{kind}"])
+
+
+def test_passes_too_large_for_the_host_are_made_here_in_the_wider_format(run: Audited) -> None:
+    order = run.honest.model_copy(update={"reference_passes": ("live", "step")})
+    assert audited.DEVICE_REFERENCE in be_honest(order).announced()
+    found = read(run, audited.DEVICE_REFERENCE)
+    assert {name.partition("/")[0] for name in found} == {"branches", "live", "step"}
+    honest = read(run, audited.HONEST)
+    name = "live/lm_head.weight"
+    error = float((honest[f"BF16/{name}"] - found[name]).norm() / found[name].norm())
+    assert 2**-12 < error < 2**-4
+
+
+def test_a_library_is_imported_before_the_plugin_and_its_baseline_written(
+    run: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    baseline = LibraryBaseline(imported=("acme",), failed={}, replaced=())
+
+    def library(modules: Any, *whose: str) -> LibraryBaseline:
+        order.append(f"library {modules}")
+        return baseline
+
+    monkeypatch.setattr(calibrator, "library_baseline", library)
+    plugin = calibrator.Plugin
+    monkeypatch.setattr(calibrator, "Plugin", lambda name: order.append("plugin") or plugin(name))
+    line = be_honest(run.honest.model_copy(update={"library_modules": ("acme",)}))
+    assert order == ["library ('acme',)", "plugin"]
+    written = (run.folder / evidence.LIBRARY).read_bytes()
+    assert LibraryBaseline.model_validate_json(written) == baseline
+    assert evidence.LIBRARY in line.announced()
+
+
+def test_float32_products_are_those_that_were_declared_whatever_the_plugin_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = builders_audit.work(tmp_path, precision=FP32)
+
+    class Loose(calibrator.Plugin):
+        def set_environment(self, config: Any) -> None:
+            torch.set_float32_matmul_precision("medium")
+
+    monkeypatch.setattr(calibrator, "Plugin", Loose)
+    be_honest(run.honest)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.parametrize("name", [audited.STEP_VALUES, audited.STEPS])
+def test_evidence_that_was_altered_ends_in_a_failed_run(run: Audited, name: str) -> None:
+    path = run.folder / name
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(
+        RunFailedError, match=f"{name} is not what the worker wrote: it was altered"
+    ):
+        be_honest(run.honest)
+    assert not (run.folder / audited.HONEST).exists()
+
+
+def test_weights_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
+    path = run.scratch / LIVE_WEIGHTS
+    tensors = load(path.read_bytes())
+    tensors["lm_head.weight"][0, 0] += 1
+    path.write_bytes(save(tensors))
+    with pytest.raises(RunFailedError, match=f"{LIVE_WEIGHTS} is not what the worker wrote"):
+        be_honest(run.honest)
+
+
+def test_a_run_in_which_nothing_was_looked_at_has_an_empty_replay(tmp_path: Path) -> None:
+    run = builders_audit.work(tmp_path, audits=())
+    be_honest(run.honest)
+    assert read(run, audited.REPLAY) == {}
+    assert made(run) == {"BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"}

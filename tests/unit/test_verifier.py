@@ -1,0 +1,228 @@
+"""The process without a plugin: what is right, made from the seed and the worker's own weights."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save
+
+from llmb import verifier
+from llmb.config import BF16, FP16, FP32
+from llmb.errors import RunFailedError
+from llmb.observe import weights_file
+from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.retake import Retake
+from llmb.observe.weights import digests
+from llmb.records import audited
+from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
+from llmb.reference.data import random_tokens
+from llmb.reference.llama import build_llama
+from llmb.wire.messages import Done, ReferenceOrder
+from tests.unit import builders_audit
+from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
+
+__all__ = ["small_vocabulary"]  # a fixture
+pytestmark = pytest.mark.usefixtures("small_vocabulary")
+
+
+def verify(order: ReferenceOrder) -> Line:
+    line = Line(order)
+    verifier.verify(line)
+    return line
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Audited:
+    return builders_audit.work(tmp_path)
+
+
+def read(run: Audited, name: str) -> dict[str, torch.Tensor]:
+    return load_file(run.folder / name)
+
+
+def pristine_of(run: Audited) -> PristineEvidence:
+    return PristineEvidence.model_validate_json((run.folder / audited.PRISTINE).read_bytes())
+
+
+def test_two_files_are_left_and_announced_with_their_digests_and_then_it_is_done(
+    run: Audited,
+) -> None:
+    line = verify(run.reference)
+    announced = line.announced()
+    assert set(announced) == {audited.PRISTINE, audited.REFERENCE}
+    for name, digest in announced.items():
+        assert hashlib.sha256((run.folder / name).read_bytes()).hexdigest() == digest
+    assert isinstance(line.sent[-1], Done)
+
+
+# -- pristine weights -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", [BF16, FP16, FP32], ids=lambda p: p.name)
+def test_the_pristine_parameters_are_those_the_worker_began_with(
+    tmp_path: Path, precision: Any
+) -> None:
+    run = builders_audit.work(tmp_path, precision=precision)
+    verify(run.reference)
+    dtype = getattr(torch, precision.dtype)
+    expected = digests(build_llama(shape_of(run.config), run.config.seed, dtype))
+    found = pristine_of(run).parameters
+    assert [(p.name, p.shape, p.dtype, p.sha256) for p in found] == [
+        (p.name, p.shape, p.dtype, p.sha256) for p in expected
+    ]
+
+
+def test_weights_stored_wider_than_declared_are_the_declared_ones_cast_up(run: Audited) -> None:
+    stored = {**run.reference.stored_dtypes, "lm_head.weight": "float32"}
+    verify(run.reference.model_copy(update={"stored_dtypes": stored}))
+    found = {p.name: p for p in pristine_of(run).parameters}
+    model = build_llama(shape_of(run.config), run.config.seed, torch.bfloat16)
+    wide = {p.name: p.sha256 for p in digests(model.float())}
+    narrow = {p.name: p.sha256 for p in digests(model.bfloat16())}
+    assert found["lm_head.weight"].dtype == "float32"
+    assert found["lm_head.weight"].sha256 == wide["lm_head.weight"]
+    assert found["model.norm.weight"].sha256 == narrow["model.norm.weight"]
+
+
+def test_with_master_weights_the_pristine_ones_are_float32(tmp_path: Path) -> None:
+    mixed = BF16.model_copy(update={"master_weights": True})
+    run = builders_audit.work(
+        tmp_path,
+        precision=mixed,
+        post_process=lambda model: model,
+    )
+    verify(run.reference)
+    assert {p.dtype for p in pristine_of(run).parameters} == {"float32"}
+
+
+def test_another_seed_gives_other_weights(run: Audited) -> None:
+    verify(run.reference)
+    first = {p.name: p.sha256 for p in pristine_of(run).parameters}
+    config = run.config.model_copy(update={"seed": 12345})
+    verify(run.reference.model_copy(update={"config": config}))
+    second = {p.name: p.sha256 for p in pristine_of(run).parameters}
+    same = {name for name in first if first[name] == second[name]}
+    assert same == {name for name in first if name.endswith("norm.weight")}
+
+
+def rewritten(run: Audited, edit: Any) -> ReferenceOrder:
+    """Return the order of a run whose live weights were others."""
+    live = load((run.scratch / LIVE_WEIGHTS).read_bytes())  # not mapped: it is written again
+    edit(live)
+    digest = weights_file.write(run.scratch / LIVE_WEIGHTS, live.items())
+    known = {**run.reference.digests, LIVE_WEIGHTS: digest}
+    return run.reference.model_copy(update={"digests": known})
+
+
+def test_how_far_a_weight_has_moved_is_its_largest_element_to_the_end_of_the_stream(
+    tmp_path: Path,
+) -> None:
+    run = builders_audit.work(tmp_path, precision=FP32)
+    verify(run.reference)
+    moved = {p.name: p.largest_move for p in pristine_of(run).parameters}
+    assert all(move is not None and 1e-5 < move < END * 3.2e-5 for move in moved.values()), moved
+
+    def edit(live: dict[str, torch.Tensor]) -> None:
+        live["model.norm.weight"][3] = 1.5
+
+    verify(rewritten(run, edit))
+    after = {p.name: p.largest_move for p in pristine_of(run).parameters}
+    assert after.pop("model.norm.weight") == pytest.approx(0.5)
+    assert all(after[name] == moved[name] for name in after)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_weight_that_is_no_number_any_more_has_moved_as_far_as_can_be_said(
+    run: Audited, bad: float
+) -> None:
+    def edit(live: dict[str, torch.Tensor]) -> None:
+        live["model.norm.weight"][3] = bad
+
+    order = rewritten(run, edit).model_copy(update={"passes": ()})
+    verify(order)
+    moved = {p.name: p.largest_move for p in pristine_of(run).parameters}
+    assert moved["model.norm.weight"] == sys.float_info.max
+
+
+def test_a_weight_that_the_worker_left_none_of_was_not_measured(run: Audited) -> None:
+    order = rewritten(run, lambda live: live.pop("model.norm.weight"))
+    verify(order.model_copy(update={"passes": ()}))
+    moved = {p.name: p.largest_move for p in pristine_of(run).parameters}
+    assert moved["model.norm.weight"] is None
+
+
+# -- passes ---------------------------------------------------------------------------------
+
+
+def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams_tokens(
+    run: Audited,
+) -> None:
+    verify(run.reference)
+    found, shape = read(run, audited.REFERENCE), shape_of(run.config)
+    weights = load_file(run.scratch / LIVE_WEIGHTS)
+    ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
+    collect = Sketches("live", run.reference.seed, shape)
+    plain_pass(weights.__getitem__, shape, ids, torch.float32, "cpu", collect)
+    assert collect.tensors
+    assert all(torch.equal(found[name], value) for name, value in collect.tensors.items())
+
+
+def test_the_audited_step_has_its_own_weights_tokens_and_elements(run: Audited) -> None:
+    verify(run.reference)
+    found = read(run, audited.REFERENCE)["step"]
+    where = read(run, audited.STEP_VALUES)["7/where"].long()
+    with Retake(
+        run.config,
+        shape_of(run.config),
+        run.reference.seed,
+        run.reference.token_seeds,
+        run.scratch,
+        {STEP_WEIGHTS: run.reference.digests[STEP_WEIGHTS]},
+    ) as again:
+        assert torch.equal(found, again.samples(where, torch.float32, "cpu"))
+    shown = read(run, audited.STEP_VALUES)["7/gradient"]
+    assert float((found - shown).norm() / found.norm()) < 0.02
+
+
+def test_a_float32_run_has_a_reference_in_float64(tmp_path: Path) -> None:
+    run = builders_audit.work(tmp_path, precision=FP32)
+    verify(run.reference)
+    shown, right = read(run, audited.GRADIENTS), read(run, audited.REFERENCE)
+    name = "live/lm_head.weight"
+    error = float((shown[name] - right[name]).norm() / right[name].norm())
+    assert 0 < error < 1e-5
+
+
+def test_the_order_says_which_passes_are_made(run: Audited) -> None:
+    verify(run.reference.model_copy(update={"passes": ("head",)}))
+    made = {name.partition("/")[0] for name in read(run, audited.REFERENCE)}
+    assert made == {"head"}
+
+
+@pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])
+def test_weights_that_were_altered_end_in_a_failed_run_and_no_reference(
+    run: Audited, name: str
+) -> None:
+    data = bytearray((run.scratch / name).read_bytes())
+    data[-1] ^= 1
+    (run.scratch / name).write_bytes(data)
+    with pytest.raises(
+        RunFailedError, match=f"{name} is not what the worker wrote: it was altered"
+    ):
+        verify(run.reference)
+    assert not (run.folder / audited.REFERENCE).exists()
+
+
+def test_elements_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
+    path = run.folder / audited.STEP_VALUES
+    tensors = load(path.read_bytes())
+    tensors["7/where"] += 1
+    path.write_bytes(save(tensors))
+    with pytest.raises(RunFailedError, match=r"steps\.safetensors is not what the worker wrote"):
+        verify(run.reference)
