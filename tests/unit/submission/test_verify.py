@@ -244,6 +244,24 @@ def test_another_version_of_the_rules_is_found(record):
     assert failed(forge(record, forged)) == ["audit"]
 
 
+def test_a_bundle_of_the_first_rules_is_not_judged_again_and_may_claim_little(record):
+    def old(verdict):
+        def edit(data):
+            data["rules_version"] = data["audit"]["rules_version"] = "1"
+            data["audit"]["verdict"] = verdict
+            status = {"UNVERIFIED": "not_observed", "CONSISTENT": "pass"}[verdict]
+            for finding in data["audit"]["findings"]:
+                if finding["level"] != "note":
+                    finding["status"] = status
+            data["precision"] = {"declared": data["precision"]["declared"], "effective": None}
+            data["precision"] |= {"bits": {}, "how": "not observed"}
+
+        return edit
+
+    assert failed(forge(record, old("UNVERIFIED"))) == []
+    assert failed(forge(record, old("CONSISTENT"))) == ["audit"]
+
+
 def test_a_claimed_reproduction_is_found(record):
     def forged(data):
         claim = {"bundle_id": "0", "run_id": "0", "tokens_per_second": 1, "difference_percent": 0}

@@ -1,0 +1,304 @@
+"""A finished run put together: evidence is checked and judged, and what failed is said."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb import workloads
+from llmb.config import BF16, AuditMode, RunConfig
+from llmb.errors import LlmbError, RunFailedError
+from llmb.records import audited, evidence, sources
+from llmb.records.audited import PristineDigest, PristineEvidence
+from llmb.records.canonical import pretty_bytes
+from llmb.records.finding import Finding
+from llmb.records.run_directory import RunDirectory
+from llmb.records.run_record import RunRecord
+from llmb.records.sources import SourcesDiff
+from llmb.supervision import assembly
+from llmb.supervision.assembly import Raw, Repeat, assemble, waivers
+from llmb.supervision.auditing import Examined
+from llmb.supervision.negotiation import Negotiated
+from llmb.supervision.stream import Streamed
+from llmb.wire.messages import Terms
+from tests import builders
+from tests.unit.builders_runtime import TINY, ceilings, host_load, offer, run_config, timing
+
+CONFIG = run_config(shape_overrides=TINY, timed_steps=50, plugin_options={"threads": 1})
+PLUGIN = "llmb/plugin/builtin/cpu.py"
+
+
+@pytest.fixture(autouse=True)
+def no_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "compare", lambda: SourcesDiff("no release", None, ""))
+
+
+def plugin_evidence() -> evidence.PluginEvidence:
+    data = (Path(assembly.__file__).parents[2] / PLUGIN).read_bytes()
+    return evidence.PluginEvidence(
+        files=builders.digests({PLUGIN: data}), closed_components=(), declared_patches=()
+    )
+
+
+def of_the_worker() -> dict[str, bytes]:
+    """Return what a worker leaves that says nothing of its gradients."""
+    found = {
+        evidence.MODEL: evidence.ModelEvidence(before={"a": "1"}, after={"a": "2"}),
+        evidence.WEIGHTS: evidence.WeightsEvidence(pristine=(), processed=()),
+        evidence.SETTINGS: evidence.SettingsEvidence(before={"x": "1"}, after={"x": "2"}),
+        evidence.PLUGIN: plugin_evidence(),
+        evidence.OPTIMIZER: builders.optimizer_evidence(timing()),
+    }
+    return {name: pretty_bytes(value) for name, value in found.items()}
+
+
+class Run:
+    """A run directory with the evidence of one repeat, and what its processes announced."""
+
+    def __init__(self, folder: Path, config: RunConfig = CONFIG) -> None:
+        self.directory = RunDirectory(folder, datetime(2026, 1, 1, tzinfo=timezone.utc), "x")
+        self.folder = self.directory.evidence_folder(0)
+        self.config = config
+        self.worker, self.examined = of_the_worker(), dict[str, bytes]()
+        self.failure: LlmbError | None = None
+        self.failures: tuple[str, ...] = ()
+
+    def assemble(self, **changes: Any) -> RunRecord:
+        for name, data in {**self.worker, **self.examined}.items():
+            (self.folder / name).write_bytes(data)
+        return assemble(self.raw(**changes), self.directory)
+
+    def raw(self, **changes: Any) -> Raw:
+        def digests(files: Mapping[str, bytes]) -> dict[str, str]:
+            return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+
+        streamed = Streamed(timing(), None, digests(self.worker), {}, self.failure)
+        values: dict[str, Any] = {
+            "run_id": "0" * 32,
+            "created": datetime(2026, 1, 1, tzinfo=timezone.utc),
+            "config": self.config,
+            "workload": workloads.find(self.config.workload, self.config.shape_overrides),
+            "negotiated": Negotiated(
+                offer(),
+                self.config,
+                Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None),
+                (),
+                "",
+            ),
+            "search": None,
+            "ceilings": ceilings(1e12, 1e12),
+            "repeats": (Repeat(streamed, Examined(digests(self.examined), self.failures)),),
+            "load_before": host_load(),
+            "load_after": host_load(),
+        }
+        return Raw(**{**values, **changes})
+
+
+Make = Callable[..., Run]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Make runs, and close what they keep open."""
+    made: list[Run] = []
+
+    def call(config: RunConfig = CONFIG) -> Run:
+        made.append(Run(tmp_path, config))
+        return made[-1]
+
+    yield call
+    for each in made:
+        each.directory.abandon("the test is over")
+
+
+@pytest.fixture
+def run(make: Make) -> Run:
+    return make()
+
+
+def finding(record: RunRecord, rule: str) -> Finding:
+    return next(f for f in record.audit.findings if f.id == rule)
+
+
+def test_a_record_says_what_was_measured_and_the_run_directory_has_its_files(run: Run) -> None:
+    record = run.assemble()
+    path = run.directory.path
+    assert json.loads((path / "audit.json").read_bytes()) == json.loads(pretty_bytes(record.audit))
+    assert (path / "system.json").read_bytes() == pretty_bytes(record.system)
+    assert (path / "plugin" / PLUGIN).is_file()
+    assert "-a: 1\n" in (path / "model.diff").read_text().replace('"', "").replace("a 1", "a: 1")
+    assert record.plugin.environment == ("ACME",)
+    assert record.precision.how == "not observed"
+    assert record.audit.verdict.value == "UNVERIFIED"
+    assert finding(record, "O1").status.value == "pass"
+
+
+# -- evidence that is not what its writer announced -----------------------------------------
+
+
+@pytest.mark.parametrize("name", list(of_the_worker()))
+def test_evidence_that_was_altered_ends_the_run_by_name(run: Run, name: str) -> None:
+    raw = run.raw()
+    for each, data in run.worker.items():
+        (run.folder / each).write_bytes(data + (b" " if each == name else b""))
+    with pytest.raises(RunFailedError, match=f"evidence/repeat-0/{name} .* altered"):
+        assemble(raw, run.directory)
+
+
+def test_evidence_of_calibrator_and_verifier_is_held_to_its_digest_too(run: Run) -> None:
+    run.examined = {audited.REFERENCE: b"x"}
+    raw = run.raw()
+    for name, data in {**run.worker, audited.REFERENCE: b"y"}.items():
+        (run.folder / name).write_bytes(data)
+    with pytest.raises(RunFailedError, match=r"reference\.safetensors .* altered"):
+        assemble(raw, run.directory)
+
+
+def test_evidence_that_is_gone_ends_the_run_by_name(run: Run) -> None:
+    raw = run.raw()
+    for name, data in run.worker.items():
+        if name != evidence.OPTIMIZER:
+            (run.folder / name).write_bytes(data)
+    with pytest.raises(RunFailedError, match=r"evidence optimizer\.json is missing"):
+        assemble(raw, run.directory)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"garbage"])
+def test_evidence_that_is_not_what_llmb_writes_ends_the_run_by_name(run: Run, data: bytes) -> None:
+    run.worker[evidence.OPTIMIZER] = data
+    with pytest.raises(RunFailedError, match=r"optimizer\.json is not readable"):
+        run.assemble()
+
+
+def test_a_file_that_nobody_announced_is_not_judged(run: Run) -> None:
+    (run.folder / evidence.PROGRAM).write_text("a program from nowhere")
+    assert finding(run.assemble(), "P2").status.value == "not_observed"
+
+
+# -- who may write what ---------------------------------------------------------------------
+
+
+def pristine() -> bytes:
+    digest = PristineDigest(name="w", shape=(1,), dtype="bfloat16", sha256="0" * 64)
+    return pretty_bytes(PristineEvidence(parameters=(digest,)))
+
+
+def test_what_the_worker_says_in_the_verifiers_name_proves_nothing(run: Run, make: Make) -> None:
+    """A plugin that makes the verifier fail must not be its own judge."""
+    one = evidence.ParameterDigest(
+        name="w", shape=(1,), dtype="bfloat16", requires_grad=True, sha256="0" * 64
+    )
+    weights = evidence.WeightsEvidence(pristine=(), processed=(one,))
+    run.worker[evidence.WEIGHTS] = pretty_bytes(weights)
+    run.examined = {audited.PRISTINE: pristine()}
+    assert finding(run.assemble(), "W1").status.value == "pass"
+
+    other = make()
+    other.worker |= {evidence.WEIGHTS: pretty_bytes(weights), audited.PRISTINE: pristine()}
+    other.failures = ("the reference failed: it was altered",)
+    try:
+        record = other.assemble()
+    except RunFailedError:
+        return
+    assert finding(record, "W1").status.value == "not_observed"
+
+
+# -- an audit that did not come to its end --------------------------------------------------
+
+
+def test_what_failed_in_the_audit_is_a_warning_said_once(run: Run) -> None:
+    run.failures = ("the reference failed: out of memory",)
+    record = run.assemble()
+    assert record.warnings.count("the reference failed: out of memory") == 1
+    raw = run.raw()
+    assert len(raw.repeats) == 1
+
+
+def test_a_worker_that_died_while_being_audited_leaves_an_unverified_record(run: Run) -> None:
+    del run.worker[evidence.PLUGIN]
+    del run.worker[evidence.OPTIMIZER]
+    run.failure = RunFailedError("killed")
+    run.failures = ("the worker died while being audited: killed",)
+    record = run.assemble()
+    assert record.audit.verdict.value == "UNVERIFIED"
+    assert finding(record, "O1").status.value == "not_observed"
+    assert finding(record, "S1").status.value == "not_observed"
+    assert record.plugin.files == ()
+    assert "the worker died while being audited: killed" in record.warnings
+    assert record.result.tokens_per_second > 0
+
+
+def test_of_a_plugin_that_left_nothing_it_is_not_said_that_it_has_no_closed_component(
+    make: Make,
+) -> None:
+    assert make(run_config()).assemble().plugin.strict
+    other = make(run_config())
+    del other.worker[evidence.PLUGIN]
+    assert not other.assemble().plugin.strict
+
+
+def test_a_plugin_file_outside_the_package_is_refused(run: Run) -> None:
+    found = plugin_evidence()
+    outside = found.files[0].model_copy(update={"path": "../outside.py"})
+    changed = found.model_copy(update={"files": (outside,)})
+    run.worker[evidence.PLUGIN] = pretty_bytes(changed)
+    with pytest.raises(RunFailedError, match="lies outside its package"):
+        run.assemble()
+
+
+# -- classes --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ()),
+        ({"audit": AuditMode.QUICK}, ()),
+        ({"audit": AuditMode.OFF}, ("--audit off",)),
+        ({"timed_steps": 49}, ("--timed-steps 49 (official: 50)",)),
+        ({"shape_overrides": {"hidden_size": 3200}}, ()),
+        ({"shape_overrides": {"hidden_size": 64}}, ("--hidden-size 64 (official: 3200)",)),
+    ],
+)
+def test_a_debug_run_says_why_it_is_one(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert waivers(run_config(**changes)) == expected
+
+
+def test_a_run_with_the_audit_switched_off_is_a_debug_run_and_unverified(make: Make) -> None:
+    run = make(run_config(audit=AuditMode.OFF))
+    run.failures = ("the audit was switched off: --audit off",)
+    record = run.assemble()
+    assert (record.class_, record.waivers) == ("debug", ("--audit off",))
+    assert record.audit.verdict.value == "UNVERIFIED"
+    assert not record.plugin.strict
+
+
+def test_a_missing_ceiling_is_said(run: Run) -> None:
+    record = run.assemble(ceilings=None)
+    assert any("ceiling was not measured" in warning for warning in record.warnings)
+    assert finding(record, "K1").status.value == "not_observed"
+
+
+def test_the_ceiling_of_another_format_is_no_denominator(make: Make) -> None:
+    slow = make(run_config(precision=BF16.model_copy(update={"native": False})))
+    assert slow.assemble().result.fraction_of_ceiling is None
+    assert make().assemble().result.fraction_of_ceiling is not None
+
+
+def test_two_repeats_keep_their_own_evidence_apart(run: Run) -> None:
+    raw = run.raw()
+    second = run.directory.evidence_folder(1)
+    for name, data in run.worker.items():
+        (run.folder / name).write_bytes(data)
+        (second / name).write_bytes(data)
+    (second / evidence.OPTIMIZER).write_bytes(b"x")
+    both = replace(raw, repeats=raw.repeats * 2)
+    with pytest.raises(RunFailedError, match=r"evidence/repeat-1/optimizer\.json .* altered"):
+        assemble(both, run.directory)
