@@ -64,6 +64,7 @@ def command_line(record: RunRecord) -> str:
         "warmup-steps": config.warmup_steps,
         "timed-steps": config.timed_steps,
         "repeats": config.repeats,
+        "audit": config.audit.value,
     }
     flags |= {name.replace("_", "-"): size for name, size in config.shape_overrides.items()}
     words = ["llmb", "run"]

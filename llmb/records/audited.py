@@ -6,6 +6,7 @@ Arrays are float32 in safetensors files: a 16-bit number is one exactly.
 from __future__ import annotations
 
 from llmb.config import Frozen
+from llmb.records import evidence
 
 #: File names within ``evidence/repeat-<n>/``; who writes each.
 GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
@@ -15,6 +16,12 @@ HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
 #: Passes too large for a host: the reference on the device itself, by the calibrator.
 DEVICE_REFERENCE = "device-reference.safetensors"
+
+#: What only they may write: nobody with a plugin in it says what is right.
+BY_CALIBRATOR = frozenset(
+    {HONEST, REPLAY, HONEST_NAMESPACE, DEVICE_REFERENCE, evidence.LIBRARY, evidence.LITMUS}
+)
+BY_VERIFIER = frozenset({REFERENCE, PRISTINE})
 
 #: Weights that travel from the worker to calibrator and verifier, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"

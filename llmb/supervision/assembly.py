@@ -19,7 +19,7 @@ from llmb.errors import RunFailedError
 from llmb.measure import host, summary
 from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
-from llmb.records import diff, evidence, run_directory, sources
+from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
@@ -214,6 +214,9 @@ def _topology(config: RunConfig, timing: Timing) -> Topology:
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
     for n, repeat in enumerate(raw.repeats):
+        theirs = set(repeat.streamed.evidence) & (audited.BY_CALIBRATOR | audited.BY_VERIFIER)
+        if theirs:
+            raise RunFailedError(f"the worker wrote {min(theirs)}, which is not its to write")
         for name, announced in repeat.files.items():
             path = evidence.path(n, name)
             data = _read(directory.path / path)
@@ -239,7 +242,8 @@ def _read(path: Path) -> bytes:
 def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
     """Copy the plugin's sources into the run directory and describe them."""
     config, offer = raw.config, raw.negotiated.offer
-    if evidence.PLUGIN in raw.repeats[0].files:
+    known = evidence.PLUGIN in raw.repeats[0].files
+    if known:
         found = _load(directory, 0, evidence.PLUGIN, evidence.PluginEvidence)
     else:  # the worker died while being audited
         found = evidence.PluginEvidence(files=(), closed_components=(), declared_patches=())
@@ -260,7 +264,7 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         options=dict(config.plugin_options),
         files=tuple(shown),
         closed_components=found.closed_components,
-        strict=not found.closed_components and not waivers(config),
+        strict=known and not found.closed_components and not waivers(config),
         declared_patches=found.declared_patches,
         environment=tuple(sorted(raw.negotiated.terms.environment)),
     )

@@ -74,13 +74,19 @@ class Examiner:
         variables = self._negotiated.terms.environment
         found: dict[str, str] = {}
         failures: list[str] = []
-        for what, module, environment, order in (
-            ("an honest run on the device", "llmb.calibrator", variables, honest),
-            ("the reference", "llmb.verifier", {}, reference),
+        for what, module, environment, order, names in (
+            (
+                "an honest run on the device",
+                "llmb.calibrator",
+                variables,
+                honest,
+                audited.BY_CALIBRATOR,
+            ),
+            ("the reference", "llmb.verifier", {}, reference, audited.BY_VERIFIER),
         ):
             self._say(f"computing {what}")
             try:
-                found |= self._ask(module, environment, order)
+                found |= self._ask(module, environment, order, names)
             except LlmbError as error:
                 failures.append(f"{what} failed: {error}")
         return Examined(found, tuple(failures))
@@ -134,13 +140,17 @@ class Examiner:
         return not is_cpu(config.device) and flops > _HOST_FLOPS
 
     def _ask(
-        self, module: str, variables: dict[str, str], order: HonestOrder | ReferenceOrder
+        self,
+        module: str,
+        variables: dict[str, str],
+        order: HonestOrder | ReferenceOrder,
+        names: frozenset[str],
     ) -> dict[str, str]:
         found = {}
         with self._log() as log, Child(module, variables, log) as child:
             child.send(order)
             while not isinstance(message := child.receive(_LIMIT_S), Done):
-                if isinstance(message, EvidenceFile):
+                if isinstance(message, EvidenceFile) and message.name in names:
                     found[message.name] = message.sha256
                 elif not isinstance(message, Phase):
                     said = "nothing" if message is None else repr(message.kind)

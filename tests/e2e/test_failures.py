@@ -441,11 +441,25 @@ if "llmb.worker" in sys.orig_argv:
 
 @needs_tmpfs
 @pytest.mark.parametrize(
-    "source", [AT_POST_PROCESSING, AT_END_OF_WORKER], ids=["post-processing", "end of worker"]
+    ("source", "size"),
+    [(AT_POST_PROCESSING, "1m"), (AT_END_OF_WORKER, "64m")],
+    ids=["post-processing", "end of worker"],
 )
 def test_a_disk_that_fills_up_fails_the_run_and_the_log_still_says_why(
-    tmp_path: Path, source: str
+    tmp_path: Path, source: str, size: str
 ) -> None:
-    done = on_small_disk(tmp_path, source, *harness.with_plugin("odd"), size="1m")
+    done = on_small_disk(tmp_path, source, *harness.with_plugin("odd"), size=size)
     check(done, FAILED, "No space left on device")
     assert "No space left on device" in done.log
+
+
+@needs_tmpfs
+def test_a_disk_without_room_for_the_weights_leaves_a_run_that_is_not_verified_and_says_why(
+    tmp_path: Path,
+) -> None:
+    done = on_small_disk(tmp_path, "", *harness.with_plugin("odd"), size="4m")
+    assert (done.code, done.said) == (0, [])
+    assert done.record["audit"]["verdict"] == "UNVERIFIED"
+    (warning,) = (w for w in done.record["warnings"] if "being audited" in w)
+    assert "cannot write live-weights.safetensors" in warning
+    assert "make room or choose another --output-dir" in warning

@@ -92,7 +92,7 @@ def test_json_is_the_whole_record(path, record):
 def test_the_command_is_the_configuration_word_for_word(path):
     words = shlex.split(call(show.command, path, "--command").output)
     assert words[:2] == ["llmb", "run"]
-    flags = dict(zip(words[2:20:2], words[3:20:2], strict=True))
+    flags = dict(zip(words[2:22:2], words[3:22:2], strict=True))
     assert flags == {
         "--workload": "llama-1.4b",
         "--plugin": "fast",
@@ -103,8 +103,9 @@ def test_the_command_is_the_configuration_word_for_word(path):
         "--warmup-steps": "2",
         "--timed-steps": "50",
         "--repeats": "2",
+        "--audit": "full",
     }
-    assert words[20:] == ["-O", "compile=max autotune", "-O", "fused=true", "-O", "level=3"]
+    assert words[22:] == ["-O", "compile=max autotune", "-O", "fused=true", "-O", "level=3"]
 
 
 def test_the_command_carries_changed_shapes(record):
@@ -112,6 +113,12 @@ def test_the_command_carries_changed_shapes(record):
         data["config"]["shape_overrides"] = {"num_hidden_layers": 2}
 
     assert "--num-hidden-layers 2" in show.command_line(builders.edited(record, shrink))
+
+
+@pytest.mark.parametrize("mode", ["quick", "off"])
+def test_the_command_asks_for_the_same_audit(record, mode):
+    other = builders.edited(record, lambda data: data["config"].update(audit=mode))
+    assert f"--audit {mode}" in show.command_line(other)
 
 
 @pytest.mark.parametrize("evil", ["; rm -rf ~", "$(reboot)", "`x`", "a b", "--output-dir=/"])
