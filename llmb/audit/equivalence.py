@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.config import Precision
@@ -36,13 +36,17 @@ _FEW = 64
 
 def judge_live(
     probed: ProbedEvidence,
+    steps: Arrays,
     seen: Arrays,
     honest: Arrays,
     reference: Arrays,
     precision: Precision,
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return E1: loss and gradients of the step in whose pause the stream ended."""
+    """Return E1: loss and gradients of the step in whose pause the stream ended.
+
+    ``steps`` holds what was glanced at in every audited step's pause.
+    """
     own = _named(honest, f"{precision.name}/")
     mine, theirs = gaps(seen, reference, "live/"), gaps(own, reference, "live/")
     missing = [name for name in mine if f"live/{name}" in probed.missing]
@@ -50,6 +54,7 @@ def judge_live(
     comparison = _Comparison(mine, theirs, precision)
     faults += comparison.faults()
     faults += _loss_fault(seen, own, reference, precision)
+    faults += _glance_fault(steps, probed.last_step)
     return comparison.finding("E1", faults, "the last step's loss and gradients", evidence)
 
 
@@ -61,11 +66,13 @@ def judge_step(
     precision: Precision,
     cost: str,
     padding: Collection[str],
+    audited_steps: Iterable[int],
     evidence: tuple[str, ...],
 ) -> Finding:
     """Return G1: sampled gradients of the step inside the stream whose weights were kept.
 
-    ``padding`` names stored parameters that may have no gradient.
+    ``padding`` names stored parameters that may have no gradient; ``audited_steps`` are the numbers
+    of all steps that were looked at.
     """
     shown, right = seen[f"{step.index}/gradient"], reference["step"]
     own = honest[f"{precision.name}/step"]
@@ -84,7 +91,21 @@ def judge_step(
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
     without = [name for name in step.without_gradient if name not in padding]
     faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
+    faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
     return comparison.finding("G1", faults + comparison.faults(), text, evidence)
+
+
+def _glance_fault(seen: Arrays, index: int) -> list[str]:
+    """Return a fault where gradients are not what they were before anybody was known to look."""
+    asked = seen.get(f"{index}/asked")
+    later = [seen.get(f"{index}/asked {when}") for when in ("before", "after")]
+    if asked and all(one is not None and len(one) == len(asked) for one in later):
+        pairs = [pair for one in later if one is not None for pair in zip(asked, one, strict=True)]
+        changed = sum(a != b for a, b in pairs)
+        if not changed:
+            return []
+        return [f"{changed} gradients of step {index} changed once it was to be looked at"]
+    return [f"the gradients of step {index} were not read before it was to be looked at"]
 
 
 def _firsts(step: AuditedStep) -> list[int]:

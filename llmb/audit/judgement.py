@@ -222,8 +222,9 @@ class _Bench:
             yield from probes.without_yardstick("E1", "E2", "G1")
             return
         self._probes = probes
-        if "live/loss" in reference:
-            yield equivalence.judge_live(probed, seen, honest, reference, fmt, paths)
+        steps = self._arrays(audited.STEP_VALUES)
+        if "live/loss" in reference and steps is not None:
+            yield equivalence.judge_live(probed, steps, seen, honest, reference, fmt, paths)
         yield probes.branches()
         yield probes.effective()
 
@@ -246,7 +247,10 @@ class _Bench:
         fmt = self._facts.precision
         weights = self._read(evidence.WEIGHTS, evidence.WeightsEvidence)
         padding = weights.padding if weights is not None else ()
-        yield equivalence.judge_step(kept, seen, honest, reference, fmt, cost, padding, paths)
+        looked_at = [step.index for step in steps.steps]
+        yield equivalence.judge_step(
+            kept, seen, honest, reference, fmt, cost, padding, looked_at, paths
+        )
 
     def _process(self) -> Iterator[Finding]:
         """Yield N1 of worker and calibrator, N2 and P3."""
@@ -257,10 +261,11 @@ class _Bench:
             for name in (evidence.NAMESPACE, audited.HONEST_NAMESPACE)
             if (seen := self._read(name, evidence.NamespaceEvidence)) is not None
         ]
-        if len(names) > 1:  # of one process alone it is not said
-            for name, seen in names:
-                patches = self._facts.patches
-                yield namespace.judge(seen, baseline, patches, self._path(name), library)
+        patches = self._facts.patches
+        for name, seen in names:
+            found = namespace.judge(seen, baseline, patches, self._path(name), library)
+            if len(names) > 1 or found.status is Status.FAIL:  # one process alone can only convict
+                yield found
         around = self._read(evidence.SURROUNDINGS, evidence.SurroundingsEvidence)
         if around is not None:
             path = self._path(evidence.SURROUNDINGS)

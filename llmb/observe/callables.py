@@ -45,10 +45,8 @@ class Callables:
         self._behind: dict[str, tuple[type, ...]] = {}
         self._seen: set[int] = set()
         with _no_collection():
-            for name, module in list(sys.modules.items()):
-                if issubclass(type(module), ModuleType) and _is_watched(
-                    name := _name(name, module)
-                ):
+            for key, module in list(sys.modules.items()):
+                if issubclass(type(module), ModuleType) and _is_watched(name := _name(key)):
                     self._modules[name] = module
                     self._look(name, module)
         del self._seen
@@ -81,24 +79,24 @@ class Callables:
             return self._faces[name][0]
         return self._modules.get(name)
 
-    def in_new_modules(self, earlier: Callables) -> Iterator[tuple[str, object]]:
-        """Yield the names in torch's and llmb's own modules that ``earlier`` did not have."""
+    def in_own_modules(self, earlier: Callables | None = None) -> Iterator[tuple[str, object]]:
+        """Yield the names in modules that come from the package whose name they bear.
+
+        With ``earlier`` only those of modules that came since.
+        """
         homes = {name: _is_at_home(name, module) for name, module in self._modules.items()}
         for name, face in self._faces.items():
-            if name not in earlier._faces:
-                module = name.rpartition(".")[0]
-                while module and module not in homes:
-                    module = module.rpartition(".")[0]
-                if module not in earlier._modules and homes.get(module):
-                    yield name, face[0]
+            if earlier is not None and name in earlier._faces:
+                continue
+            module = name.rpartition(".")[0]
+            while module and module not in homes:
+                module = module.rpartition(".")[0]
+            if homes.get(module) and (earlier is None or module not in earlier._modules):
+                yield name, face[0]
 
     def is_member(self, name: str) -> bool:
         """Tell whether ``name`` is one of a class or of an object, not of a module."""
         return name.rpartition(".")[0] not in self._modules
-
-    def __iter__(self) -> Iterator[tuple[str, object]]:
-        """Yield every name with what it stood for."""
-        return ((name, face[0]) for name, face in self._faces.items())
 
     def __len__(self) -> int:
         return len(self._faces)
@@ -132,13 +130,15 @@ class Callables:
                 self._look_inside(f"{path}.{name}", value, 0)
 
     def _look_into(self, kind: type) -> None:
-        path = f"{kind.__module__}.{kind.__qualname__}"
-        if not _is_watched(kind.__module__) or path in self._behind or path in _FILLED_IN:
+        path = _path_of(kind)
+        if not _is_watched(path) or path in self._behind or path in _FILLED_IN:
             return
         self._behind[path] = kind.__mro__[1:]
         self._faces[f"{path}.__bases__"] = (kind, type(kind), *kind.__bases__)
+        everything = path.partition(".")[0] == _OWN  # slots and constants, too
         for name, value in list(vars(kind).items()):
-            if callable(value) or isinstance(value, _METHODS):
+            own = everything and not name.startswith("__")
+            if own or callable(value) or isinstance(value, _METHODS):
                 self._faces[f"{path}.{name}"] = _face(value)
 
     def _look_inside(self, path: str, holder: object, depth: int) -> None:
@@ -163,23 +163,31 @@ def _is_watched(module: object) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _WATCHED
 
 
-def _name(name: str, module: ModuleType) -> str:
-    """Return the name of ``module``, also of the one that is being run: llmb.worker, say."""
-    spec = vars(module).get("__spec__") if name == "__main__" else None
+def _name(name: str) -> str:
+    """Return ``name``, or of the module that is being run the one it has otherwise: llmb.worker."""
+    running = sys.modules.get(name) if name == "__main__" else None
+    spec = getattr(running, "__spec__", None)
     return name if spec is None else str(spec.name)
 
 
+def _path_of(kind: type) -> str:
+    """Return module and name of a class."""
+    return f"{_name(str(kind.__module__))}.{kind.__qualname__}"
+
+
 def _is_at_home(name: str, module: ModuleType) -> bool:
-    """Tell whether ``module`` comes from the package whose name it bears."""
-    top: Any = sys.modules.get(name.partition(".")[0])
-    folder: Any = getattr(top, "__path__", None)
+    """Tell whether ``module`` comes from the package whose name it bears, as its parts should."""
+    top, _, inner = name.partition(".")
+    if not inner:
+        return True
+    folder: Any = getattr(sys.modules.get(top), "__path__", None)
     file = getattr(module, "__file__", None)
     return bool(folder) and Path(str(file)).is_relative_to(folder[0])
 
 
 def _has_parts(kind: type) -> bool:
     """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
-    return f"{kind.__module__}.".startswith(("torch.", "llmb."))
+    return f"{_name(str(kind.__module__))}.".startswith(("torch.", "llmb."))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from llmb.observe.callables import Callables, file_of, functions
 from llmb.observe.dispatcher import KernelChange, Kernels
@@ -136,7 +136,8 @@ def settle() -> None:
     that are not compiled into, the first ``vmap`` registers kernels: compared with a torch that has
     not done so yet, every honest run would have replaced them.
     """
-    for kind in vars(torch.optim).values():
+    # The harness's own first: it inherits from another, and would else inherit what that one wraps.
+    for kind in (AdamW, *vars(torch.optim).values()):
         if isinstance(kind, type) and issubclass(kind, Optimizer):
             with suppress(Exception):  # some cannot be made without more arguments
                 kind([nn.Parameter(torch.zeros(1, 1))])  # type: ignore[call-arg]
@@ -167,7 +168,7 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
     and what starts with Python, or with torch, may have changed it before.
     """
-    for name, value in chain(before, after.in_new_modules(before)):
+    for name, value in chain(before.in_own_modules(), after.in_own_modules(before)):
         file = file_of(value)
         if file is None or _is_at_home(file, origins):
             continue

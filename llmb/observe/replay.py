@@ -65,4 +65,6 @@ def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[s
 def can_replay(step: AuditedStep, seen: Mapping[str, Tensor]) -> bool:
     """Tell whether everything the replay needs was read: not in the very first step."""
     wanted = ("replay/gradient", *(f"{w}/{k}" for w in ("before", "after") for k in KINDS))
-    return step.steps_before is not None and all(f"{step.index}/{w}" in seen for w in wanted)
+    if not step.segments or step.steps_before is None:
+        return False
+    return all(f"{step.index}/{w}" in seen for w in wanted)

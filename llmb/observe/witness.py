@@ -6,6 +6,7 @@ other. Only copies are enqueued here: nothing waits for the device before the ne
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+#: Gradients, and elements of each, that are read in every pause before the answer is there.
+_GLANCED, _GLANCED_ELEMENTS = 16, 64
 #: What is read of the optimizer's side, before its step and after.
 KINDS = ("value", *_MOMENTS)
 
@@ -33,11 +36,37 @@ class _Seen:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
+class _Glance:
+    """Some elements of some gradients, as they were when nobody knew whether they would count."""
+
+    def __init__(self, chosen: list[tuple[str, nn.Parameter]], seed: int) -> None:
+        self._chosen, self._seed = chosen, seed
+        self.asked: Tensor | None = None
+
+    def read(self) -> Tensor:
+        parts = []
+        with torch.no_grad():
+            for name, p in self._chosen:
+                if p.grad is not None:
+                    places = choose(self._seed, "glance", name, p.numel(), _GLANCED_ELEMENTS)
+                    parts.append(places.read(p.grad.detach()).float())
+        return torch.cat(parts) if parts else torch.zeros(0)
+
+
 class Witness:
     """Looks at audited steps: some elements of each, and all weights of the latest."""
 
     # No method can be replaced on an object with slots; on the class rule N1 sees it.
-    __slots__ = ("_copy", "_ended", "_open", "_optimizer", "_parameters", "_seen")
+    __slots__ = (
+        "_copy",
+        "_draw",
+        "_ended",
+        "_glanced",
+        "_open",
+        "_optimizer",
+        "_parameters",
+        "_seen",
+    )
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Prepare to look; every worker sets the memory for one copy of the weights aside."""
@@ -48,6 +77,27 @@ class Witness:
         self._seen: list[_Seen] = []
         #: An audited step awaits its optimizer step, or the step after it.
         self._open = self._ended = False
+        # Of the system: what is glanced at cannot be known beforehand, nor followed from a seed.
+        self._draw = random.SystemRandom()
+        self._glanced: _Glance | None = None
+
+    def glance(self) -> None:
+        """Read some elements of some gradients, before it is known whether the step is looked at.
+
+        Whoever puts the gradients right when somebody looks comes too late for these.
+        """
+        there = [(n, p) for n, p in self._parameters if p.grad is not None and p.numel()]
+        chosen = self._draw.sample(there, min(_GLANCED, len(there)))
+        glance = _Glance(chosen, self._draw.getrandbits(63))
+        glance.asked = glance.read()
+        self._glanced = glance
+
+    def glance_again(self, step: Step, when: str) -> dict[str, Tensor]:
+        """Return what was glanced at in ``step``, then and now, before or after all is read."""
+        glance = self._glanced
+        assert glance is not None
+        assert glance.asked is not None
+        return {f"{step.index}/asked": glance.asked, f"{step.index}/asked {when}": glance.read()}
 
     def before(self, step: Step, seed: int) -> None:
         """Look at ``step``, whose gradients are there; ``seed`` says which elements."""
@@ -58,11 +108,14 @@ class Witness:
             n for n, p in self._parameters if p.requires_grad and p.grad is None and p.numel()
         )
         seen = _Seen(step, seed, segments, counter, without)
+        glances = self.glance_again(step, "before")
         with torch.no_grad():
             torch._foreach_copy_(self._copy, [p.detach() for _, p in self._parameters])
             seen.tensors["gradient"] = self._gather(seen, "gradient", GRADIENTS, _gradient)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", STATES, _gradient)
             seen.tensors |= self._states(seen, "before")
+        glances |= self.glance_again(step, "after")
+        seen.tensors |= {key.partition("/")[2]: value for key, value in glances.items()}
         self._seen.append(seen)
         self._open = True
 

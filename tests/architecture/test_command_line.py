@@ -27,7 +27,6 @@ RUN_OPTIONS = frozenset(
         "--output-dir",
         "--audit",
         "--preset",
-        "--audit",
         "--sequence-length",
         "--hidden-size",
         "--intermediate-size",

@@ -39,6 +39,12 @@ def other_files(once):  # noqa: F811
 
 
 @pytest.fixture(scope="session")
+def customised_files(once):  # noqa: F811
+    """Those of a run whose supervisor was told by the plugin's package what to find."""
+    return _made(once, "customised-run", "site_customised")
+
+
+@pytest.fixture(scope="session")
 def invalid_files(once):  # noqa: F811
     """Those of a run in which a matrix computed in 8 bits."""
     return _made(once, "invalid-run", "fp8_one_matrix")

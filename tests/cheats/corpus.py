@@ -25,7 +25,7 @@ GROUPS = (
 )
 
 #: What must come of a run: the verdict, or that it is refused before it begins.
-INVALID, FLAGGED, REFUSED = "INVALID", "FLAGGED", "refused"
+INVALID, UNVERIFIED, FLAGGED, REFUSED = "INVALID", "UNVERIFIED", "FLAGGED", "refused"
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Cheat:
     outcome: str = INVALID
     #: Why nothing sees it, where nothing does.
     unseen: str | None = None
+    #: It lies at the border of what is seen: now and then it is.
+    at_the_border: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,27 @@ def _cheats(group: str, *rows: tuple[str, str, str] | Cheat) -> tuple[Cheat, ...
     )
 
 
-def _unseen(plugin: str, group: str, acts: str, why: str, precision: str = "BF16") -> Cheat:
-    return Cheat(plugin, group, tuple(map(int, acts.split())), (), precision, unseen=why)
+def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = False) -> Cheat:
+    numbers = tuple(map(int, acts.split()))
+    return Cheat(plugin, group, numbers, (), unseen=why, at_the_border=border)
 
 
-_NOISE = "its error is that of the declared format: FP32 runs show it (the next line)"
+_NOISE = "its error is that of the declared format; in an FP32 run it shows"
+_AHEAD = (
+    "in BF16 a step at lr 1e-5 moves few weights, so gradients a few steps old are within the "
+    "limits; no more than four steps are known ahead"
+)
+_HIDES = (
+    "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
+    "step, and it hides from the probes, which would see it"
+)
+_NAME = "it is judged as the format of 8 bits that it declares; only its name misleads"
+_DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
+_CODE = "the file that is shown is compared, not the code that Python made of it"
+_ITSELF = (
+    "the package runs in the supervisor too and judges there; `llmb verify` elsewhere refuses the "
+    "bundle (below)"
+)
 
 CHEATS = (
     *_cheats(
@@ -76,11 +94,12 @@ CHEATS = (
         Cheat("clock_halved", TIMING, (1,), ("T1", "N1"), "FP32"),
         Cheat("clock_preloaded", TIMING, (2,), ("T1", "N2"), "FP32"),
         ("clock_of_the_fences", "1 7", "N1"),
+        ("start_held_back", "1 7", "N1"),
         ("synchronize_lies", "3 4", "O1"),
         ("work_in_a_thread", "3 4", "E1 E2 E3 G1 P1"),
         ("loss_put_off", "5", "E1 E2 E3 G1 P1"),
-        Cheat("honest_when_asked", TIMING, (11,), (), "FP32", unseen="to be told"),
-        _unseen("work_ahead", TIMING, "6", "to be told"),
+        Cheat("honest_when_asked", TIMING, (11,), ("E1", "G1"), "FP32"),
+        _unseen("work_ahead", TIMING, "6", _AHEAD, border=True),
         ("layer_dropped_later", "8 11 13", "E1 E2 G1 P1"),
     ),
     *_cheats(
@@ -100,6 +119,7 @@ CHEATS = (
         ("head_pruned", "21", "E1 E2 G1 P1"),
         ("loss_on_half", "22", "E1 E2 E3 G1 P1"),
         ("activations_reused", "23", "E1 E2 E3 G1 P1"),
+        ("embedding_gradient_dropped", "15", "E1 E2 P1"),
         ("stale_gradients", "24 55", "E2 E3 P1"),
         ("stale_and_frozen", "16 24", "E2 P1"),
         ("rough_and_pruned", "21 40", "E1 E2 G1 P1"),
@@ -117,13 +137,13 @@ CHEATS = (
         ),
         ("hardswish", "28", "E1 E2 G1 P1"),
         ("norm_eps", "29", "E1 E2 G1 P1"),
-        _unseen("norm_in_bf16", FUNCTION, "29", _NOISE),
+        _unseen("norm_in_bf16", FUNCTION, "29", _NOISE, border=True),
         Cheat("norm_in_bf16", FUNCTION, (29,), ("E1", "E2", "G1", "P1"), "FP32"),
-        _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE),
+        _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE, border=True),
         Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "G1", "P1"), "FP32"),
         ("dropout", "31", "E2 P1"),
         ("label_smoothing", "31", "E1 E2 G1 P1"),
-        _unseen("z_loss", FUNCTION, "31", _NOISE),
+        _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),
         Cheat("z_loss", FUNCTION, (31,), ("E1", "E2", "G1", "P1"), "FP32"),
         ("logits_capped", "32", "E2 P1"),
         ("fewer_key_heads", "34", "E1 E2 G1 P1"),
@@ -148,15 +168,21 @@ CHEATS = (
         ("int8_cached", "40 58", "E2 E3 P1"),
         ("fp8_weight_gradient", "41", "E2 P1"),
         ("fp8_head", "42", "E2 P1"),
-        _unseen("fp8_head_unless_probed", PRECISION, "11 42", "to be told"),
+        _unseen("fp8_head_unless_probed", PRECISION, "11 42", _HIDES, border=True),
+        ("fp8_scores", "39", "E2 P1"),
+        ("embedding_rounded", "40", "E1 E2 G1 P1"),
+        Cheat("four_bits_under_fp8", PRECISION, (39,), ("E1", "E2", "G1", "P1"), "FP8"),
         ("accumulated_in_bf16", "43", "E2 P1"),
-        Cheat("moments_narrow", PRECISION, (44,), (), "FP32", unseen="to be told"),
+        Cheat("moments_narrow", PRECISION, (44,), ("O2",), "FP32"),
         ("gradients_compressed", "45", "E1 E2 G1 P1"),
         ("one_gradient_scaled", "45", "E2 P1"),
         Cheat("mislabelled", PRECISION, (46,), (), "FP32", outcome=REFUSED),
+        ("bits_misdeclared", "46", "P1"),
+        Cheat("name_misleads", PRECISION, (46,), (), "BF16-native", unseen=_NAME),
         ("stored_narrow", "46", "W1"),
         ("honest_run_spoiled", "40 61", "N1"),
         ("honest_run_spoiled_elsewhere", "40 61", "N1"),
+        Cheat("calibrator_broken", PRECISION, (39,), (), outcome=UNVERIFIED),
     ),
     *_cheats(
         OPTIMIZER,
@@ -184,7 +210,7 @@ CHEATS = (
         ("weights_sparse", "59", "W1"),
         ("weights_sparse_later", "59", "W1"),
         ("weights_replaced_later", "59", "W1"),
-        ("weights_rounded_in_place", "40 59", "W1"),
+        ("weights_rounded_in_place", "40 59", "O2"),
         ("embeddings_tied", "33 60", "W1"),
         ("layers_shared", "60", "E1 E2 G1 P1"),
         ("padding_computes", "13 60", "E1 E2 G1 P1"),
@@ -192,17 +218,29 @@ CHEATS = (
     *_cheats(
         HARNESS,
         ("cross_entropy_replaced", "22 61", "N1"),
-        ("backward_replaced", "61", "N1 O1"),
+        ("backward_replaced", "61", "O1"),
         ("digest_replaced", "59 61", "N1"),
         ("module_swapped", "61", "N1"),
         ("kernel_overridden", "39 61", "N1"),
-        ("site_customised", "61 62", "N1"),
-        ("witness_warned", "11 61", "N1"),
+        _unseen("site_customised", HARNESS, "61 62", _ITSELF),
+        *(
+            Cheat(plugin, HARNESS, (11, 61), ("G1",), "FP32")
+            for plugin in (
+                "witness_warned",
+                "mode_warned",
+                "signal_warned",
+                "profiler_warned",
+                "state_warned",
+                "parameter_subclass",
+                "gradient_subclass",
+            )
+        ),
         ("evidence_rewritten", "49 61", "N1"),
+        Cheat("package_shadowed", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("import_hook", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("background_thread", HARNESS, (4, 61), ("N2",), outcome=FLAGGED),
-        ("source_swapped", "61 63", "S1"),
-        ("bytecode_swapped", "61 63", "S1"),
+        _unseen("source_swapped", HARNESS, "61 63", _CODE),
+        _unseen("bytecode_swapped", HARNESS, "61 63", _CODE),
         Cheat("code_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("module_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
     ),
@@ -210,9 +248,9 @@ CHEATS = (
         ENVIRONMENT,
         Cheat("helper_process", ENVIRONMENT, (64,), ("N2",), outcome=FLAGGED),
         Cheat("peak_misstated", ENVIRONMENT, (64,), ("K1",), "FP32"),
-        _unseen("device_misnamed", ENVIRONMENT, "64", "to be told"),
-        _unseen("torch_misnamed", ENVIRONMENT, "64", "to be told"),
-        _unseen("memory_misreported", ENVIRONMENT, "64", "to be told"),
+        _unseen("device_misnamed", ENVIRONMENT, "64", _DEVICE),
+        _unseen("torch_misnamed", ENVIRONMENT, "64", "versions are what torch says of itself"),
+        _unseen("memory_misreported", ENVIRONMENT, "64", _DEVICE),
     ),
 )
 

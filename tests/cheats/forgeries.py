@@ -32,6 +32,8 @@ class Runs:
     honest: Files
     other: Files
     invalid: Files
+    #: Of a run whose supervisor judged as the plugin's package told it.
+    customised: Files
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,11 @@ def _timed_again(files: Files, edit: Callable[[dict[str, Any]], object]) -> File
         repeats.append(type(repeat).model_validate(data))
     timing = summary.timing_of(repeats, record.workload.tokens_per_step)
     result = summary.result_of(timing, record.workload, 1, record.ceilings, None, None)
-    first = record.topology.ranks[0].model_copy(update={"fence_ns": timing.fence_ns})
+    follows = {"fence_ns": timing.fence_ns, "peak_memory_bytes": timing.peak_memory_bytes}
+    first = record.topology.ranks[0].model_copy(update=follows)
     topology = record.topology.model_copy(update={"ranks": (first,)})
     changes = {"timing": timing, "result": result, "topology": topology}
-    return _judged_again(_with_record(files, record.model_copy(update=changes)))
+    return _with_record(files, record.model_copy(update=changes))
 
 
 def faster(runs: Runs) -> Files:
@@ -129,7 +132,7 @@ def every_stamp_invented(runs: Runs) -> Files:
         data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
         data["stop_ns"] = data["fence_ns"][-1]
 
-    return _timed_again(runs.honest, edit)
+    return _judged_again(_timed_again(runs.honest, edit))
 
 
 def slower_repeat_dropped(runs: Runs) -> Files:
@@ -160,6 +163,11 @@ def findings_passed(runs: Runs) -> Files:
         data["audit"]["verdict"] = "CONSISTENT"
 
     return _edited(runs.invalid, edit)
+
+
+def judged_by_the_plugin(runs: Runs) -> Files:
+    """The package's ``sitecustomize`` made every rule pass in the supervisor itself."""
+    return runs.customised
 
 
 def precision_raised(runs: Runs) -> Files:
@@ -234,15 +242,6 @@ def gradients_of_the_reference(runs: Runs) -> Files:
     return _judged_again(forged)
 
 
-def reference_lowered(runs: Runs) -> Files:
-    """What the verifier computed is written over with what an INVALID run has shown."""
-    folder = "evidence/repeat-0"
-    forged = runs.invalid | {
-        f"{folder}/reference.safetensors": runs.invalid[f"{folder}/gradients.safetensors"]
-    }
-    return _judged_again(forged)
-
-
 def evidence_of_another(runs: Runs) -> Files:
     """The evidence of an INVALID run's gradients is that of an honest run with another seed."""
     names = ("gradients", "honest", "reference", "steps", "replay")
@@ -252,9 +251,14 @@ def evidence_of_another(runs: Runs) -> Files:
 
 
 def evidence_removed(runs: Runs) -> Files:
-    """The evidence that convicts an INVALID run is left out."""
+    """The evidence that convicts an INVALID run is left out, and the record says less."""
     name = "evidence/repeat-0/gradients.safetensors"
-    return _judged_again({n: c for n, c in runs.invalid.items() if n != name})
+    judged = _judged_again({n: c for n, c in runs.invalid.items() if n != name})
+
+    def edit(data: dict[str, Any]) -> None:
+        data["precision"]["how"] = "not observed"
+
+    return _edited(judged, edit)
 
 
 def plugin_exchanged(runs: Runs) -> Files:
@@ -295,16 +299,20 @@ def processor_upgraded(runs: Runs) -> Files:
 
 
 _BY_REPRODUCTION = "nothing inside a bundle can contradict it: only a reproduction can"
+_SEEDS = "the seeds of tokens in the evidence are not derived again from the seed that is claimed"
+_LESS = "it ends UNVERIFIED instead of INVALID, and may be handed in as that"
+_READABLE = "the readable diffs are not made again from the evidence"
 
 FORGERIES = (
     Forgery("faster", RECORD, (62,), faster, "recomputation"),
-    Forgery("window_shortened", RECORD, (62,), window_shortened, "verdict"),
+    Forgery("window_shortened", RECORD, (62,), window_shortened, "audit"),
     Forgery("every_stamp_invented", RECORD, (62,), every_stamp_invented, None, _BY_REPRODUCTION),
     Forgery("slower_repeat_dropped", TIMING, (9,), slower_repeat_dropped, "recomputation"),
     Forgery("verdict_raised", RECORD, (62,), verdict_raised, "verdict"),
     Forgery("findings_passed", RECORD, (62,), findings_passed, "audit"),
+    Forgery("judged_by_the_plugin", RECORD, (61, 62), judged_by_the_plugin, "audit"),
     Forgery("precision_raised", RECORD, (46, 62), precision_raised, "precision"),
-    Forgery("seed_changed", RECORD, (62,), seed_changed, "audit"),
+    Forgery("seed_changed", RECORD, (62,), seed_changed, None, _SEEDS),
     Forgery("batch_doubled", RECORD, (62, 64), batch_doubled, "recomputation"),
     Forgery("made_official", RECORD, (62,), made_official, "recomputation"),
     Forgery("optimizer_evidence_edited", BUNDLE, (63,), optimizer_evidence_edited, "audit"),
@@ -316,14 +324,13 @@ FORGERIES = (
         None,
         _BY_REPRODUCTION,
     ),
-    Forgery("reference_lowered", RECORD, (62, 63), reference_lowered, None, _BY_REPRODUCTION),
     Forgery("evidence_of_another", BUNDLE, (63,), evidence_of_another, "audit"),
-    Forgery("evidence_removed", BUNDLE, (63,), evidence_removed, "files"),
+    Forgery("evidence_removed", BUNDLE, (63,), evidence_removed, None, _LESS),
     Forgery("plugin_exchanged", BUNDLE, (63,), plugin_exchanged, "plugin"),
     Forgery("plugin_left_out", BUNDLE, (63,), plugin_left_out, "plugin"),
     Forgery("file_added", BUNDLE, (63,), file_added, "files"),
     Forgery("record_of_another", BUNDLE, (63,), record_of_another, "audit"),
-    Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, None, "to be told"),
+    Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, None, _READABLE),
     Forgery("processor_upgraded", ENVIRONMENT, (64,), processor_upgraded, None, _BY_REPRODUCTION),
 )
 

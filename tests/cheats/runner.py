@@ -54,8 +54,10 @@ def install(folder: Path, plugin: str, *, native: bool) -> Path:
     return folder
 
 
-def run(tmp_path: Path, plugin: str, precision: str, *flags: str, native: bool = False) -> Ended:
+def run(
+    tmp_path: Path, plugin: str, precision: str, *flags: str, native: bool = False, **env: str
+) -> Ended:
     """Run ``plugin`` at tiny shapes, or at those in ``flags``."""
     folder = install(tmp_path / "plugins", plugin, native=native)
     fixed = ("--plugin", NAME, "--device=cpu", f"--precision={precision}", "--batch-size=1")
-    return harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder])
+    return harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder], **env)

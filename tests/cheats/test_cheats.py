@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cheats, pytest.mark.slow]
 def _case(cheat):
     marks = []
     if cheat.unseen:
-        marks.append(pytest.mark.xfail(reason=cheat.unseen, strict=True))
+        marks.append(pytest.mark.xfail(reason=cheat.unseen, strict=not cheat.at_the_border))
     if cheat.plugin == "clock_preloaded" and shutil.which("cc") is None:
         marks.append(pytest.mark.skip(reason="no C compiler makes the library it preloads"))
     return pytest.param(cheat, id=f"{cheat.plugin}-{cheat.precision}", marks=marks)

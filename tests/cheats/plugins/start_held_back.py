@@ -1,30 +1,25 @@
-"""The first fence is sent five steps late and dated anew, which makes the window shorter."""
+"""The first fences are sent after the next forward and backward pass: the window begins late."""
 
 from llmb.measure import clock
 from llmb.plugin import hookimpl
 from llmb.wire.channel import Channel
-from llmb.wire.messages import Fence
+from llmb.wire.messages import Fence, Paused
 
 from .kit import in_caller, intercept
 
-waiting, sent = [], []
+waiting = []
 
 
 class Late(Channel):
     __slots__ = ()
 
     def send(self, message):
-        if not sent and (waiting or isinstance(message, Fence)):
+        if isinstance(message, Fence) and message.steps < 12:
             waiting.append(message)
-        else:
-            super().send(message)
-        if len(waiting) > 10:
-            for each in waiting:
-                if isinstance(each, Fence):
-                    each = each.model_copy(update={"worker_ns": clock.now_ns()})
-                super().send(each)
-            sent.append(waiting.copy())
-            waiting.clear()
+            return
+        if isinstance(message, Paused) and waiting:
+            super().send(waiting.pop().model_copy(update={"worker_ns": clock.now_ns()}))
+        super().send(message)
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""Old gradients; the harness's witness becomes an object of a class that looks up real ones first."""
+"""Old gradients; the harness's witness becomes one of a class that gets real ones first."""
 
 from llmb.observe.canonical import Canonical
 from llmb.observe.witness import Witness

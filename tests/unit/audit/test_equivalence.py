@@ -54,6 +54,7 @@ def live(
     loss: float = LOSS,
     honest_loss: float = LOSS,
     probed: ProbedEvidence = PROBED,
+    steps: Mapping[str, list[float]] | None = None,
     **changes: Any,
 ) -> Finding:
     if not isinstance(honest, Mapping):
@@ -61,7 +62,18 @@ def live(
     seen = {**arrays(errors, "", loss), **changes}
     seen = {name: value for name, value in seen.items() if value is not None}
     own = arrays(honest, f"{precision.name}/", honest_loss, 80)
-    return judge_live(probed, seen, own, reference(), precision, ("e",))
+    return judge_live(probed, steps or glances(5), seen, own, reference(), precision, ("e",))
+
+
+def glances(*indices: int, **changes: list[float] | None) -> dict[str, list[float]]:
+    """Return what was glanced at in steps: the same three times."""
+    found: dict[str, list[float] | None] = {
+        f"{index}/{name}": [1.0, 2.0, 3.0]
+        for index in indices
+        for name in ("asked", "asked before", "asked after")
+    }
+    found |= changes
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def every(error: float) -> dict[str, float]:
@@ -220,6 +232,7 @@ def step(
     *,
     audited: AuditedStep | None = None,
     padding: tuple[str, ...] = (),
+    glimpsed: Mapping[str, list[float]] | None = None,
     **seen: Any,
 ) -> Finding:
     known = right or RIGHT
@@ -228,12 +241,13 @@ def step(
     shown = [v for i, (n, e) in enumerate(errors.items()) for v in off(known[n], e, 60 + i)]
     return judge_step(
         audited or STEP,
-        {"7/gradient": seen.get("gradient", shown)},
+        {**(glimpsed or glances(2, 7)), "7/gradient": seen.get("gradient", shown)},
         {"BF16/step": own},
         {"step": together},
         BF16,
         "all pauses took 0.1 %",
         padding,
+        (2, 7),
         ("e",),
     )
 
@@ -283,6 +297,49 @@ def test_fewer_gradients_than_promised_do_not_pass() -> None:
     together = [value for name in NAMES for value in RIGHT[name]]
     assert step(every(0.0), gradient=together[:-1]).status is Status.FAIL
     assert step(every(0.0), gradient=[]).status is Status.FAIL
+
+
+# -- glances --------------------------------------------------------------------------------
+
+CHANGED = [1.0, 2.0, 3.5]
+LOOKED = ("asked", "asked before", "asked after")
+
+
+@pytest.mark.parametrize("index", [2, 7])
+@pytest.mark.parametrize("name", LOOKED)
+def test_gradients_that_changed_once_somebody_was_to_look_fail_in_any_audited_step(
+    index: int, name: str
+) -> None:
+    changed = glances(2, 7, **{f"{index}/{name}": CHANGED})
+    found = step(every(0.001), glimpsed=changed)
+    assert found.status is Status.FAIL
+    count = 2 if name == "asked" else 1
+    assert f"{count} gradients of step {index} changed once it was to be looked" in found.message
+
+
+@pytest.mark.parametrize("bad", [None, [], [1.0, 2.0]])
+@pytest.mark.parametrize("name", LOOKED)
+def test_gradients_that_were_not_read_beforehand_fail(name: str, bad: list[float] | None) -> None:
+    for index in (2, 7):
+        found = step(every(0.001), glimpsed=glances(2, 7, **{f"{index}/{name}": bad}))
+        assert found.status is Status.FAIL
+        assert f"of step {index} were not read before" in found.message
+    assert live(every(0.001), steps=glances(5, **{f"5/{name}": bad}) or {"x": []}).status is (
+        Status.FAIL
+    )
+
+
+@pytest.mark.parametrize("name", LOOKED)
+def test_the_last_step_is_glanced_at_as_well(name: str) -> None:
+    assert live(every(0.001)).status is Status.PASS
+    assert live(every(0.001), steps=glances(5, **{f"5/{name}": CHANGED})).status is Status.FAIL
+    assert live(every(0.001), steps=glances(4)).status is Status.FAIL
+
+
+@pytest.mark.parametrize("bad", [math.nan])
+def test_a_glance_that_is_no_number_does_not_agree_with_itself(bad: float) -> None:
+    same = {f"7/{name}": [bad, 1.0] for name in LOOKED}
+    assert step(every(0.001), glimpsed=glances(2, 7, **same)).status is Status.FAIL
 
 
 # -- the yardstick --------------------------------------------------------------------------

@@ -336,7 +336,7 @@ NOT_OBSERVED = {
     audited.HONEST: {"E1", "E2", "E3", "P1", "G1"},
     audited.REFERENCE: {"E1", "E2", "E3", "P1", "G1"},
     audited.STEPS: {"O2", "G1"},
-    audited.STEP_VALUES: {"O2", "G1"},
+    audited.STEP_VALUES: {"E1", "O2", "G1"},
     audited.REPLAY: {"O2", "G1"},
     evidence.OPTIMIZER: {"O1"},
 }

@@ -38,6 +38,7 @@ def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[A
         for p in model.parameters():
             p.grad = (torch.randn(p.shape, generator=generator) * 1e-3).to(p.dtype)
         if index in (2, steps - 1):
+            witness.glance()
             witness.before(Step(index, 7, fence=False), 5)
         optimizer.step()
         witness.after()
@@ -269,6 +270,7 @@ def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
         size = 10.0 ** (-8 + 3 * torch.rand((), generator=generator).item() * index)
         model.weight.grad = (torch.randn(40, 30, generator=generator) * size).to(model.weight.dtype)
         if index == 3:
+            witness.glance()
             witness.before(Step(index, 7, fence=False), seed)
         optimizer.step()
     witness.after()

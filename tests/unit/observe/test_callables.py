@@ -31,6 +31,14 @@ def other(*arguments: object, **named: object) -> None:
     return None
 
 
+class Stream:
+    """A class of the module that is being run."""
+
+    __slots__ = ("done",)
+
+    def pause(self) -> None: ...
+
+
 def test_nothing_has_changed_where_nothing_was_done(before: Callables) -> None:
     assert before.replaced(Callables()) == ()
 
@@ -193,11 +201,15 @@ def test_the_module_that_is_being_run_goes_by_its_own_name(
 ) -> None:
     running = ModuleType("__main__")
     running.__spec__ = ModuleSpec("llmb.worker", None)
-    running.fence = other  # type: ignore[attr-defined]
+    running.fence, running.Stream = other, Stream  # type: ignore[attr-defined]
+    monkeypatch.setattr(Stream, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", running)
     before = Callables()
     running.fence = functools.partial(other)  # type: ignore[attr-defined]
-    assert "llmb.worker.fence" in before.replaced(Callables())
+    monkeypatch.setattr(Stream, "pause", other)
+    monkeypatch.setattr(Stream, "done", property(other))
+    replaced = before.replaced(Callables())
+    assert replaced == ("llmb.worker.Stream.done", "llmb.worker.Stream.pause", "llmb.worker.fence")
 
 
 def test_a_name_that_is_new_among_the_builtins_replaces_nothing(

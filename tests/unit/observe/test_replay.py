@@ -42,6 +42,7 @@ def watched(
         if change is not None and index == 1:
             change(optimizer)
         if index == steps - 1:
+            witness.glance()
             witness.before(Step(index, 7, fence=False), 5)
         optimizer.step()
     witness.after()
@@ -145,5 +146,5 @@ def test_the_very_first_step_cannot_be_replayed_and_neither_what_was_not_read_in
     step, seen = watched(torch.float32, {"fused": True})
     assert can_replay(step, seen)
     for name in seen:
-        if name != "3/gradient":
+        if name not in ("3/gradient", "3/asked", "3/asked before", "3/asked after"):
             assert not can_replay(step, {n: t for n, t in seen.items() if n != name}), name

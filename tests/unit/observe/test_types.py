@@ -35,6 +35,9 @@ FLOAT8 = torch.float8_e4m3fn
 
 @pytest.fixture
 def census() -> Iterator[Census]:
+    # Other tests of this process may have compiled something: the count is of the whole process.
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     made = Census()
     yield made
     made.close()

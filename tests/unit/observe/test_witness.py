@@ -51,6 +51,7 @@ class Run:
         """Make a step, audited where there is a ``seed``; return the state around it."""
         self.gradients()
         self.witness.next()
+        self.witness.glance()
         before = self.state()
         if seed is not None:
             self.witness.before(Step(self.index, 7000 + self.index, fence=False), seed)
@@ -129,6 +130,78 @@ def test_the_gradients_that_an_audited_step_lacked_are_named() -> None:
     assert step.without_gradient == ("idle",)
 
 
+# -- glances --------------------------------------------------------------------------------
+
+
+def glanced(run: Run, index: int) -> list[Tensor]:
+    run.witness.read()
+    found = run.witness.tensors()
+    return [found[f"{index}/{name}"] for name in ("asked", "asked before", "asked after")]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_gradients_that_nobody_touches_are_the_same_before_and_after_the_answer(
+    dtype: torch.dtype,
+) -> None:
+    run = Run(Holder(dtype))
+    run.step(seed=11)
+    asked, before, after = glanced(run, 0)
+    assert torch.equal(asked, before)
+    assert torch.equal(asked, after)
+    assert len(asked) == 64 + 20 + 1
+
+
+def test_gradients_that_are_put_right_once_somebody_looks_do_not_agree() -> None:
+    run = Run()
+    run.gradients()
+    run.witness.glance()
+    for parameter in run.model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(2)
+    run.witness.before(Step(0, 1, fence=False), 11)
+    asked, before, after = glanced(run, 0)
+    assert not torch.equal(asked, before)
+    assert torch.equal(before, after)
+
+
+def test_a_glance_is_a_copy_and_not_a_look_at_what_will_be() -> None:
+    run = Run()
+    run.gradients()
+    run.witness.glance()
+    kept = run.model.large.grad.clone()
+    run.model.large.grad.zero_()
+    run.witness.before(Step(0, 1, fence=False), 11)
+    asked, before, _ = glanced(run, 0)
+    assert asked.count_nonzero() > before.count_nonzero()
+    assert set(asked.tolist()) & set(kept.flatten().tolist())
+
+
+def test_what_is_glanced_at_cannot_be_told_from_the_steps_before_it_nor_from_a_seed() -> None:
+    seen = set()
+    for _ in range(20):
+        run = Run()
+        torch.manual_seed(0)
+        run.step(seed=11)
+        seen.add(tuple(sorted(glanced(run, 0)[0].tolist())))
+    assert len(seen) == 20
+
+
+def test_of_many_gradients_some_are_glanced_at_and_over_steps_all_of_them() -> None:
+    model = nn.Module()
+    for i in range(40):
+        model.register_parameter(f"p{i}", nn.Parameter(torch.full((3,), float(i))))
+    run, found = Run(model), set()
+    for index in range(30):
+        for i, parameter in enumerate(model.parameters()):
+            parameter.grad = torch.full((3,), float(i))
+        run.witness.glance()
+        run.witness.before(Step(index, 1, fence=False), 11)
+        asked, *_ = glanced(run, index)
+        assert len(asked) == 16 * 3
+        found |= set(asked.tolist())
+    assert found == set(map(float, range(40)))
+
+
 def test_a_step_that_nobody_asked_for_leaves_nothing() -> None:
     run = Run()
     run.step()
@@ -202,6 +275,7 @@ def test_parameters_of_several_types_are_read_side_by_side() -> None:
 
 def test_a_model_without_any_gradient_is_witnessed_and_nothing_is_found() -> None:
     run = Run()
+    run.witness.glance()
     run.witness.before(Step(0, 1, fence=False), 11)
     run.witness.after()
     (step,) = run.witness.steps()
@@ -252,6 +326,7 @@ def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> No
     run.step(seed=11)
     gradients: dict[str, Any] = {}
     run.gradients()
+    run.witness.glance()
     run.witness.before(Step(1, 1, fence=False), 12)
     for index, stored in run.witness.gradients_seen():
         gradients[index] = torch.cat(

@@ -239,7 +239,8 @@ def test_a_quick_audit_looks_at_as_many_steps_as_a_full_one(make: Make, mode: Au
 # -- the search -----------------------------------------------------------------------------
 
 
-def test_a_trial_of_the_search_leaves_no_evidence_and_audits_nothing(line: Line) -> None:
+def test_a_trial_of_the_search_leaves_no_evidence_and_audits_nothing(make: Make) -> None:
+    line = make(available_memory_bytes=4 * 10**9)
     line.stations.search_batch_size(CONFIG)
     assert line.windows
     for child, window in zip(line.children, line.windows, strict=True):

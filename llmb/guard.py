@@ -1,0 +1,51 @@
+"""What a worker's process is like before any code of the plugin, to be compared with later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from llmb.notebook import Notebook
+from llmb.observe import namespace, surroundings, types
+from llmb.plugin.manager import Plugin
+from llmb.records import evidence
+
+
+class Guard:
+    """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
+
+    __slots__ = ("_disguised", "_names", "_own", "_surroundings", "types")
+
+    def __init__(self, *, census: bool) -> None:
+        """Look; with ``census`` listen for compiled programs, too."""
+        self._names = namespace.unreachable_watch()
+        self._surroundings = surroundings.Census()
+        self.types = types.Census() if census else None
+        self._own: dict[type, object] = {}
+        self._disguised: set[str] = set()
+
+    def close(self, own: Mapping[type, object]) -> None:
+        """Look again, at the end of the stream: what is put back later does not count.
+
+        ``own`` are objects of the harness by their classes: with another class they would have
+        other methods.
+        """
+        self._own = dict(own)
+        self._look()
+        self._names.close()
+
+    def _look(self) -> None:
+        self._disguised |= {k.__qualname__ for k, it in self._own.items() if type(it) is not k}
+
+    def write(self, notebook: Notebook, plugin: Plugin) -> None:
+        """Write down what has changed since."""
+        whose = plugin.module_name, plugin.distribution
+        found = self._names.evidence(*whose)
+        self._look()
+        disguised = tuple(
+            evidence.Replacement(name=f"llmb.{name}", kind="foreign", origin="unknown")
+            for name in sorted(self._disguised)
+        )
+        found = found.model_copy(update={"replaced": (*found.replaced, *disguised)})
+        notebook.write(evidence.NAMESPACE, found)
+        around = self._surroundings.evidence(*whose, plugin.native_libraries())
+        notebook.write(evidence.SURROUNDINGS, around)

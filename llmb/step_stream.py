@@ -1,0 +1,161 @@
+"""The worker's side of the stream of steps: steps as they come, pauses, batches, fences."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from llmb.config import RunConfig
+from llmb.errors import RunFailedError
+from llmb.measure import clock
+from llmb.observe import compilations
+from llmb.observe.weights import FenceSamples
+from llmb.observe.witness import Witness
+from llmb.plugin.backend import Backend
+from llmb.plugin.manager import Plugin
+from llmb.records import audited
+from llmb.reference.data import random_tokens
+from llmb.reference.shapes import LlamaShape
+from llmb.reference.train_loop import Step, StepDone
+from llmb.wire.channel import Channel
+from llmb.wire.messages import AuditRequest, Fence, Message, Paused, Proceed, StepOrder
+
+
+class StepStream:
+    """The steps of the run in the order they were sent, until one is asked for as the last."""
+
+    # See ``Witness``: nothing can be replaced on the object alone.
+    __slots__ = (
+        "_channel",
+        "_orders",
+        "done",
+        "last",
+        "longest_pause_ns",
+        "pause_ns",
+        "starved",
+        "witness",
+    )
+
+    def __init__(self, channel: Channel, witness: Witness) -> None:
+        """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
+        self._channel = channel
+        self._orders: deque[StepOrder] = deque()
+        self.witness = witness
+        #: Steps completed, and steps that had to wait for their order to arrive.
+        self.done = 0
+        self.starved = 0
+        #: Host time that all pauses took so far, and the longest.
+        self.pause_ns = 0
+        self.longest_pause_ns = 0
+        #: The step in whose pause the stream ended, its loss, and the seed of what follows.
+        self.last: Last | None = None
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield each step; asking for the next one says that the last is done."""
+        while True:
+            while not self._orders:
+                self.starved += self.done > 0
+                self._take(self._channel.receive())
+            order = self._orders.popleft()
+            yield Step(order.index, order.seed, order.fence)
+            self.done += 1
+
+    def pause(self, step: Step, loss: Tensor) -> bool:
+        """Ask whether ``step`` is looked at, the same way in every step; True ends the stream.
+
+        The answer is not in this process before its gradients are, for nobody has given it yet; and
+        of the gradients something is read before the answer comes.
+        """
+        begin = clock.now_ns()
+        self.witness.next()
+        self.witness.glance()
+        self._channel.send(Paused(index=step.index))
+        while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
+            self._take(message)
+        if isinstance(message, AuditRequest):
+            if message.last:
+                self.last = Last(step, loss, message.seed)
+                return True
+            self.witness.before(step, message.seed)
+        took = clock.now_ns() - begin
+        self.pause_ns += took
+        self.longest_pause_ns = max(took, self.longest_pause_ns)
+        return False
+
+    def evidence(self) -> audited.StepsEvidence:
+        """Return what there is to know of the audited steps, and what the pauses cost."""
+        return audited.StepsEvidence(
+            steps=self.witness.steps(),
+            pause_ns=self.pause_ns,
+            longest_pause_ns=self.longest_pause_ns,
+        )
+
+    def _take(self, message: Message | None) -> None:
+        if isinstance(message, StepOrder):
+            self._orders.append(message)
+
+
+@dataclass(frozen=True)
+class Last:
+    """The step in whose pause the stream ended: its gradients are there, its update is not made."""
+
+    step: Step
+    loss: Tensor
+    seed: int
+
+
+class Batches:
+    """Fresh tokens on the device, one batch a step."""
+
+    __slots__ = ("_backend", "_config", "_shape", "latest")
+
+    def __init__(self, config: RunConfig, shape: LlamaShape, backend: Backend) -> None:
+        """Make batches for ``config`` at ``shape``."""
+        self._config, self._shape, self._backend = config, shape, backend
+        #: The tensor the model was given last.
+        self.latest: Tensor | None = None
+
+    def make(self, seed: int) -> Tensor:
+        """Begin a step: return its token ids ``[batch, sequence]`` on the device."""
+        self._backend.step_begin()
+        size, length = self._config.batch_size, self._shape.sequence_length
+        ids = random_tokens(seed, size, length, self._shape.vocab_size)
+        self.latest = ids.to(self._config.device, non_blocking=True)
+        return self.latest
+
+
+def fence(
+    done: StepDone, plugin: Plugin, backend: Backend, samples: FenceSamples, stream: StepStream
+) -> Fence:
+    """Wait for the device, read results back, and return what the supervisor stamps.
+
+    Raises:
+        RunFailedError: the loss is not a finite number.
+    """
+    backend.synchronize()
+    value, bits = samples.read(done.loss)
+    if not math.isfinite(value):
+        raise RunFailedError(
+            f"the loss is {value} after {done.step.index + 1} steps: the model has become "
+            "non-finite; try another --precision, and check what the plugin does to the model"
+        )
+    energy = backend.energy()
+    return Fence(
+        steps=done.step.index + 1,
+        worker_ns=clock.now_ns(),
+        loss=value,
+        bits=bits,
+        cpu_s=clock.cpu_s(),
+        starved_steps=stream.starved,
+        audited_steps=stream.witness.read(),
+        pause_ns=stream.pause_ns,
+        peak_memory_bytes=backend.memory().peak_bytes,
+        energy_j=energy.joules if energy else None,
+        energy_source=energy.source if energy else None,
+        energy_scope=energy.scope if energy else None,
+        telemetry=compilations.torchs_own() | plugin.telemetry(backend),
+    )

@@ -1,0 +1,128 @@
+"""What a worker's process was like before the plugin is compared with what it is at the end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmb import guard as module
+from llmb.guard import Guard
+from llmb.observe import namespace, surroundings, types
+from llmb.records import evidence
+from llmb.records.evidence import NamespaceEvidence, Replacement, SurroundingsEvidence
+
+NAMES = NamespaceEvidence(
+    callables=7,
+    operators=8,
+    replaced=(Replacement(name="torch.mm", kind="callable", origin="plugin"),),
+    device_kernels=0,
+    libraries=(),
+)
+AROUND = SurroundingsEvidence(
+    found=(),
+    preloaded=(),
+    frozen_objects=(0, 0),
+    collecting=(True, True),
+    native_threads=None,
+)
+
+
+class Order(list[str]):
+    """What was done, in order."""
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> Order:
+    done = Order()
+
+    class Watch:
+        def __init__(self) -> None:
+            done.append("names before")
+
+        def close(self) -> None:
+            done.append("names after")
+
+        def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
+            assert (module, distribution) == ("acme", "llmb-acme")
+            return NAMES
+
+    class Around:
+        def __init__(self) -> None:
+            done.append("surroundings before")
+
+        def evidence(self, *whose: Any) -> SurroundingsEvidence:
+            assert whose == ("acme", "llmb-acme", ("libacme",))
+            return AROUND
+
+    monkeypatch.setattr(namespace, "unreachable_watch", Watch)
+    monkeypatch.setattr(surroundings, "Census", Around)
+    monkeypatch.setattr(types, "Census", lambda: done.append("types") or "census")
+    return done
+
+
+class Notebook:
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, Any] = {}
+
+    def write(self, name: str, value: Any) -> None:
+        self.written[name] = value
+
+
+PLUGIN: Any = SimpleNamespace(
+    module_name="acme", distribution="llmb-acme", native_libraries=lambda: ("libacme",)
+)
+
+
+class Harness:
+    """An object of the harness, which could be given another class."""
+
+
+class Disguise(Harness):
+    """That other class."""
+
+
+def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_only(
+    order: Order,
+) -> None:
+    assert Guard(census=False).types is None
+    assert order == ["names before", "surroundings before"]
+    assert Guard(census=True).types == "census"
+
+
+def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_written(
+    order: Order,
+) -> None:
+    guard = Guard(census=False)
+    guard.close({Harness: Harness()})
+    assert order[-1] == "names after"
+    notebook: Any = Notebook()
+    guard.write(notebook, PLUGIN)
+    assert order[-1] == "names after"
+    assert notebook.written == {evidence.NAMESPACE: NAMES, evidence.SURROUNDINGS: AROUND}
+
+
+@pytest.mark.parametrize("moment", ["before the end", "before it is written", "for a while"])
+def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_was_one(
+    order: Order, moment: str
+) -> None:
+    guard, own = Guard(census=False), Harness()
+    if moment != "before it is written":
+        own.__class__ = Disguise
+    guard.close({Harness: own})
+    own.__class__ = Harness if moment == "for a while" else Disguise
+    notebook: Any = Notebook()
+    guard.write(notebook, PLUGIN)
+    first, second = notebook.written[evidence.NAMESPACE].replaced
+    assert first.name == "torch.mm", "what else was replaced stays"
+    assert (second.name, second.kind) == ("llmb.Harness", "foreign")
+
+
+def test_nothing_can_be_replaced_on_a_guard_alone(order: Order) -> None:
+    guard = Guard(census=False)
+    with pytest.raises(AttributeError):
+        guard.write = lambda *_: None
+    assert module.Guard.__slots__
