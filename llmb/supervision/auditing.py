@@ -18,7 +18,7 @@ from llmb.errors import LlmbError, RunFailedError
 from llmb.records import audited, evidence
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.selection import is_cpu
-from llmb.supervision.stream import Streamed
+from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child
 from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
 from llmb.workloads import find
@@ -101,6 +101,7 @@ class Examiner:
         steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
         weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
         names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
+        _check_asked(streamed, probed, steps)
         kept = next((step for step in steps.steps if step.weights_kept), None)
         passes = (*probed.passes, *(["step"] if kept else []))
         # The probes are of one sequence; a real step has the whole batch.
@@ -164,3 +165,17 @@ class Examiner:
             return kind.model_validate_json((self._folders.evidence / name).read_bytes())
         except (OSError, ValidationError) as error:
             raise RunFailedError(f"{name} cannot be read: {error}") from error
+
+
+def _check_asked(
+    streamed: Streamed, probed: audited.ProbedEvidence, steps: audited.StepsEvidence
+) -> None:
+    """Hold what a worker says it was asked to look at to what it was asked.
+
+    Raises:
+        RunFailedError: it shows other steps, tokens or places.
+    """
+    shown = {s.index: Asked(s.seed, s.token_seed, last=False) for s in steps.steps}
+    shown[probed.last_step] = Asked(probed.seed, probed.token_seed, last=True)
+    if shown != dict(streamed.asked):
+        raise RunFailedError("the worker shows other steps than those it was asked for")

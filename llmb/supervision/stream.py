@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from llmb.audit.time import FENCE_EVERY
@@ -100,6 +100,15 @@ def plan_trial(config: RunConfig) -> Window:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A step that was looked at, as the supervisor knows it: what a worker says is held to this."""
+
+    seed: int
+    token_seed: int
+    last: bool
+
+
+@dataclass(frozen=True)
 class Streamed:
     """What one worker's stream came to."""
 
@@ -110,6 +119,8 @@ class Streamed:
     scratch: dict[str, str]
     #: What ended the worker after its window was complete, None if nothing did.
     failure: LlmbError | None = None
+    #: The steps it was asked to look at, by number.
+    asked: Mapping[int, Asked] = field(default_factory=dict)
 
 
 class Patience:
@@ -154,6 +165,7 @@ class _Log:
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
+    asked: dict[int, Asked] = field(default_factory=dict)
 
 
 class Answers:
@@ -261,18 +273,27 @@ class _Listener:
         if not due or paused.index >= self._sent:
             raise RunFailedError(f"the worker paused in step {paused.index} out of turn")
         self._answered += 1
-        self._child.send(self._answers.to(paused.index))
+        answer = self._answers.to(paused.index)
+        if isinstance(answer, AuditRequest):
+            tokens = token_seed(self._config, self._repeat, paused.index)
+            self._log.asked[paused.index] = Asked(answer.seed, tokens, answer.last)
+        self._child.send(answer)
 
     def _begin(self, done: int) -> None:
         config, window, repeat = self._config, self._window, self._repeat
         self._sent = _send_ahead(self._child, config, window, repeat, sent=self._sent, done=done)
 
 
+def token_seed(config: RunConfig, repeat: int, step: int) -> int:
+    """Return the seed of the tokens of one step."""
+    return derive(config.seed, "step", repeat, step)
+
+
 def _send_ahead(
     child: Child, config: RunConfig, window: Window, repeat: int, *, sent: int, done: int
 ) -> int:
     while sent < done + LOOKAHEAD:
-        seed = derive(config.seed, "step", repeat, sent)
+        seed = token_seed(config, repeat, sent)
         child.send(StepOrder(index=sent, seed=seed, fence=window.is_fence(sent + 1)))
         sent += 1
     return sent
@@ -313,4 +334,4 @@ def _streamed(
     meter = None
     if stop.energy_source is not None and stop.energy_scope is not None:
         meter = EnergyMeter(stop.energy_source, stop.energy_scope)
-    return Streamed(timing, meter, log.evidence, log.scratch, failure)
+    return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked)

@@ -325,10 +325,22 @@ def test_the_librarys_code_in_a_module_of_torch_that_came_later_is_noted(
     assert name in finding.message
 
 
+EARLY = """
+import sys, types
+import torch
+import torch.nn.functional as F
+
+def silu(x, inplace=False):
+    return x
+
+F.silu = silu
+sys.modules["torch.acme"] = torch.acme = types.ModuleType("torch.acme")
+torch.acme.fast = silu  # no replacement, but a vendor's own module
+"""
+
+
 def test_code_that_was_in_torch_before_the_watch_began_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "early.py").write_text(
-        "import torch.nn.functional as F\ndef silu(x, inplace=False): return x\nF.silu = silu\n"
-    )
+    (tmp_path / "early.py").write_text(EARLY)
     script = (
         "import early\nfrom llmb.observe.namespace import Watch\n"
         "print(Watch().evidence('llmb.plugin.builtin.cpu', 'llmb').model_dump_json())"

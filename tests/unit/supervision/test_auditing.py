@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, W
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.stream import Streamed
+from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.messages import (
     Done,
     EvidenceFile,
@@ -68,6 +69,13 @@ LEFT: dict[str, Frozen] = {
     audited.STEPS: STEPS,
     evidence.WEIGHTS: WEIGHTS,
     evidence.NAMESPACE: NAMES,
+}
+
+
+#: What the supervisor asked for: just what the worker shows.
+ASKED = {
+    **{s.index: Asked(s.seed, s.token_seed, last=False) for s in STEPS.steps},
+    PROBED.last_step: Asked(PROBED.seed, PROBED.token_seed, last=True),
 }
 
 
@@ -124,7 +132,9 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
     """Examine a worker that left everything, or what ``left`` changes of it."""
     said: list[str] = []
 
-    def call(config: RunConfig = CONFIG, failure: Any = None, **left: Frozen | None) -> Examined:
+    def call(
+        config: RunConfig = CONFIG, failure: Any = None, asked: Any = None, **left: Frozen | None
+    ) -> Examined:
         files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
         for name, value in files.items():
             if value is not None:
@@ -137,6 +147,7 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
             {name: "c" * 64 for name, value in files.items() if value is not None},
             {audited.LIVE_WEIGHTS: "d" * 64},
             failure,
+            ASKED if asked is None else asked,
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
         examiner = Examiner(negotiated, config, folders, tempfile.TemporaryFile, said.append)
@@ -144,6 +155,18 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
 
     call.said = said
     return call
+
+
+@pytest.mark.parametrize("of", ["seed", "token_seed"])
+def test_steps_tokens_and_places_that_nobody_asked_for_are_not_looked_at(
+    examine: Examine, child: type[FakeChild], of: str
+) -> None:
+    for index, one in ASKED.items():
+        found = examine(asked={**ASKED, index: replace(one, **{of: 999})})
+        assert found.evidence == {}
+        assert "other steps" in found.failures[0]
+    assert examine(asked={**ASKED, 99: ASKED[PROBED.last_step]}).evidence == {}
+    assert child.started == []
 
 
 def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_left_is_known(
