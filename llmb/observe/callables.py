@@ -46,7 +46,11 @@ class Callables:
         self._seen: set[int] = set()
         with _no_collection():
             for key, module in list(sys.modules.items()):
-                if issubclass(type(module), ModuleType) and _is_watched(name := _name(key)):
+                name = _name(key)
+                # What is being run comes first; it may be imported once more under its own name.
+                if name in self._modules or not issubclass(type(module), ModuleType):
+                    continue
+                if _is_watched(name):
                     self._modules[name] = module
                     self._look(name, module)
         del self._seen

@@ -185,9 +185,9 @@ def test_the_batch_size_is_searched_by_default_until_memory_ends(default_run: En
     search = record["batch_size_search"]
     status = {trial["batch_size"]: trial["status"] for trial in search["trials"]}
     assert status == {1: "measured", 2: "measured", 4: "out_of_memory", 3: "measured"}
-    assert search["best"] == record["config"]["batch_size"] == 3
-    rates = [t["tokens_per_second"] for t in search["trials"] if t["status"] == "measured"]
-    assert rates == sorted(rates)
+    # Which is fastest is a matter of how busy this machine is.
+    rates = {trial["batch_size"]: trial["tokens_per_second"] or 0 for trial in search["trials"]}
+    assert search["best"] == record["config"]["batch_size"] == max(rates, key=rates.__getitem__)
     refused = next(t for t in search["trials"] if t["status"] == "out_of_memory")
     assert (refused["tokens_per_second"], "out of memory" in refused["message"]) == (None, True)
 

@@ -204,6 +204,7 @@ def test_the_module_that_is_being_run_goes_by_its_own_name(
     running.fence, running.Stream = other, Stream  # type: ignore[attr-defined]
     monkeypatch.setattr(Stream, "__module__", "__main__")
     monkeypatch.setitem(sys.modules, "__main__", running)
+    monkeypatch.setitem(sys.modules, "llmb.worker", ModuleType("llmb.worker"))
     before = Callables()
     running.fence = functools.partial(other)  # type: ignore[attr-defined]
     monkeypatch.setattr(Stream, "pause", other)

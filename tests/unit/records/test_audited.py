@@ -80,3 +80,19 @@ def test_no_two_files_of_the_evidence_have_one_name_and_weights_are_no_evidence(
     ]
     assert len(names) == len(set(names)) >= 17
     assert {audited.LIVE_WEIGHTS, audited.STEP_WEIGHTS} <= set(names)
+
+
+def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() -> None:
+    assert not audited.BY_CALIBRATOR & audited.BY_VERIFIER
+    workers = {
+        audited.GRADIENTS,
+        audited.PROBED,
+        audited.STEP_VALUES,
+        audited.STEPS,
+        evidence.WEIGHTS,
+        evidence.OPTIMIZER,
+        evidence.NAMESPACE,
+    }
+    assert not workers & (audited.BY_CALIBRATOR | audited.BY_VERIFIER)
+    assert {audited.REFERENCE, audited.PRISTINE} == audited.BY_VERIFIER
+    assert {audited.HONEST, audited.REPLAY} < audited.BY_CALIBRATOR

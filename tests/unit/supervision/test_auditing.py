@@ -70,13 +70,9 @@ LEFT: dict[str, Frozen] = {
     evidence.WEIGHTS: WEIGHTS,
     evidence.NAMESPACE: NAMES,
 }
-
-
 #: What the supervisor asked for: just what the worker shows.
-ASKED = {
-    **{s.index: Asked(s.seed, s.token_seed, last=False) for s in STEPS.steps},
-    PROBED.last_step: Asked(PROBED.seed, PROBED.token_seed, last=True),
-}
+LAST = Asked(seed=99, token_seed=1012, last=True)
+ASKED = {7: Asked(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
 class FakeChild:
@@ -225,7 +221,7 @@ def test_where_no_step_was_looked_at_none_is_made_again(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     nothing = STEPS.model_copy(update={"steps": ()})
-    examine(steps__json=nothing)
+    examine(steps__json=nothing, asked={12: LAST})
     for order in child.ordered.values():
         assert (order.step, order.passes) == (None, ("live", "branches", "head"))
         assert order.token_seeds == {"live": 1012}
@@ -287,6 +283,26 @@ def test_silence_and_words_out_of_turn_are_failures(
     assert f"llmb.verifier {said} while it worked" in failure
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (CALIBRATOR, audited.REFERENCE),
+        (CALIBRATOR, audited.PRISTINE),
+        (CALIBRATOR, audited.GRADIENTS),
+        (VERIFIER, audited.HONEST),
+        (VERIFIER, evidence.WEIGHTS),
+    ],
+)
+def test_nobody_writes_in_another_processs_name(
+    examine: Examine, child: type[FakeChild], module: str, name: str
+) -> None:
+    child.script[module] = [EvidenceFile(name=name, sha256="e" * 64), Done()]
+    found = examine()
+    assert found.evidence.get(name) != "e" * 64
+    (failure,) = found.failures
+    assert f"{module} said 'evidence' while it worked" in failure
+
+
 def test_a_worker_that_died_while_being_audited_is_not_examined(
     examine: Examine, child: type[FakeChild]
 ) -> None:
@@ -313,4 +329,42 @@ def test_a_file_that_cannot_be_read_is_named(
     found = examine(probed__json=STEPS)
     (failure,) = found.failures
     assert failure.startswith("probed.json cannot be read")
+    assert child.started == []
+
+
+# -- what a worker says it was asked --------------------------------------------------------
+
+
+def steps(**changes: Any) -> StepsEvidence:
+    return STEPS.model_copy(update={"steps": (STEP.model_copy(update=changes),)})
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"probed__json": PROBED.model_copy(update={"seed": 1})},
+        {"probed__json": PROBED.model_copy(update={"token_seed": 1})},
+        {"probed__json": PROBED.model_copy(update={"last_step": 13})},
+        {"steps__json": steps(seed=1)},
+        {"steps__json": steps(token_seed=1)},
+        {"steps__json": steps(index=8)},
+        {"steps__json": STEPS.model_copy(update={"steps": ()})},
+        {"steps__json": STEPS.model_copy(update={"steps": (STEP, steps(index=8).steps[0])})},
+    ],
+    ids=[
+        "signs",
+        "tokens of the last step",
+        "another last step",
+        "places",
+        "tokens of a step",
+        "another step",
+        "no step",
+        "one step more",
+    ],
+)
+def test_a_worker_that_shows_other_than_it_was_asked_for_is_not_examined(
+    examine: Examine, child: type[FakeChild], left: dict[str, Frozen]
+) -> None:
+    found = examine(**left)
+    assert found == Examined({}, ("the worker shows other steps than those it was asked for",))
     assert child.started == []

@@ -14,6 +14,7 @@ from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.supervision.stream import (
     LOOKAHEAD,
+    Asked,
     Patience,
     Streamed,
     Window,
@@ -377,6 +378,25 @@ def test_what_was_ordered_before_the_end_is_told_goes_on_past_every_possible_end
     assert worker.ended_in is not None
     before = worker.history[: worker.history.index(worker.answers[worker.ended_in])]
     assert sum(isinstance(message, StepOrder) for message in before) >= window.stop + 5
+
+
+def test_what_the_worker_was_asked_for_is_known_with_the_seeds_it_was_given() -> None:
+    window = Window(first_fence=3, start=13, stop=63, end=66, audits=(12, 20, 61))
+    worker = Worker()
+    streamed = run(worker, window=window, repeat=2)
+    tokens = {order.index: order.seed for order in worker.sent}
+    assert dict(streamed.asked) == {
+        index: Asked(worker.answers[index].seed, tokens[index], last=index == 66)
+        for index in (12, 20, 61, 66)
+    }
+
+
+def test_of_a_worker_that_died_before_its_end_it_is_known_what_it_was_asked_for_until_then() -> (
+    None
+):
+    window = Window(first_fence=3, start=3, stop=53, end=56, audits=(2, 20, 41))
+    streamed = run(Dying(lambda m: m.kind == "tick" and m.index == 54, DEATH), window=window)
+    assert sorted(streamed.asked) == [2, 20, 41]
 
 
 def test_every_request_has_a_seed_of_its_own_that_follows_from_the_secret_alone() -> None:
