@@ -15,7 +15,8 @@ from tests.e2e import harness
 from tests.e2e.harness import Ended
 
 #: Three untimed steps on both devices, so that their fences lie at the same steps.
-DEBUG_RUN = ("--preset=debug", "--seed=7", "--warmup-steps=3")
+#: Unaudited: an audit compiles each pass of the pristine model, minutes on a busy processor.
+DEBUG_RUN = ("--preset=debug", "--seed=7", "--warmup-steps=3", harness.UNAUDITED)
 
 
 @pytest.fixture(autouse=True)

@@ -147,6 +147,16 @@ def test_a_gradient_that_is_no_number_never_passes(bad: float) -> None:
     assert "not a number of times" in found.message
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_reference_that_is_no_number_lets_nothing_pass(bad: float) -> None:
+    right = reference() | {"live/b": [bad, *RIGHT["b"][1:]]}
+    own = arrays(every(0.01), "BF16/", LOSS, 80)
+    seen = arrays(every(0.0), "", LOSS)
+    found = judge_live(PROBED, glances(5), seen, own, right, BF16, ("e",))
+    assert found.status is Status.FAIL
+    assert "of all" in str(found.measured)
+
+
 def test_a_gradient_that_is_missing_fails_by_name_even_among_many() -> None:
     probed = PROBED.model_copy(update={"missing": ("live/b",)})
     found = live({"a": 0.001, "c": 0.001}, probed=probed)

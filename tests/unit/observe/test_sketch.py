@@ -47,13 +47,34 @@ def rank_one(seed: int) -> Tensor:
     return random(SHAPE[0], 1, seed=seed) * random(1, SHAPE[1], seed=seed + 1000)
 
 
+def uniform(seed: int) -> Tensor:
+    return torch.ones(SHAPE)
+
+
+def one_uniform_row(seed: int) -> Tensor:
+    return torch.ones(SHAPE) * (torch.arange(SHAPE[0]) == seed % SHAPE[0])[:, None]
+
+
+def one_uniform_column(seed: int) -> Tensor:
+    return torch.ones(SHAPE) * (torch.arange(SHAPE[1]) == seed)
+
+
 def distance(one: Tensor, other: Tensor) -> float:
     return float(torch.dist(one.double(), other.double()))
 
 
 @pytest.mark.parametrize(
     ("difference", "rms"),
-    [(dense, 0.03), (sparse, 0.03), (one_row, 0.13), (one_column, 0.13), (rank_one, 0.19)],
+    [
+        (dense, 0.03),
+        (sparse, 0.03),
+        (one_row, 0.13),
+        (one_column, 0.13),
+        (one_uniform_row, 0.13),
+        (one_uniform_column, 0.13),
+        (rank_one, 0.19),
+        (uniform, 0.19),
+    ],
 )
 def test_the_distance_of_two_sketches_is_that_of_the_tensors_within_the_stated_error(
     difference: Callable[[int], Tensor], rms: float
