@@ -32,6 +32,7 @@ class StepStream:
     __slots__ = (
         "_channel",
         "_orders",
+        "_waits",
         "done",
         "last",
         "longest_pause_ns",
@@ -45,6 +46,8 @@ class StepStream:
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
         self.witness = witness
+        #: The next step's order comes once the fence before it was stamped: that is no starving.
+        self._waits = True
         #: Steps completed, and steps that had to wait for their order to arrive.
         self.done = 0
         self.starved = 0
@@ -58,9 +61,10 @@ class StepStream:
         """Yield each step; asking for the next one says that the last is done."""
         while True:
             while not self._orders:
-                self.starved += self.done > 0
+                self.starved += not self._waits
                 self._take(self._channel.receive())
             order = self._orders.popleft()
+            self._waits = order.fence
             yield Step(order.index, order.seed, order.fence)
             self.done += 1
 

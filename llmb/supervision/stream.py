@@ -34,9 +34,6 @@ from llmb.wire.messages import (
     Worked,
 )
 
-#: How far the orders run ahead of the last step reported done. As fences come at regular steps,
-#: looking ahead tells the worker nothing; only the end of the stream must not be seen early.
-LOOKAHEAD = 4
 _MOST_TAIL_STEPS = 4
 #: Steps inside the window whose gradients, optimizer step and weights are looked at.
 _AUDITS = 2
@@ -239,7 +236,7 @@ class _Listener:
         if isinstance(message, Ready):
             if self._sent:
                 raise RunFailedError("the worker said twice that it is ready")
-            self._begin(0)
+            self._order_next()
         elif isinstance(message, Fence):
             self._fence(message)
         elif isinstance(message, Tick):
@@ -259,6 +256,7 @@ class _Listener:
             raise RunFailedError(f"the worker reported a fence after {fence.steps} steps")
         log.stamps.append(self._child.received_ns)
         log.fences.append(fence)
+        self._order_next()
         if fence.steps == self._window.stop:
             self.complete = True
 
@@ -266,7 +264,6 @@ class _Listener:
         if tick.index != len(self._log.steps) or tick.index >= self._sent:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
         self._log.steps.append(tick.ns)
-        self._begin(tick.index + 1)
 
     def _pause(self, paused: Paused) -> None:
         due = paused.index == len(self._log.steps) == self._answered
@@ -277,26 +274,26 @@ class _Listener:
         if isinstance(answer, AuditRequest):
             tokens = token_seed(self._config, self._repeat, paused.index)
             self._log.asked[paused.index] = Asked(answer.seed, tokens, answer.last)
+            if answer.last:
+                self._child.send(answer)
+                return
+        if not self._window.is_fence(paused.index + 1):
+            self._order_next()
         self._child.send(answer)
 
-    def _begin(self, done: int) -> None:
-        config, window, repeat = self._config, self._window, self._repeat
-        self._sent = _send_ahead(self._child, config, window, repeat, sent=self._sent, done=done)
+    def _order_next(self) -> None:
+        """Send the next step's order: with the answer in a pause, but after a fence only once the
+        fence is here, so that no tokens of a step are known before its block has begun.
+        """
+        seed = token_seed(self._config, self._repeat, self._sent)
+        fence = self._window.is_fence(self._sent + 1)
+        self._child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
+        self._sent += 1
 
 
 def token_seed(config: RunConfig, repeat: int, step: int) -> int:
     """Return the seed of the tokens of one step."""
     return derive(config.seed, "step", repeat, step)
-
-
-def _send_ahead(
-    child: Child, config: RunConfig, window: Window, repeat: int, *, sent: int, done: int
-) -> int:
-    while sent < done + LOOKAHEAD:
-        seed = token_seed(config, repeat, sent)
-        child.send(StepOrder(index=sent, seed=seed, fence=window.is_fence(sent + 1)))
-        sent += 1
-    return sent
 
 
 def _streamed(

@@ -72,10 +72,6 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
 
 
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
-_AHEAD = (
-    "in BF16 a step at lr 1e-5 moves few weights, so gradients a few steps old are within the "
-    "limits; no more than four steps are known ahead"
-)
 _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
     "step, and it hides from the probes, which would see it"
@@ -99,7 +95,6 @@ CHEATS = (
         ("work_in_a_thread", "3 4", "E1 E2 E3 G1 P1"),
         ("loss_put_off", "5", "E1 E2 E3 G1 P1"),
         Cheat("honest_when_asked", TIMING, (11,), ("E1", "G1"), "FP32"),
-        _unseen("work_ahead", TIMING, "6", _AHEAD, border=True),
         ("layer_dropped_later", "8 11 13", "E1 E2 G1 P1"),
     ),
     *_cheats(

@@ -188,6 +188,9 @@ def test_a_step_that_had_to_wait_for_its_order_is_counted_but_not_the_first() ->
     assert stream.starved == 0
     next(steps)
     assert stream.starved == 1
+    stream.pause(Step(1, 101, fence=True), LOSS)
+    next(steps)
+    assert stream.starved == 1, "after a fence the order is late for everybody, and on purpose"
 
 
 def test_what_pauses_take_is_added_up_and_the_longest_kept(

@@ -13,7 +13,6 @@ from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.supervision.stream import (
-    LOOKAHEAD,
     Asked,
     Patience,
     Streamed,
@@ -26,6 +25,7 @@ from llmb.supervision.stream import (
 from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,
+    Fence,
     Message,
     Paused,
     Phase,
@@ -207,7 +207,8 @@ class Worker:
     def receive(self, timeout_s: float | None = None) -> Message | None:
         assert timeout_s is not None, "the display may redraw while a step is running"
         while not self.outbox:
-            if self.paused and self.done not in self.answers:
+            unanswered = self.paused and self.done not in self.answers
+            if unanswered or not self.orders:
                 self.now += int(timeout_s * 1e9)
                 return None
             for message in self.work():
@@ -286,44 +287,46 @@ def test_nothing_that_came_after_stop_is_part_of_the_run() -> None:
     assert len(timing.step_ns) == 53
 
 
-def test_orders_run_ahead_of_the_steps_done_by_the_lookahead_and_no_further() -> None:
+def test_the_tokens_of_a_step_are_ordered_with_the_answer_in_the_pause_before_it() -> None:
     worker = Worker()
-    run(worker)
-    done = ordered = 0
+    window = plan_window(CONFIG, 0)
+    run(worker, window=window)
+    done = ordered = paused = 0
     for message in worker.history:
         if isinstance(message, Tick):
             done = message.index + 1
+        elif isinstance(message, Paused):
+            paused = message.index + 1
         elif isinstance(message, StepOrder):
             ordered += 1
-        assert ordered <= done + LOOKAHEAD
+            assert message.index in (paused, done)
+        assert ordered <= done + 1 + (paused > done), "no further ahead than one step"
         if isinstance(message, (Phase, Ready)):
             assert ordered == 0  # post-processing may still be going on
-        if isinstance(message, Tick):
-            assert ordered >= message.index + LOOKAHEAD
+        if isinstance(message, Tick) and not window.is_fence(done):
+            assert ordered == done + 1, "the worker does not have to wait for its order"
     assert [order.index for order in worker.sent] == list(range(len(worker.sent)))
+
+
+def test_nothing_of_the_steps_after_a_fence_is_known_before_it_is_stamped() -> None:
+    worker = Worker()
+    window = plan_window(CONFIG, 0)
+    run(worker, window=window)
+    fences = [m for m in worker.history if isinstance(m, Fence)]
+    assert window.start in [fence.steps for fence in fences]
+    for fence in fences:
+        before = worker.history[: worker.history.index(fence)]
+        known = [m.index for m in before if isinstance(m, StepOrder)]
+        assert max(known) == fence.steps - 1
 
 
 def test_no_seed_is_sent_before_the_worker_says_that_post_processing_is_over() -> None:
     worker = Worker()
     worker.outbox = deque([Phase(name="post-processing"), None, Phase(name="training")])
-    with pytest.raises(RunFailedError, match="paused in step 0 out of turn"):
+    with pytest.raises(RunFailedError, match="silent"):
         run(worker)
     assert worker.sent == []
     assert worker.answers == {}
-
-
-def test_the_worker_never_has_fewer_than_four_steps_before_it() -> None:
-    worker = Worker()
-    lengths = []
-    original = worker.work
-
-    def work() -> list[Message]:
-        lengths.append(len(worker.orders))
-        return original()
-
-    worker.work = work
-    run(worker)
-    assert min(lengths) >= 4
 
 
 # -- requests to audit ----------------------------------------------------------------------
@@ -345,9 +348,10 @@ def test_until_it_has_asked_nothing_that_a_worker_is_sent_tells_an_audited_step(
         worker = Worker()
         run(worker, window=Window(first_fence=3, start=13, stop=63, end=66, audits=audits))
         orders.append(worker.sent)
+        said = [m for m in worker.history if not isinstance(m, StepOrder)]
         for index in audits:
-            answer = worker.history.index(worker.answers[index])
-            assert worker.history[answer - 1] == Paused(index=index)
+            answer = said.index(worker.answers[index])
+            assert said[answer - 1] == Paused(index=index)
     assert orders[0] == orders[1]
 
 
@@ -371,13 +375,14 @@ def test_a_trial_audits_nothing_and_ends_at_stop() -> None:
     assert worker.ended_in == 5
 
 
-def test_what_was_ordered_before_the_end_is_told_goes_on_past_every_possible_end() -> None:
+def test_before_the_pause_it_ends_in_nothing_that_was_sent_tells_the_end() -> None:
     worker = Worker()
-    window = plan_window(CONFIG, 0)
-    run(worker, window=window)
+    run(worker, window=plan_window(CONFIG, 0))
     assert worker.ended_in is not None
     before = worker.history[: worker.history.index(worker.answers[worker.ended_in])]
-    assert sum(isinstance(message, StepOrder) for message in before) >= window.stop + 5
+    orders = [message.index for message in before if isinstance(message, StepOrder)]
+    assert orders == list(range(worker.ended_in + 1))
+    assert not any(isinstance(m, AuditRequest) and m.last for m in before)
 
 
 def test_what_the_worker_was_asked_for_is_known_with_the_seeds_it_was_given() -> None:
@@ -567,9 +572,9 @@ def ending_after(done: int) -> Worker:
     return worker
 
 
-def test_a_worker_that_leaves_start_out_did_not_complete_the_window() -> None:
+def test_a_worker_that_leaves_a_fence_out_gets_no_further() -> None:
     window = Window(first_fence=3, start=13, stop=63, end=64)
-    with pytest.raises(RunFailedError, match="before the timed window was complete"):
+    with pytest.raises(RunFailedError, match="silent"):
         run(Worker(without_fence(13)), window=window)
 
 
