@@ -24,6 +24,7 @@ from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.observe.weights_file import file_digest
 from llmb.plugin import discovery
+from llmb.plugin.backend import is_lazy
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
@@ -71,7 +72,8 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     dtype, fmt = how(config.precision)
     shown: dict[str, Tensor] = {}
     with Retake(
-        config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests
+        *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
+        finish=backend.synchronize if is_lazy(backend) else None,
     ) as retake:
         declared = config.precision.name
         for name in order.passes:

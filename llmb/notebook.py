@@ -79,6 +79,7 @@ class Notebook(Announcer):
             return
         found = evidence.PluginEvidence(
             files=plugin_files.loaded_sources(plugin.module_name),
+            run_otherwise=plugin_files.loaded_otherwise(plugin.module_name),
             closed_components=closed_components(
                 plugin.module_name, plugin.distribution, plugin.native_libraries()
             ),

@@ -35,7 +35,8 @@ def probe(channel: Channel) -> None:
     channel.send(
         Terms(
             environment=plugin.environment_variables(config),
-            warmup_steps=plugin.warmup_steps(config),
+            # Of a lazy device, whose audited steps are programs of their own, one more.
+            warmup_steps=plugin.warmup_steps(config) + backend.lazy,
             facts={
                 **discovery.torch_extensions(),
                 **backend.versions(),

@@ -19,13 +19,13 @@ from llmb.errors import UnavailableError
 from llmb.guard import Guard
 from llmb.measure import clock
 from llmb.notebook import Notebook, Pristine
-from llmb.observe import probes, settings
+from llmb.observe import executed_code, probes, settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
 from llmb.observe.witness import Witness
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, is_lazy
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
 from llmb.reference.llama import build_llama
@@ -43,6 +43,7 @@ def work(channel: Channel) -> None:
     config, notebook = order.config, Notebook(channel, order)
 
     channel.send(Phase(name="loading the plugin"))
+    executed_code.listen()
     baseline = OptimizerBaseline()
     guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()
@@ -66,7 +67,7 @@ def work(channel: Channel) -> None:
 
     optimizer = build_adamw(model.parameters(), **plugin.optimizer_options(config))
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel, Witness(model, optimizer))
+    stream = StepStream(channel, Witness(model, optimizer, lazy=is_lazy(backend)))
     backend.reset_peak_memory()
     channel.send(Phase(name="training"))
     channel.send(Ready())

@@ -174,7 +174,7 @@ class _Bench:
         loaded = self._read(evidence.PLUGIN, evidence.PluginEvidence)
         if loaded is not None:
             facts = self._facts
-            yield sources.judge(loaded.files, facts.shown, facts.reference, facts.pinned)
+            yield sources.judge(loaded, facts.shown, facts.reference, facts.pinned)
 
     def measured(self) -> precision.Measured | None:
         """Return the effective precision, None where it was not measured."""

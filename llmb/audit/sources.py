@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from llmb.records.evidence import PluginEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import FileDigest
 
 
 def judge(
-    loaded: Sequence[FileDigest],
+    evidence: PluginEvidence,
     shown: Sequence[FileDigest],
     reference: Mapping[str, str],
     pinned: Mapping[str, str],
 ) -> Finding:
-    """Return S1 from files ``loaded`` by the worker, ``shown`` in the bundle, and the reference.
+    """Return S1 from what the worker loaded, the files ``shown`` in the bundle, and the reference.
 
     ``reference`` and ``pinned`` map a file of the reference to its sha256, on disk and in PINS.
     """
+    loaded = evidence.files
     changed = {f.path for f in loaded} ^ {f.path for f in shown}
     by_path = {f.path: f.sha256 for f in shown}
     changed |= {f.path for f in loaded if by_path.get(f.path) != f.sha256}
     faults = [f"plugin file {path} is not the one that was loaded" for path in sorted(changed)]
+    faults += [
+        f"plugin file {path} is not the code that was run" for path in evidence.run_otherwise
+    ]
     if not loaded:
         faults.append("no file of the plugin was seen loaded")
     unpinned = {name for name in {*reference, *pinned} if reference.get(name) != pinned.get(name)}

@@ -89,12 +89,15 @@ def plain_pass(
     *,
     format_name: str | None = None,
     parts: int = 1,
+    finish: Callable[[], None] | None = None,
 ) -> float:
     """Run the reference model once on ``ids`` ``[batch, sequence]`` and return its loss.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
-    above the weights memory holds the gradients of about one layer. With ``parts`` the batch is
-    taken in as many pieces, which add up; with ``format_name`` products are rounded to that format.
+    above the weights memory holds the gradients of about one layer. With ``finish``, which waits
+    for the device, they all stay until the pass is over: a lazy device would compute it anew for
+    each. With ``parts`` the batch is taken in as many pieces, which
+    add up; with ``format_name`` products are rounded to that format.
     """
     with torch.device("meta"):
         model: nn.Module = Llama(shape)
@@ -103,12 +106,18 @@ def plain_pass(
         owner.weight = nn.Parameter(weights(name).to(device=device, dtype=dtype))
     if format_name is not None:
         model = emulate(model, format_name)
-    for name, parameter in model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(_taker(name, collect))  # type: ignore[no-untyped-call]
+    takers = {name: _taker(name, collect) for name, _ in model.named_parameters()}
+    if finish is None:
+        for name, parameter in model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
     total = 0.0
     for part in ids.to(device).chunk(parts):
         loss = model(part, labels=part) * (len(part) / len(ids))
         loss.backward()
+        if finish is not None:
+            finish()
+            for name, parameter in model.named_parameters():
+                takers[name](parameter)
         total += float(loss.detach())
     return total
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from llmb.observe import executed_code
 from llmb.plugin.discovery import source_root
 from llmb.records.run_record import FileDigest
 
@@ -16,6 +17,14 @@ def loaded_sources(module_name: str) -> tuple[FileDigest, ...]:
     root = source_root(module_name)
     files = {file.resolve() for file in loaded_files(root.package) if file.suffix == ".py"}
     return tuple(_file_digest(file, root.folder) for file in sorted(files))
+
+
+def loaded_otherwise(module_name: str) -> tuple[str, ...]:
+    """Return those of them whose code, as it was run, is not that of the file."""
+    root = source_root(module_name)
+    files = {file.resolve() for file in loaded_files(root.package) if file.suffix == ".py"}
+    found = executed_code.other_than_shown(sorted(files))
+    return tuple(file.relative_to(root.folder).as_posix() for file in found)
 
 
 def loaded_files(package: str) -> Iterator[Path]:

@@ -44,14 +44,18 @@ class Retake:
         token_seeds: Mapping[str, int],
         scratch: Path,
         digests: Mapping[str, str],
+        finish: Callable[[], None] | None = None,
     ) -> None:
         """Open the weights in ``scratch``, once their bytes are found to be the worker's.
+
+        ``finish`` waits for a lazy device, and is None for others (see ``plain_pass``).
 
         Raises:
             RunFailedError: they were altered, or are not there.
         """
         self._config, self._shape, self._seed = config, shape, seed
         self._token_seeds = token_seeds
+        self._finish = finish
         self._stack = ExitStack()
         self._files = {
             name: self._stack.enter_context(WeightsFile(scratch / name, digests[name]))
@@ -143,7 +147,12 @@ class Retake:
             return edits[parameter](value) if parameter in edits else value
 
         ids = self._tokens(name, batch)
-        return plain_pass(weights, shape, ids, dtype, device, collect, format_name=fmt, parts=parts)
+        return plain_pass(
+            *(weights, shape, ids, dtype, device, collect),
+            format_name=fmt,
+            parts=parts,
+            finish=self._finish,
+        )
 
     def _tokens(self, name: str, batch: int) -> Tensor:
         shape = self._shape

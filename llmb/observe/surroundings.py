@@ -1,8 +1,7 @@
 """What came to the worker's process, or beside it, after the plugin was loaded (rule N2).
 
 Threads, child processes, libraries, code, import hooks, tracers: each is written down with whose
-it is. Code is heard of as it is run, by an audit hook of Python's (PEP 578), which nobody can take
-away again; the rest is compared with what was there before.
+it is. Code is heard of as it is run; the rest is compared with what was there before.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
 
 import psutil
 
 from llmb.config import environment
+from llmb.observe import executed_code
 from llmb.observe.callables import file_of
 from llmb.observe.closed_components import _mapped
 from llmb.observe.origins import Origins, Place
@@ -45,8 +43,8 @@ class Census:
 
     def __init__(self) -> None:
         """Count (a few milliseconds), and listen from now on."""
-        self._heard = _listen()
-        self._files = len(self._heard())
+        self._heard = executed_code.listen()
+        self._run = len(self._heard())
         self._threads = set(threading.enumerate())
         self._identities = set(sys._current_frames())
         self._preloaded = tuple(_preloaded())
@@ -68,7 +66,7 @@ class Census:
         return SurroundingsEvidence(
             found=(
                 *self._new_threads(origins),
-                *_code(self._heard()[self._files :], origins),
+                *_code(self._heard()[self._run :], origins),
                 *self._new_processes(origins),
                 *self._new_libraries(origins, declared),
                 *self._new_hooks(origins),
@@ -142,30 +140,9 @@ def _native_threads() -> int | None:
 # -- code -----------------------------------------------------------------------------------
 
 
-@functools.cache  # a hook stays for ever: one is enough for a process
-def _listen() -> Callable[[], tuple[str, ...]]:
-    """Listen to Python; return what gives the files of all code that was run since."""
-    files: dict[str, None] = {}
-
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "exec":
-            return
-        try:
-            files.setdefault(arguments[0].co_filename)
-        except Exception:  # it would stop what was heard of
-            return
-
-    with suppress(Exception):  # a torch whose compiler would look into it
-        from torch._dynamo.eval_frame import skip_code
-
-        skip_code(hear.__code__)
-    sys.addaudithook(hear)
-    return lambda: tuple(files)
-
-
-def _code(files: Sequence[str], origins: Origins) -> Iterator[Presence]:
+def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
     """Yield the files of code that no package owns; what has no file was generated."""
-    for file in files:
+    for file in dict.fromkeys(code.co_filename for code in run):
         if Path(file).is_absolute() and origins.of(file).origin == "unknown":
             yield _presence("code", file, origins.of(file))
 

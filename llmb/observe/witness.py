@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.places import GRADIENTS, STATES, choose
+from llmb.observe.places import GRADIENTS, STATES, choose, read_places
 from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-#: Gradients, and elements of each, that are read in every pause before the answer is there.
-_GLANCED, _GLANCED_ELEMENTS = 16, 64
+#: Gradients, and elements of each, that are read in every pause before the answer is there. A lazy
+#: device would compile each choice of gradients: there a few elements of all are read.
+_GLANCED, _GLANCED_ELEMENTS, _GLANCED_BY_ALL = 16, 64, 8
 #: What is read of the optimizer's side, before its step and after.
 KINDS = ("value", *_MOMENTS)
 
@@ -39,17 +40,19 @@ class _Seen:
 class _Glance:
     """Some elements of some gradients, as they were when nobody knew whether they would count."""
 
-    def __init__(self, chosen: list[tuple[str, nn.Parameter]], seed: int) -> None:
-        self._chosen, self._seed = chosen, seed
+    def __init__(self, chosen: list[tuple[str, nn.Parameter]], seed: int, *, lazy: bool) -> None:
+        self._chosen, self._seed, self._lazy = chosen, seed, lazy
+        self._count = _GLANCED_BY_ALL if lazy else _GLANCED_ELEMENTS
         self.asked: Tensor | None = None
 
     def read(self) -> Tensor:
-        parts = []
+        wanted = [
+            (choose(self._seed, "glance", name, p.numel(), self._count), p.grad.detach())
+            for name, p in self._chosen
+            if p.grad is not None
+        ]
         with torch.no_grad():
-            for name, p in self._chosen:
-                if p.grad is not None:
-                    places = choose(self._seed, "glance", name, p.numel(), _GLANCED_ELEMENTS)
-                    parts.append(places.read(p.grad.detach()).float())
+            parts = [part.float() for part in read_places(wanted, lazy=self._lazy)]
         return torch.cat(parts) if parts else torch.zeros(0)
 
 
@@ -62,14 +65,19 @@ class Witness:
         "_draw",
         "_ended",
         "_glanced",
+        "_lazy",
         "_open",
         "_optimizer",
         "_parameters",
         "_seen",
     )
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Prepare to look; every worker sets the memory for one copy of the weights aside."""
+    def __init__(self, model: nn.Module, optimizer: Optimizer, *, lazy: bool = False) -> None:
+        """Prepare to look; every worker sets the memory for one copy of the weights aside.
+
+        ``lazy``: the device compiles what a step does, so what is done may not depend on a draw.
+        """
+        self._lazy = lazy
         self._parameters = list(model.named_parameters())
         # Zeros and not empty: the pages are there before the first step, not in an audited one.
         self._copy = [torch.zeros_like(p, requires_grad=False) for _, p in self._parameters]
@@ -87,8 +95,8 @@ class Witness:
         Whoever puts the gradients right when somebody looks comes too late for these.
         """
         there = [(n, p) for n, p in self._parameters if p.grad is not None and p.numel()]
-        chosen = self._draw.sample(there, min(_GLANCED, len(there)))
-        glance = _Glance(chosen, self._draw.getrandbits(63))
+        chosen = there if self._lazy else self._draw.sample(there, min(_GLANCED, len(there)))
+        glance = _Glance(chosen, self._draw.getrandbits(63), lazy=self._lazy)
         glance.asked = glance.read()
         self._glanced = glance
 
@@ -222,11 +230,12 @@ class Witness:
     def _gather(
         self, seen: _Seen, what: str, count: int, read: Callable[[nn.Parameter], Tensor | None]
     ) -> Tensor:
-        parts = []
+        wanted = []
         for name, p in self._of(seen):
             value = read(p)
             assert value is not None
-            parts.append(choose(seen.seed, what, name, p.numel(), count).read(value))
+            wanted.append((choose(seen.seed, what, name, p.numel(), count), value))
+        parts = read_places(wanted, lazy=self._lazy)
         if not parts:
             return torch.zeros(0)
         if len({part.dtype for part in parts}) > 1:

@@ -84,3 +84,11 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, firmware and libraries."""
         ...
+
+
+def is_lazy(backend: Backend) -> bool:
+    """Tell whether the device records what a step does and compiles it, as XLA's devices do.
+
+    A backend says so with an attribute ``lazy = True``; what nobody says is False.
+    """
+    return getattr(backend, "lazy", False) is True

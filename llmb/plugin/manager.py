@@ -33,6 +33,18 @@ _VIEW = ("padding", "read", "write")
 _ANYTHING = (Exception, SystemExit, KeyboardInterrupt)
 
 
+def _misnomer(offered: Precision) -> str | None:
+    """Return what of a format is not what its name says to every reader, None where all is."""
+    name = offered.name.upper()
+    known = _OWN_FORMATS.get(name)
+    if known is not None and offered.dtype != known.dtype:
+        return f"dtype {offered.dtype!r}, that name is for {known.dtype!r}"
+    for word, meant in _OWN_FORMATS.items():
+        if word in name and offered.bits < meant.bits:
+            return f"{offered.bits} bits, {word} has {meant.bits}"
+    return None
+
+
 def _torchs_own(device: str) -> str:
     """Return which built-in plugin drives ``device``; left open, an accelerator before the CPU."""
     import torch
@@ -121,11 +133,10 @@ class Plugin:
         formats: tuple[Precision | Refused, ...]
         formats = self._each("llmb_precisions", Precision, Refused, config=config)
         for offered in formats:
-            known = _OWN_FORMATS.get(offered.name.upper())
-            if isinstance(offered, Precision) and known and offered.dtype != known.dtype:
+            if isinstance(offered, Precision) and (fault := _misnomer(offered)) is not None:
                 raise PluginFaultError(
-                    f"plugin {self.name!r}: llmb_precisions returned {offered.name} with dtype "
-                    f"{offered.dtype!r}, that name is for {known.dtype!r}: use a name of its own"
+                    f"plugin {self.name!r}: llmb_precisions returned {offered.name} with {fault}: "
+                    "use a name of its own"
                 )
         names = [precision.name.upper() for precision in formats]
         for name in names:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
-from llmb.records.evidence import ModelEvidence, ParameterDigest, WeightsEvidence
+from llmb.records.evidence import (
+    ModelEvidence,
+    ParameterDigest,
+    SettingsEvidence,
+    WeightsEvidence,
+)
 from llmb.records.run_record import ModelDiff, SettingChange
 
 
@@ -28,6 +33,17 @@ def model_diff(model: ModelEvidence, weights: WeightsEvidence) -> ModelDiff:
 
 def _forms(parameters: Iterable[ParameterDigest]) -> set[str]:
     return {f"{p.name} {list(p.shape)} {p.dtype}" for p in parameters}
+
+
+def settings_sides(
+    settings: SettingsEvidence, set_early: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the settings before and after the plugin.
+
+    ``set_early``: variables it asked for, which were set before its process began, by name.
+    """
+    before = {k: v for k, v in settings.before.items() if k not in set_early}
+    return before, {**settings.after, **set_early}
 
 
 def setting_changes(

@@ -115,6 +115,8 @@ class PluginEvidence(Frozen):
     """What of the plugin was loaded (rule S1), and what it says of itself."""
 
     files: tuple[FileDigest, ...]
+    #: Paths of those whose code, as it was run, is not what the file's text compiles to.
+    run_otherwise: tuple[str, ...] = ()
     closed_components: tuple[ClosedComponent, ...]
     declared_patches: tuple[DeclaredPatch, ...]
 

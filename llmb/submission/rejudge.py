@@ -10,11 +10,12 @@ from llmb.audit import judgement, rules
 from llmb.audit.judgement import Facts, Judgement, UnreadableError
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
-from llmb.records import evidence
+from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
 from llmb.records.finding import Audit, Finding, Level, Status
 from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
+from llmb.records.seeds import token_seed
 from llmb.reference import pins
 
 PLUGIN_PREFIX = f"{PLUGIN_FOLDER}/"
@@ -79,6 +80,26 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         raise BundleRefusedError(
             "the fences of the record do not span its window, or evidence is incomplete"
         ) from None
+
+
+def foreign_tokens(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for each audited step whose tokens are not those of the run's seed."""
+    for n in range(len(record.timing.repeats)):
+        for index, seed in _token_seeds(bundle, n).items():
+            if seed != token_seed(record.config.seed, n, index):
+                yield f"step {index} of repeat {n} was not made with the tokens of the run's seed"
+
+
+def _token_seeds(bundle: Bundle, repeat: int) -> dict[int, int]:
+    """Return step -> seed of its tokens, as the evidence of ``repeat`` has it."""
+    found = {}
+    if evidence.path(repeat, audited.STEPS) in bundle.files:
+        steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
+        found = {step.index: step.token_seed for step in steps}
+    if evidence.path(repeat, audited.PROBED) in bundle.files:
+        probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
+        found[probed.last_step] = probed.token_seed
+    return found
 
 
 def differences(claimed: Audit, judged: Audit) -> Iterator[str]:

@@ -156,6 +156,7 @@ def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
             yield f"no run of rules 1 can be {record.audit.verdict.value}: most were not observed"
         return
     yield from rejudge.differences(record.audit, rejudge.judge(bundle, record).audit)
+    yield from rejudge.foreign_tokens(bundle, record)
     if record.audit.reproductions:
         yield "it claims reproductions, which this version of llmb cannot check"
 
@@ -196,6 +197,24 @@ def _diff(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         rejudge.load(bundle, n, evidence.SETTINGS, evidence.SettingsEvidence)
         if record.diff.model != diff.model_diff(model, weights):
             yield f"the changes to the model are not those in the evidence of repeat {n}"
+    if not _is_older(record):  # those do not say which variables the plugin asked for
+        yield from _readable_diffs(bundle, record)
+
+
+def _readable_diffs(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    model = rejudge.load(bundle, 0, evidence.MODEL, evidence.ModelEvidence)
+    settings = rejudge.load(bundle, 0, evidence.SETTINGS, evidence.SettingsEvidence)
+    asked_for = {f"environment.{name}" for name in record.plugin.environment}
+    early = {c.name: c.after for c in record.diff.settings if c.name in asked_for and c.after}
+    before, after = diff.settings_sides(settings, early)
+    if record.diff.settings != diff.setting_changes(before, after):
+        yield "the changes to settings are not those in the evidence of repeat 0"
+    for name, text in (
+        (run_directory.MODEL_DIFF, diff.unified(model.before, model.after, "model")),
+        (run_directory.SETTINGS_DIFF, diff.unified(before, after, "settings")),
+    ):
+        if bundle.files.get(name) != text.encode():
+            yield f"{name} does not show what the evidence of repeat 0 does"
 
 
 def _reference(bundle: Bundle, record: RunRecord) -> Iterator[str]:

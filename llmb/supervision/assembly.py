@@ -292,8 +292,7 @@ def _diff(raw: Raw, directory: RunDirectory) -> Diff:
     set_early = {
         f"environment.{name}": value for name, value in raw.negotiated.terms.environment.items()
     }
-    before = {k: v for k, v in settings.before.items() if k not in set_early}
-    after = {**settings.after, **set_early}
+    before, after = diff.settings_sides(settings, set_early)
     base = sources.compare()
     texts = {
         run_directory.MODEL_DIFF: diff.unified(model.before, model.after, "model"),

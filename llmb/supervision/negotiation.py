@@ -13,8 +13,8 @@ from llmb.config import RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
+from llmb.records.seeds import derive
 from llmb.supervision import selection
-from llmb.supervision.stream import derive
 from llmb.wire.channel import Child
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
 from llmb.workloads import Workload

@@ -8,7 +8,6 @@ or STOP from another fence.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records.run_record import RepeatTiming, StepClock
+from llmb.records.seeds import derive, token_seed
 from llmb.wire.channel import Child
 from llmb.wire.messages import (
     AuditRequest,
@@ -35,15 +35,7 @@ from llmb.wire.messages import (
 )
 
 _MOST_TAIL_STEPS = 4
-#: Steps inside the window whose gradients, optimizer step and weights are looked at.
-_AUDITS = 2
 _IDLE_S = 0.25  # how often the display may redraw while a step is running
-
-
-def derive(seed: int, *labels: object) -> int:
-    """Return a 63-bit number that follows from ``seed`` and ``labels`` and betrays neither."""
-    text = ":".join(map(str, (seed, *labels)))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
 @dataclass(frozen=True)
@@ -81,13 +73,22 @@ def plan_window(config: RunConfig, secret: int) -> Window:
     draw = random.Random(derive(secret, "window"))
     start = config.warmup_steps + FENCE_EVERY * draw.randrange(2)
     stop = start + config.timed_steps
-    inside = draw.sample(range(start, stop), min(_AUDITS, config.timed_steps))
+    inside = _two_of(range(start, stop), draw)
     # What is done in every other step only shows in the last step or in the last audited one.
     end = stop + draw.randint(1, _MOST_TAIL_STEPS)
     end += (end - max(inside)) % 2 == 0
-    # One in the warm-up, so that a device that compiles has met an audited step.
-    audits = tuple(sorted({start - 1, *inside}))
+    # One in the warm-up, so that a device that compiles has met an audited step and the one after.
+    audits = tuple(sorted({max(0, start - 2), *inside}))
     return Window(config.warmup_steps, start, stop, end, audits)
+
+
+def _two_of(window: range, draw: random.Random) -> list[int]:
+    """Return two steps, in two blocks between fences if there are, for rule T2."""
+    first = draw.choice(window)
+    block = (first - window.start) // FENCE_EVERY
+    elsewhere = [step for step in window if (step - window.start) // FENCE_EVERY != block]
+    others = elsewhere or [step for step in window if step != first]
+    return [first, draw.choice(others)] if others else [first]
 
 
 def plan_trial(config: RunConfig) -> Window:
@@ -272,7 +273,7 @@ class _Listener:
         self._answered += 1
         answer = self._answers.to(paused.index)
         if isinstance(answer, AuditRequest):
-            tokens = token_seed(self._config, self._repeat, paused.index)
+            tokens = token_seed(self._config.seed, self._repeat, paused.index)
             self._log.asked[paused.index] = Asked(answer.seed, tokens, answer.last)
             if answer.last:
                 self._child.send(answer)
@@ -282,18 +283,14 @@ class _Listener:
         self._child.send(answer)
 
     def _order_next(self) -> None:
-        """Send the next step's order: with the answer in a pause, but after a fence only once the
-        fence is here, so that no tokens of a step are known before its block has begun.
+        """Order the next step: with the answer in a pause, but after a fence once that is stamped.
+
+        So the tokens of no step are known before the block of steps it lies in has begun.
         """
-        seed = token_seed(self._config, self._repeat, self._sent)
+        seed = token_seed(self._config.seed, self._repeat, self._sent)
         fence = self._window.is_fence(self._sent + 1)
         self._child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1
-
-
-def token_seed(config: RunConfig, repeat: int, step: int) -> int:
-    """Return the seed of the tokens of one step."""
-    return derive(config.seed, "step", repeat, step)
 
 
 def _streamed(

@@ -76,9 +76,7 @@ _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
     "step, and it hides from the probes, which would see it"
 )
-_NAME = "it is judged as the format of 8 bits that it declares; only its name misleads"
 _DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
-_CODE = "the file that is shown is compared, not the code that Python made of it"
 _ITSELF = (
     "the package runs in the supervisor too and judges there; `llmb verify` elsewhere refuses the "
     "bundle (below)"
@@ -172,8 +170,8 @@ CHEATS = (
         ("gradients_compressed", "45", "E1 E2 G1 P1"),
         ("one_gradient_scaled", "45", "E2 P1"),
         Cheat("mislabelled", PRECISION, (46,), (), "FP32", outcome=REFUSED),
-        ("bits_misdeclared", "46", "P1"),
-        Cheat("name_misleads", PRECISION, (46,), (), "BF16-native", unseen=_NAME),
+        Cheat("bits_misdeclared", PRECISION, (46,), (), outcome=REFUSED),
+        Cheat("name_misleads", PRECISION, (46,), (), "BF16-native", outcome=REFUSED),
         ("stored_narrow", "46", "W1"),
         ("honest_run_spoiled", "40 61", "N1"),
         ("honest_run_spoiled_elsewhere", "40 61", "N1"),
@@ -234,8 +232,8 @@ CHEATS = (
         Cheat("package_shadowed", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("import_hook", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("background_thread", HARNESS, (4, 61), ("N2",), outcome=FLAGGED),
-        _unseen("source_swapped", HARNESS, "61 63", _CODE),
-        _unseen("bytecode_swapped", HARNESS, "61 63", _CODE),
+        ("source_swapped", "61 63", "S1"),
+        ("bytecode_swapped", "61 63", "S1"),
         Cheat("code_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("module_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
     ),

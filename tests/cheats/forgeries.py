@@ -299,9 +299,7 @@ def processor_upgraded(runs: Runs) -> Files:
 
 
 _BY_REPRODUCTION = "nothing inside a bundle can contradict it: only a reproduction can"
-_SEEDS = "the seeds of tokens in the evidence are not derived again from the seed that is claimed"
 _LESS = "it ends UNVERIFIED instead of INVALID, and may be handed in as that"
-_READABLE = "the readable diffs are not made again from the evidence"
 
 FORGERIES = (
     Forgery("faster", RECORD, (62,), faster, "recomputation"),
@@ -312,7 +310,7 @@ FORGERIES = (
     Forgery("findings_passed", RECORD, (62,), findings_passed, "audit"),
     Forgery("judged_by_the_plugin", RECORD, (61, 62), judged_by_the_plugin, "audit"),
     Forgery("precision_raised", RECORD, (46, 62), precision_raised, "precision"),
-    Forgery("seed_changed", RECORD, (62,), seed_changed, None, _SEEDS),
+    Forgery("seed_changed", RECORD, (62,), seed_changed, "audit"),
     Forgery("batch_doubled", RECORD, (62, 64), batch_doubled, "recomputation"),
     Forgery("made_official", RECORD, (62,), made_official, "recomputation"),
     Forgery("optimizer_evidence_edited", BUNDLE, (63,), optimizer_evidence_edited, "audit"),
@@ -330,7 +328,7 @@ FORGERIES = (
     Forgery("plugin_left_out", BUNDLE, (63,), plugin_left_out, "plugin"),
     Forgery("file_added", BUNDLE, (63,), file_added, "files"),
     Forgery("record_of_another", BUNDLE, (63,), record_of_another, "audit"),
-    Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, None, _READABLE),
+    Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, "diff"),
     Forgery("processor_upgraded", ENVIRONMENT, (64,), processor_upgraded, None, _BY_REPRODUCTION),
 )
 

@@ -22,6 +22,8 @@ class XlaBackend:
     # step_end() does not wait: Python records the next step while the device runs this one.
     step_clock: Literal["host", "device", "enqueue"] = "enqueue"
     distributed_backend = "xla"
+    # What a step does is recorded and compiled: nothing in it may differ from step to step.
+    lazy = True
 
     def __init__(self, device: str) -> None:
         """Start the client for ``device``.

@@ -14,9 +14,9 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-#: Three untimed steps on both devices, so that their fences lie at the same steps.
+#: Four untimed steps on both devices, so that their fences lie at the same steps.
 #: Unaudited: an audit compiles each pass of the pristine model, minutes on a busy processor.
-DEBUG_RUN = ("--preset=debug", "--seed=7", "--warmup-steps=3", harness.UNAUDITED)
+DEBUG_RUN = ("--preset=debug", "--seed=7", "--warmup-steps=4", harness.UNAUDITED)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import Places, choose
+from llmb.observe.places import Places, choose, read_places
 
 SIZES = (1, 2, 100, 257, 258, 400, 1024, 1025, 5000, 10**6)
 
@@ -66,6 +66,17 @@ def test_what_is_read_are_the_elements_of_those_numbers_whatever_the_memory(
     expected = value.flatten()[where.indices()]
     for form in (value, transposed, wide[:, ::2], value.view(5, 4, 30)):
         assert torch.equal(where.read(form), expected)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_several_tensors_are_read_alike_on_every_kind_of_device(lazy: bool) -> None:
+    one, other = torch.arange(600.0).view(20, 30), torch.arange(7.0).view(7, 1).t()
+    wanted = [(choose(7, "state", "a", 600, 50), one), (choose(7, "state", "b", 7, 50), other)]
+    found = read_places(wanted, lazy=lazy)
+    assert [part.tolist() for part in found] == [
+        value.flatten()[places.indices()].tolist() for places, value in wanted
+    ]
+    assert read_places([], lazy=lazy) == []
 
 
 def test_of_contiguous_memory_a_view_is_read_and_no_copy_made() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from llmb.observe.places import GRADIENTS, STATES, choose
 from llmb.observe.witness import KINDS, Witness
@@ -29,15 +30,33 @@ class Holder(nn.Module):
             setattr(self, name, nn.Parameter(value))
 
 
+class Operators(TorchDispatchMode):
+    """Notes every operator with its numbers and shapes: a lazy device's program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        described = [tuple(a.shape) if isinstance(a, Tensor) else a for a in args]
+        if not any(isinstance(a, list) for a in args):
+            self.names.append(f"{func} {described}")
+        return func(*args, **(kwargs or {}))
+
+
 class Run:
     """A model, its optimizer and a witness; every step has gradients of its own."""
 
     def __init__(
-        self, model: nn.Module | None = None, kernel: Mapping[str, bool] | None = None
+        self,
+        model: nn.Module | None = None,
+        kernel: Mapping[str, bool] | None = None,
+        *,
+        lazy: bool = False,
     ) -> None:
         self.model = model or Holder()
         self.optimizer: AdamW = build_adamw(self.model.parameters(), **(kernel or {}))
-        self.witness = Witness(self.model, self.optimizer)
+        self.witness = Witness(self.model, self.optimizer, lazy=lazy)
         self.index = 0
 
     def gradients(self) -> None:
@@ -85,10 +104,11 @@ def expected(state: dict[str, Tensor], kind: str, seed: int, what: str, count: i
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("lazy", [False, True])
 def test_what_was_read_is_what_there_was_before_the_update_and_after(
-    dtype: torch.dtype, kernel: dict[str, bool]
+    dtype: torch.dtype, kernel: dict[str, bool], lazy: bool
 ) -> None:
-    run = Run(Holder(dtype), kernel)
+    run = Run(Holder(dtype), kernel, lazy=lazy)
     run.step()
     around = run.step(seed=11)
     run.step()  # what comes later changes nothing of it
@@ -184,6 +204,21 @@ def test_what_is_glanced_at_cannot_be_told_from_the_steps_before_it_nor_from_a_s
         run.step(seed=11)
         seen.add(tuple(sorted(glanced(run, 0)[0].tolist())))
     assert len(seen) > 5, "a few of them may be the same by chance"
+
+
+def test_on_a_lazy_device_every_gradient_is_glanced_at_and_what_is_done_is_the_same() -> None:
+    done: list[list[str]] = []
+    for index in range(4):
+        run = Run(lazy=True)
+        run.gradients()
+        with Operators() as seen:
+            run.witness.glance()
+        on_the_host = ("aten.arange", "aten.mul", "aten.add")  # the places themselves
+        done.append([name for name in seen.names if not name.startswith(on_the_host)])
+        asked = run.witness.glance_again(Step(index, 1, fence=False), "before")[f"{index}/asked"]
+        assert len(asked) == 8 + 8 + 1, "eight of each parameter, or all it has"
+    assert done[0]
+    assert done[1:] == done[:-1]
 
 
 def test_of_many_gradients_some_are_glanced_at_and_over_steps_all_of_them() -> None:

@@ -310,3 +310,27 @@ def test_the_built_in_cpu_plugin_goes_through_the_same_door() -> None:
 def test_a_plugin_that_is_not_installed_cannot_be_loaded() -> None:
     with pytest.raises(UnavailableError, match="no plugin 'warp'"):
         Plugin("warp")
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "fault"),
+    [
+        ("BF16", 8, "8 bits, BF16 has 16"),
+        ("bf16-native", 8, "8 bits, BF16 has 16"),
+        ("FP32x", 16, "16 bits, FP32 has 32"),
+        ("BF16-autocast", 16, None),
+        ("FP32-from-3xBF16", 32, None),
+        ("FP8-rowwise", 8, None),
+    ],
+)
+def test_a_name_may_not_promise_more_bits_than_a_format_has(
+    load: Load, name: str, bits: int, fault: str | None
+) -> None:
+    made = f"Precision(name={name!r}, bits={bits}, dtype='bfloat16')"
+    source = "from llmb.config import Precision\n"
+    plugin = load(source + hook("llmb_precisions", "", f"return [{made}]"))
+    if fault is None:
+        assert [one.name for one in plugin.precisions(CONFIG)] == [name]
+        return
+    with pytest.raises(PluginFaultError, match=f"{name} with {fault}: use a name of its own"):
+        plugin.precisions(CONFIG)

@@ -11,9 +11,9 @@ from llmb.config import RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError, UsageError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
+from llmb.records.seeds import derive
 from llmb.supervision import negotiation
 from llmb.supervision.negotiation import for_children, negotiate, survey
-from llmb.supervision.stream import derive
 from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
 from tests.unit.builders_runtime import TINY, offer, run_config
 

@@ -75,10 +75,17 @@ def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitt
 def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window(secret: int) -> None:
     window = plan_window(run_config(warmup_steps=3, timed_steps=5), secret)
     first, *inside = window.audits
-    assert first == window.start - 1
+    assert first == window.start - 2
     assert len(set(inside)) == 2
     assert window.start <= min(inside) < max(inside) < window.stop
     assert list(window.audits) == sorted(window.audits)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_no_two_audited_steps_of_the_window_lie_between_the_same_two_fences(secret: int) -> None:
+    window = plan_window(CONFIG, secret)
+    _, one, other = (step - window.start for step in window.audits)
+    assert one // FENCE_EVERY != other // FENCE_EVERY
 
 
 def test_over_secrets_every_step_of_the_window_is_audited_at_some_time() -> None:
@@ -86,7 +93,7 @@ def test_over_secrets_every_step_of_the_window_is_audited_at_some_time() -> None
     for secret in SECRETS:
         window = plan_window(run_config(timed_steps=20), secret)
         audited |= {step - window.start for step in window.audits}
-    assert audited == {-1, *range(20)}
+    assert audited == {-2, *range(20)}
 
 
 @pytest.mark.parametrize("secret", SECRETS)
@@ -313,11 +320,11 @@ def test_nothing_of_the_steps_after_a_fence_is_known_before_it_is_stamped() -> N
     window = plan_window(CONFIG, 0)
     run(worker, window=window)
     fences = [m for m in worker.history if isinstance(m, Fence)]
-    assert window.start in [fence.steps for fence in fences]
-    for fence in fences:
-        before = worker.history[: worker.history.index(fence)]
+    assert window.start in [each.steps for each in fences]
+    for each in fences:
+        before = worker.history[: worker.history.index(each)]
         known = [m.index for m in before if isinstance(m, StepOrder)]
-        assert max(known) == fence.steps - 1
+        assert max(known) == each.steps - 1
 
 
 def test_no_seed_is_sent_before_the_worker_says_that_post_processing_is_over() -> None:

@@ -1,0 +1,64 @@
+"""Which code this process has run since llmb listens, and whether it is that of its files.
+
+Code is heard of as it is run, by an audit hook of Python's (PEP 578), which nobody can take away
+again.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+_MODULE = "<module>"
+
+
+@functools.cache  # a hook stays for ever: one is enough for a process
+def listen() -> Callable[[], tuple[CodeType, ...]]:
+    """Listen to Python; return what gives the code that was run since, in order.
+
+    Of the code of one file each different piece is there once.
+    """
+    heard: dict[tuple[str, CodeType], None] = {}
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event != "exec":
+            return
+        try:
+            heard.setdefault((arguments[0].co_filename, arguments[0]))
+        except Exception:  # it would stop what was heard of
+            return
+
+    with suppress(Exception):  # a torch whose compiler would look into it
+        from torch._dynamo.eval_frame import skip_code
+
+        skip_code(hear.__code__)
+    sys.addaudithook(hear)
+    return lambda: tuple(code for _, code in heard)
+
+
+def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
+    """Yield those of ``files`` whose code, as it was run, is not what their text compiles to.
+
+    Python runs byte code that it keeps beside a file; a file may also be exchanged once it has been
+    read. One that was run before anybody listened cannot be told from either.
+    """
+    run: dict[Path, list[CodeType]] = {}
+    for code in listen()():
+        if code.co_name == _MODULE:
+            run.setdefault(Path(code.co_filename).resolve(), []).append(code)
+    for file in files:
+        shown = _compiled(file)
+        if shown is None or any(code != shown for code in run.get(file.resolve(), [None])):
+            yield file
+
+
+def _compiled(file: Path) -> CodeType | None:
+    try:
+        return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return None
