@@ -19,7 +19,7 @@ from llmb.errors import UnavailableError
 from llmb.guard import Guard
 from llmb.measure import clock
 from llmb.notebook import Notebook, Pristine
-from llmb.observe import executed_code, probes, settings
+from llmb.observe import probes, settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
@@ -43,7 +43,6 @@ def work(channel: Channel) -> None:
     config, notebook = order.config, Notebook(channel, order)
 
     channel.send(Phase(name="loading the plugin"))
-    executed_code.listen()
     baseline = OptimizerBaseline()
     guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()

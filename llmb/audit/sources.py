@@ -25,7 +25,8 @@ def judge(
     changed |= {f.path for f in loaded if by_path.get(f.path) != f.sha256}
     faults = [f"plugin file {path} is not the one that was loaded" for path in sorted(changed)]
     faults += [
-        f"plugin file {path} is not the code that was run" for path in evidence.run_otherwise
+        f"plugin file {path} is not the code that was run, or was run before llmb"
+        for path in evidence.run_otherwise
     ]
     if not loaded:
         faults.append("no file of the plugin was seen loaded")

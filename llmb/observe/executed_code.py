@@ -17,12 +17,26 @@ from typing import Any
 _MODULE = "<module>"
 
 
-@functools.cache  # a hook stays for ever: one is enough for a process
 def listen() -> Callable[[], tuple[CodeType, ...]]:
     """Listen to Python; return what gives the code that was run since, in order.
 
-    Of the code of one file each different piece is there once.
+    Of the code of one file each different piece is there once. llmb's children listen before they
+    import anything else of llmb, and torch.
     """
+    return _listening()[1]
+
+
+@functools.cache
+def keep_from_compilers() -> None:
+    """Keep torch's compiler from looking into what listens."""
+    with suppress(Exception):  # a torch whose compiler would not
+        from torch._dynamo.eval_frame import skip_code
+
+        skip_code(_listening()[0])
+
+
+@functools.cache  # a hook stays for ever: one is enough for a process
+def _listening() -> tuple[CodeType, Callable[[], tuple[CodeType, ...]]]:
     heard: dict[tuple[str, CodeType], None] = {}
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -33,12 +47,8 @@ def listen() -> Callable[[], tuple[CodeType, ...]]:
         except Exception:  # it would stop what was heard of
             return
 
-    with suppress(Exception):  # a torch whose compiler would look into it
-        from torch._dynamo.eval_frame import skip_code
-
-        skip_code(hear.__code__)
     sys.addaudithook(hear)
-    return lambda: tuple(code for _, code in heard)
+    return hear.__code__, lambda: tuple(code for _, code in heard)
 
 
 def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:

@@ -32,12 +32,15 @@ from llmb.wire import messages
 from llmb.wire.messages import Failure, Hello, Message
 
 #: ``python -m`` would look in the working folder first, and a child started there could run another
-#: llmb than its supervisor. This one is found where the supervisor found it.
+#: llmb than its supervisor. This one is found where the supervisor found it, and listens to all
+#: code that is run from there on.
 _BOOT = """
 import runpy, sys
 module, root = sys.argv[1:]
 sys.path = [root, *(place for place in sys.path if place)]
 import llmb
+from llmb.observe.executed_code import listen
+listen()
 del sys.path[0]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """

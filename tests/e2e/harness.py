@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -32,7 +33,7 @@ TINY_RUN = (*TINY, "--batch-size=1", "--timed-steps=20")
 #: For runs that are about something else: two processes less, half the time.
 UNAUDITED = "--audit=off"
 #: Long enough for any machine; a run that reaches it hangs.
-LIMIT_S = 150.0
+LIMIT_S = 400
 
 
 def environment(*plugins: Path, **extra: str) -> dict[str, str]:
@@ -196,6 +197,8 @@ class Running:
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 start_new_session=True,
+                # Whoever runs the tests in the background ignores interrupts, and so would it.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
         self.family: list[psutil.Process] = []
 

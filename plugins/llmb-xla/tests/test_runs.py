@@ -90,9 +90,9 @@ def test_three_untimed_steps_are_the_plugins_wish_and_one_is_the_audits(
 
 
 def test_nothing_is_compiled_inside_the_timed_window(xla_run: Ended) -> None:
-    # The step without and with optimizer state, one that is looked at and the one after it, and
-    # what a fence reads back. In BF16 the fence widens the loss: one more.
-    assert 5 <= compilations(xla_run)[0] <= 6
+    # The step without and with optimizer state, and what a fence reads back. In BF16 the fence
+    # widens the loss: one more.
+    assert 3 <= compilations(xla_run)[0] <= 4
     assert compiled_in_window(xla_run) == 0
     assert not [text for text in xla_run.record["warnings"] if "compilation" in text]
 
