@@ -57,11 +57,12 @@ def test_losses_are_those_of_the_cpu_plugin_within_rounding(
     debug_run: Callable[..., Ended], precision: str, apart: dict[str, float]
 ) -> None:
     xla, cpu = debug_run("xla", precision), debug_run("cpu", precision)
-    assert xla.record["timing"]["fence_steps"] == cpu.record["timing"]["fence_steps"]
     losses, expected = read_back(xla)["loss"].tolist(), read_back(cpu)["loss"].tolist()
     # Where the window lies is drawn afresh in every run: one of the two may have a fence more.
     common = min(len(losses), len(expected))
     assert common >= 3
+    fences = [done.record["timing"]["fence_steps"][:common] for done in (xla, cpu)]
+    assert fences[0] == fences[1]
     assert losses[:common] == pytest.approx(expected[:common], **apart)
 
 
