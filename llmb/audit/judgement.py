@@ -209,6 +209,7 @@ class _Bench:
         reference = self._reference()
         if probed is None or seen is None or honest is None or reference is None:
             return
+        self._check_whole(reference)
         names = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE)
         paths = tuple(map(self._path, names))
         fmt = self._facts.precision
@@ -227,6 +228,20 @@ class _Bench:
             yield equivalence.judge_live(probed, steps, seen, honest, reference, fmt, paths)
         yield probes.branches()
         yield probes.effective()
+
+    def _check_whole(self, reference: Arrays) -> None:
+        """Hold the reference of each pass that has one to all parameters.
+
+        Raises:
+            ValueError: there are some that nothing would be compared with.
+        """
+        pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
+        for name in ("live", "branches"):
+            if pristine is None or f"{name}/loss" not in reference:
+                continue
+            for parameter in pristine.parameters:
+                if f"{name}/{parameter.name}" not in reference:
+                    raise ValueError(f"the reference has no {name}/{parameter.name}")
 
     def _steps(self) -> Iterator[Finding]:
         steps = self._read(audited.STEPS, audited.StepsEvidence)

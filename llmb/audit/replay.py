@@ -55,10 +55,14 @@ def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Fi
 
 
 def _kept(step: AuditedStep, seen: Arrays) -> Iterator[str]:
-    """Yield a sentence for each kind that changed between this step and the next."""
+    """Yield a sentence for each kind that changed between this step and the next.
+
+    There is a next one always: the stream ends in the pause of a later step.
+    """
     for kind in _KINDS:
         after, later = seen[f"{step.index}/after/{kind}"], seen.get(f"{step.index}/next/{kind}")
-        if later is None:  # the stream ended before
+        if later is None:
+            yield f"{kind} was not looked at again in the step after step {step.index}"
             continue
         changed = sum(a != b for a, b in zip(after, later, strict=True))
         if changed:

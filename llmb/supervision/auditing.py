@@ -179,3 +179,5 @@ def _check_asked(
     shown[probed.last_step] = Asked(probed.seed, probed.token_seed, last=True)
     if shown != dict(streamed.asked):
         raise RunFailedError("the worker shows other steps than those it was asked for")
+    if [s.index for s in steps.steps if s.weights_kept] != [s.index for s in steps.steps][-1:]:
+        raise RunFailedError("the worker kept other weights than those of the latest audited step")

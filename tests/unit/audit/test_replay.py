@@ -37,11 +37,13 @@ def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[A
     for index in range(steps):
         for p in model.parameters():
             p.grad = (torch.randn(p.shape, generator=generator) * 1e-3).to(p.dtype)
+        witness.next()
         if index in (2, steps - 1):
             witness.glance()
             witness.before(Step(index, 7, fence=False), 5)
         optimizer.step()
         witness.after()
+    witness.next()
     witness.read()
     seen = witness.tensors()
     again = {}
@@ -274,9 +276,18 @@ def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
             witness.before(Step(index, 7, fence=False), seed)
         optimizer.step()
     witness.after()
+    witness.next()
     witness.read()
     seen = witness.tensors()
     (step,) = witness.steps()
     steps = StepsEvidence(steps=(step,), pause_ns=1, longest_pause_ns=1)
     finding = judged(steps, as_lists(seen), as_lists(replay(step, seen, "cpu")))
     assert finding.status is Status.PASS, finding.message
+
+
+def test_a_step_that_nobody_looked_at_again_fails() -> None:
+    steps, seen, again = watched("bfloat16")
+    left = {name: array for name, array in seen.items() if "/next/exp_avg_sq" not in name}
+    found = judged(steps, left, again)
+    assert found.status is Status.FAIL
+    assert "exp_avg_sq was not looked at again in the step after step 2" in found.message

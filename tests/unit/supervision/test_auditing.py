@@ -165,6 +165,20 @@ def test_steps_tokens_and_places_that_nobody_asked_for_are_not_looked_at(
     assert child.started == []
 
 
+def test_other_weights_than_those_of_the_latest_audited_step_are_not_looked_at(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    first = STEP.model_copy(update={"index": 3, "seed": 53, "token_seed": 1003})
+    asked = {**ASKED, 3: Asked(seed=53, token_seed=1003, last=False)}
+    for kept in ((True, False), (True, True), (False, False)):
+        pairs = zip((first, STEP), kept, strict=True)
+        steps = tuple(step.model_copy(update={"weights_kept": is_kept}) for step, is_kept in pairs)
+        found = examine(asked=asked, steps__json=STEPS.model_copy(update={"steps": steps}))
+        assert found.evidence == {}
+        assert "kept other weights" in found.failures[0]
+    assert child.started == []
+
+
 def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_left_is_known(
     examine: Examine, child: type[FakeChild]
 ) -> None:
