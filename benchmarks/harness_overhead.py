@@ -1,8 +1,8 @@
 """What the harness costs a step, against the same model in a bare loop.
 
-Two measurements. *Shares*: within one process, the real worker loop (channel, ticks, fences every
-ten steps) is driven at llama-1.4b, and the time outside the train loop's own step is counted: that
-is the whole of the harness's work, free of the noise between processes. *Pairs*: tokens/s of
+Two measurements. *Shares*: within one process, the real worker loop (channel, pauses, ticks, fences
+every ten steps) is driven at llama-1.4b, and the time outside the train loop's own step is counted:
+that is the whole of the harness's work, free of the noise between processes. *Pairs*: tokens/s of
 ``llmb run`` and of a bare script, in turns.
 
     python benchmarks/harness_overhead.py --steps 30 --rounds 3
@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from paired import alternate, report
@@ -77,55 +77,71 @@ def shares(steps: int) -> None:
     """Drive the worker's own loop in this process and print where the time goes."""
     import torch
 
+    from llmb.config import BF16, RunConfig
     from llmb.observe.weights import FenceSamples
+    from llmb.observe.witness import Witness
     from llmb.plugin.builtin import host
     from llmb.plugin.builtin.cpu import CpuBackend
-    from llmb.reference.data import random_tokens
+    from llmb.plugin.manager import Plugin
     from llmb.reference.llama import build_llama
     from llmb.reference.optimizer import build_adamw
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
-    from llmb.wire.channel import Channel, ChannelClosedError
-    from llmb.wire.messages import StepOrder, Stop, Tick
-    from llmb.worker import StepStream, fence
+    from llmb.step_stream import Batches, StepStream, fence
+    from llmb.supervision.stream import drive, plan_window
+    from llmb.wire.channel import Channel
+    from llmb.wire.messages import Ready, Tick, Worked
 
+    config = RunConfig(
+        workload="llama-1.4b",
+        mode="train",
+        plugin="cpu",
+        plugin_options={},
+        device="cpu",
+        precision=BF16,
+        batch_size=1,
+        seed=0,
+        warmup_steps=1,
+        timed_steps=steps,
+        repeats=1,
+    )
     ours, theirs = socket.socketpair()
     supervisor, worker = Channel(ours), Channel(theirs)
-    for i in range(steps + 16):
-        supervisor.send(StepOrder(index=i, seed=i, fence=(i + 1) % 10 == 0))
-    supervisor.send(Stop(steps=steps))
+    window = replace(plan_window(config, 0), audits=())
+    orders = (supervisor, config, window, 0, 0, "host", lambda message: None)
+    threading.Thread(target=drive, args=orders, daemon=True).start()
 
-    def drain() -> None:
-        with suppress(ChannelClosedError):
-            while supervisor.receive() is not None:
-                pass
-
-    threading.Thread(target=drain, daemon=True).start()
-    shape, backend = LlamaShape(), CpuBackend()
+    shape, backend, plugin = LlamaShape(), CpuBackend(), Plugin("cpu")
     model = build_llama(shape, 0, torch.bfloat16)
     host.keep_freed_memory()
     optimizer = build_adamw(model.parameters(), fused=True)
     samples = FenceSamples(model.parameters(), 0)
-    stream = StepStream(worker)
+    stream = StepStream(worker, Witness(model, optimizer))
+    batches = Batches(config, shape, backend)
     inside: list[float] = []
-    begin_step = 0.0
+    began = paused = 0.0
 
     def batch(seed: int) -> torch.Tensor:
-        nonlocal begin_step
-        ids = random_tokens(seed, 1, shape.sequence_length, shape.vocab_size)
-        begin_step = time.perf_counter()
+        nonlocal began, paused
+        ids = batches.make(seed)
+        began, paused = time.perf_counter(), stream.pause_ns / 1e9
         return ids
 
+    worker.send(Ready())
     begin = time.perf_counter()
-    for done in train_loop(model, optimizer, stream, batch):
-        inside.append(time.perf_counter() - begin_step)
+    for done in train_loop(model, optimizer, stream, batch, stream.pause):
+        inside.append(time.perf_counter() - began - (stream.pause_ns / 1e9 - paused))
         worker.send(Tick(index=done.step.index, ns=time.monotonic_ns()))
         if done.step.fence:
-            worker.send(fence(done.step, done.loss, backend, samples, stream.starved))
-    total = time.perf_counter() - begin
-    outside = total - sum(inside)
-    print(f"{steps} steps in {total:.2f} s, median step {statistics.median(inside):.3f} s")
-    print(f"outside the step: {1e3 * outside / steps:.2f} ms a step, {outside / total:.3%}")
+            worker.send(fence(done, plugin, backend, samples, stream))
+        total = time.perf_counter() - begin
+    worker.send(Worked(steps=stream.done))
+    outside, count = total - sum(inside), len(inside)
+    print(f"{count} steps in {total:.2f} s, median step {statistics.median(inside):.3f} s")
+    print(
+        f"outside the step: {1e3 * outside / count:.2f} ms a step, {outside / total:.3%}; "
+        f"of it pauses {stream.pause_ns / 1e6 / count:.2f} ms"
+    )
 
 
 def main() -> None:

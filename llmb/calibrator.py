@@ -30,7 +30,7 @@ from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
 from llmb.records.run_record import Ceiling
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder
+from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder, Phase
 
 
 def calibrate(channel: Channel) -> None:
@@ -59,6 +59,7 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     installed = discovery.find(config.plugin)
+    channel.send(Phase(name="what importing changes"))
     if order.library_modules:  # before anything of the plugin is there
         whose = installed.module, installed.distribution
         announce.write(evidence.LIBRARY, library_baseline(order.library_modules, *whose))
@@ -69,40 +70,51 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
     shape = workloads.find(config.workload, config.shape_overrides).shape
     values, steps = audited_steps(order)
-    dtype, fmt = how(config.precision)
-    shown: dict[str, Tensor] = {}
     with Retake(
         *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
         finish=backend.synchronize if is_lazy(backend) else None,
     ) as retake:
-        declared = config.precision.name
-        for name in order.passes:
-            if name == STEP:
-                where = values[f"{order.step}/where"].long()
-                shown[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
-            else:
-                found = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
-                shown |= {f"{declared}/{key}": value for key, value in found.items()}
+        shown = honest_passes(channel, order, retake, values)
         reference = device_reference(order, retake, values)
-        for border in BORDERS.get(declared, ()) if order.borders else ():
-            for name in PROBES:
-                its_dtype, its_format = how_border(border)
-                found = retake.sketches(name, its_dtype, config.device, 1, its_format)
-                shown |= {f"{border}/{key}": value for key, value in found.items()}
     announce.write_bytes(audited.HONEST, save(shown))
     if reference:
         announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
+    channel.send(Phase(name="optimizer steps"))
     replayed: dict[str, Tensor] = {}
     for step in steps.steps:
         if can_replay(step, values):
             replayed |= replay(step, values, config.device)
     backend.synchronize()
     announce.write_bytes(audited.REPLAY, save(replayed))
+    channel.send(Phase(name="what was replaced"))
     # What the yardstick is made with must be torch's own as well.
     seen = watch.evidence(plugin.module_name, plugin.distribution)
     announce.write(audited.HONEST_NAMESPACE, seen)
     if order.borders and (sums := litmus(config)) is not None:
         announce.write(evidence.LITMUS, sums)
+
+
+def honest_passes(
+    channel: Channel, order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return what the passes show in the declared format, and the probes in narrower ones."""
+    config, found = order.config, dict[str, Tensor]()
+    declared, (dtype, fmt) = config.precision.name, how(config.precision)
+    for name in order.passes:
+        channel.send(Phase(name=name))
+        if name == STEP:
+            where = values[f"{order.step}/where"].long()
+            found[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
+        else:
+            one = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
+            found |= {f"{declared}/{key}": value for key, value in one.items()}
+    for border in BORDERS.get(declared, ()) if order.borders else ():
+        channel.send(Phase(name=f"the border to {border}"))
+        for name in PROBES:
+            its_dtype, its_format = how_border(border)
+            one = retake.sketches(name, its_dtype, config.device, 1, its_format)
+            found |= {f"{border}/{key}": value for key, value in one.items()}
+    return found
 
 
 def device_reference(

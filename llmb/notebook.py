@@ -17,7 +17,7 @@ from llmb.records import evidence
 from llmb.records.audited import PristineEvidence, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.wire.channel import Channel
-from llmb.wire.messages import EvidenceFile, WorkOrder
+from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
 
 Written = evidence.Evidence | ProbedEvidence | StepsEvidence | PristineEvidence
 
@@ -91,6 +91,10 @@ class Notebook(Announcer):
         """Write down the program that is about to compute ``tensors``, where the device has one."""
         if self._wanted and (text := plugin.program(tensors)) is not None:
             self.write_bytes(evidence.PROGRAM, text.encode(errors="backslashreplace"))
+
+    def phase(self, name: str) -> None:
+        """Say what comes next."""
+        self._channel.send(Phase(name=name))
 
     def weights(self, name: str, canonical: Canonical) -> None:
         """Write all weights to the scratch file ``name``."""

@@ -26,7 +26,7 @@ from llmb.records import audited
 from llmb.reference.llama import Llama, initial_value
 from llmb.reference.shapes import LlamaShape
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Done, ReferenceOrder
+from llmb.wire.messages import Done, Phase, ReferenceOrder
 from llmb.workloads.arithmetic import flops_per_token
 
 #: FLOPs of one sequence's step beyond which a format that the host emulates is left out.
@@ -44,13 +44,16 @@ def verify(channel: Channel) -> None:
     with Retake(
         config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests
     ) as retake:
+        channel.send(Phase(name="pristine weights"))
         announce.write(audited.PRISTINE, pristine(order, shape, retake))
         for name in order.passes:
+            channel.send(Phase(name=name))
             if name == STEP:
                 shown[STEP] = retake.samples(places(order), dtype, device)
             else:
                 batch = 1 if name in PROBES else config.batch_size
                 shown |= retake.sketches(name, dtype, device, batch)
+        channel.send(Phase(name="the declared format on the host"))
         shown |= honest_on_the_host(order, retake, shape)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())

@@ -92,7 +92,6 @@ def work(channel: Channel) -> None:
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
     if guard is not None and batches.latest is not None:
-        channel.send(Phase(name="being audited"))
         be_audited(notebook, stage, stream, batches.latest, guard)
     channel.send(Worked(steps=stream.done))
 
@@ -133,12 +132,15 @@ def be_audited(
     last, canonical, witness = stream.last, stage.canonical, stream.witness
     if last is None:
         return
+    notebook.phase("being audited: what was replaced")
     guard.write(notebook, stage.plugin)
+    notebook.phase("being audited: the last step")
     witness.read()
     examination = Examination(canonical, stage.shape, last.seed)
     glances = witness.glance_again(last.step, "before")
     examination.live(last.loss)
     glances |= witness.glance_again(last.step, "after")
+    notebook.phase("being audited: weights")
     notebook.weights(audited.LIVE_WEIGHTS, canonical)
     if witness.steps():
         witness.swap()
@@ -147,11 +149,13 @@ def be_audited(
     witness.release()
     notebook.write(audited.STEPS, stream.evidence())
     if guard.types is not None:
+        notebook.phase("being audited: types of operands")
         notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(ids)))
     failure = None
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."
     for name in () if failure else probes.PROBES:
+        notebook.phase(f"being audited: probe {name}")
         examination.probe(name, stage.model, stage.backend, stage.config.precision.dtype, ids)
     notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
     probed = audited.ProbedEvidence(

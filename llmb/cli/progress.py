@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -89,13 +90,13 @@ class Live:
 
     def note(self, text: str) -> None:
         """Write a note above the line."""
-        self._progress.console.print(f"note: {text}", style="yellow")
+        self._progress.console.print(f"note: {text}", style="yellow", markup=False)
 
     def message(self, message: Phase | Tick | Fence | None) -> None:
         """Show a step, a phase of the worker, or that time passes."""
         assert self._task is not None
         if isinstance(message, Phase):
-            name = f"{self._label}: {message.name}"
+            name = escape(f"{self._label}: {message.name}")
             self._progress.update(self._task, description=name, refresh=True)
         elif isinstance(message, Tick):
             rate = self._rate.after(message)
@@ -109,7 +110,7 @@ class Live:
     def _begin(self, name: str, steps: int | None) -> None:
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(name, total=steps, rate="")
+        self._task = self._progress.add_task(escape(name), total=steps, rate="")
         self._progress.refresh()
 
 
@@ -158,7 +159,7 @@ class Plain:
     def _write(self, text: str) -> None:
         self._last_ns = clock.now_ns()
         with suppress(OSError):  # a full or closed stderr must not stop a run
-            self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True)
+            self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True, markup=False)
 
 
 def display(*, quiet: bool) -> AbstractContextManager[Display]:

@@ -86,7 +86,7 @@ class Examiner:
         ):
             self._say(f"computing {what}")
             try:
-                found |= self._ask(module, environment, order, names)
+                found |= self._ask(module, environment, order, names, what)
             except LlmbError as error:
                 failures.append(f"{what} failed: {error}")
         return Examined(found, tuple(failures))
@@ -146,6 +146,7 @@ class Examiner:
         variables: dict[str, str],
         order: HonestOrder | ReferenceOrder,
         names: frozenset[str],
+        what: str,
     ) -> dict[str, str]:
         found = {}
         with self._log() as log, Child(module, variables, log) as child:
@@ -153,7 +154,9 @@ class Examiner:
             while not isinstance(message := child.receive(_LIMIT_S), Done):
                 if isinstance(message, EvidenceFile) and message.name in names:
                     found[message.name] = message.sha256
-                elif not isinstance(message, Phase):
+                elif isinstance(message, Phase):
+                    self._say(f"computing {what}: {message.name}")
+                else:
                     said = "nothing" if message is None else repr(message.kind)
                     raise RunFailedError(f"{module} said {said} while it worked")
         return found

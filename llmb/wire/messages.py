@@ -183,7 +183,7 @@ class AuditRequest(Frozen):
 
 
 class Phase(Frozen):
-    """The worker has entered a new phase of its line."""
+    """A child has entered a new phase of its line."""
 
     kind: Literal["phase"] = "phase"
     name: str

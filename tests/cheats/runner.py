@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from tests.e2e import harness
 from tests.e2e.harness import Ended
@@ -30,6 +33,13 @@ def act(plugin: str) -> str:
     text = ast.get_docstring(ast.parse((PLUGINS / f"{plugin}.py").read_text()))
     assert text is not None, plugin
     return text
+
+
+def keep(folder: Path, name: str, record: dict[str, Any]) -> None:
+    """Keep what the tables of ``figures`` need of a record."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {"audit": record["audit"], "precision": record["precision"]}
+    (folder / f"{name}.json").write_text(json.dumps(kept, indent=1))
 
 
 def install(folder: Path, plugin: str, *, native: bool) -> Path:
@@ -60,4 +70,8 @@ def run(
     """Run ``plugin`` at tiny shapes, or at those in ``flags``."""
     folder = install(tmp_path / "plugins", plugin, native=native)
     fixed = ("--plugin", NAME, "--device=cpu", f"--precision={precision}", "--batch-size=1")
-    return harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder], **env)
+    ended = harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder], **env)
+    kept = os.environ.get("LLMB_KEEP_RECORDS")
+    if kept and ended.finished:
+        keep(Path(kept), f"{plugin}-{precision}", ended.record)
+    return ended

@@ -1,0 +1,25 @@
+"""Whole runs under the audit: an honest one breaks no rule, and is found to compute as declared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import harness
+
+
+@pytest.mark.parametrize("precision", ["FP32", "BF16"])
+def test_an_honest_run_is_accused_of_nothing_and_computes_as_declared(
+    tmp_path: Path, precision: str
+) -> None:
+    flags = ("--plugin=xla", "--preset=debug", f"--precision={precision}")
+    done = harness.run(tmp_path, *flags)
+    assert done.code == 0, done.stderr
+    findings = done.record["audit"]["findings"]
+    assert [f for f in findings if f["status"] in ("fail", "flag")] == []
+    seen = {f["id"] for f in findings if f["status"] == "pass"}
+    assert seen >= {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
+    assert done.record["precision"]["effective"] == precision
+    # Which elements are read in a pause is data: it makes no other program of the step.
+    assert not [text for text in done.record["warnings"] if "compilation" in text]

@@ -1,0 +1,210 @@
+"""How well the audit separates: figures from the records of many runs.
+
+LLMB_KEEP_RECORDS=FOLDER pytest -m cheats tests/cheats     keep the record of every run
+python -m tests.cheats.figures honest FOLDER --runs 30     more honest runs, at mixed shapes
+python -m tests.cheats.figures show FOLDER                 the tables
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cheats import runner
+from tests.cheats.corpus import CHEATS, GROUPS, TWINS
+
+#: Widths, depths and lengths that honest runs are drawn from.
+_HIDDEN, _LAYERS, _LENGTHS, _BATCHES = (64, 128, 256), (1, 2, 3), (16, 32, 64), (1, 2, 4)
+
+
+def _numbers(text: str | None) -> list[float]:
+    return [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", text or "")]
+
+
+def _times(which: int) -> Callable[[dict[str, Any]], float | None]:
+    def value(finding: dict[str, Any]) -> float | None:
+        shown, honest = _numbers(finding["measured"]), _numbers(finding["honest"])
+        return shown[which] / honest[which] if len(shown) > which and honest[which] else None
+
+    return value
+
+
+def _short(finding: dict[str, Any]) -> float | None:
+    shown, honest = _numbers(finding["measured"]), _numbers(finding["honest"])
+    return honest[0] - shown[0] if shown and honest else None
+
+
+def _class_short(finding: dict[str, Any]) -> float | None:
+    shown, honest = _numbers(finding["measured"]), _numbers(finding["honest"])
+    pairs = zip(shown, honest, strict=False)
+    return max((h - s for s, h in pairs), default=None)
+
+
+def _fewest(finding: dict[str, Any]) -> float | None:
+    shown = _numbers(finding["measured"])
+    return -min(shown) if shown else None
+
+
+def _differ(finding: dict[str, Any]) -> float | None:
+    shown = _numbers(finding["measured"])
+    return shown[0] / shown[1] if len(shown) > 1 and shown[1] else None
+
+
+def _first(finding: dict[str, Any]) -> float | None:
+    shown = _numbers(finding["measured"])
+    return abs(shown[0]) if shown else None
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A rule that measures a number: the larger, the less honest."""
+
+    rule: str
+    what: str
+    value: Callable[[dict[str, Any]], float | None]
+    observer: str | None = None
+
+
+NUMERIC = (
+    Numeric("E1", "error of all gradients, times honest", _times(0)),
+    Numeric("E1", "error of the worst parameter, times honest", _times(1)),
+    Numeric("G1", "error of all gradients, times honest", _times(0)),
+    Numeric("G1", "error of the worst parameter, times honest", _times(1)),
+    Numeric("E2", "bits short of honest, in the worst part", _short),
+    Numeric("P1", "bits short of honest, the fewest of each", _class_short),
+    Numeric("E3", "bits of a probe, in the median (negative)", _fewest),
+    Numeric("O2", "replayed elements that differ, share", _differ),
+    Numeric("T1", "clocks apart, ms", _first),
+)
+
+
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the kept records by name."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def _findings(record: dict[str, Any], rule: str) -> Iterator[dict[str, Any]]:
+    for finding in record["audit"]["findings"]:
+        if finding["id"] == rule and finding["status"] in ("pass", "fail", "flag"):
+            yield finding
+
+
+def separation(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a row for each numeric rule: the largest honest value, and the smallest that failed."""
+    yield "| rule | what | honest, largest | runs | cheats that fail it, smallest | runs |"
+    yield "|-|-|-|-|-|-|"
+    for numeric in NUMERIC:
+        honest, failed = [], []
+        for name, record in found.items():
+            for finding in _findings(record, numeric.rule):
+                value = numeric.value(finding)
+                if value is None:
+                    continue
+                if name.startswith("honest_"):
+                    honest.append(value)
+                elif finding["status"] == "fail":
+                    failed.append(value)
+        largest = f"{max(honest):.3g}" if honest else "-"
+        smallest = f"{min(failed):.3g}" if failed else "-"
+        row = (numeric.rule, numeric.what, largest, len(honest), smallest, len(failed))
+        yield f"| {' | '.join(map(str, row))} |"
+
+
+def detection(found: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a row for each group: plugins tried, and those that ended as they must."""
+    tried: dict[str, list[str]] = defaultdict(list)
+    caught: dict[str, list[str]] = defaultdict(list)
+    for cheat in CHEATS:
+        name = f"{cheat.plugin}-{cheat.precision}"
+        if name not in found and cheat.outcome != "refused":
+            continue
+        tried[cheat.group].append(name)
+        verdict = found[name]["audit"]["verdict"] if name in found else "refused"
+        if verdict in ("INVALID", "FLAGGED", "refused"):
+            caught[cheat.group].append(name)
+    yield "| group | tried | caught | not caught |"
+    yield "|-|-|-|-|"
+    for group in [g for g in GROUPS if tried[g]]:
+        missed = sorted(set(tried[group]) - set(caught[group]))
+        yield f"| {group} | {len(tried[group])} | {len(caught[group])} | {', '.join(missed)} |"
+    counts = [sum(len(x) for x in one.values()) for one in (tried, caught)]
+    yield f"| all | {counts[0]} | {counts[1]} | |"
+
+
+def accusations(found: dict[str, dict[str, Any]]) -> str:
+    """Return how many honest runs were accused of anything."""
+    honest = {name: record for name, record in found.items() if name.startswith("honest_")}
+    accused = [
+        f"{name}: {f['id']} {f['status']} ({f['message']})"
+        for name, record in honest.items()
+        for f in record["audit"]["findings"]
+        if f["status"] in ("fail", "flag")
+    ]
+    verdicts = [record["audit"]["verdict"] for record in honest.values()]
+    said = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
+    return "\n".join([f"{len(honest)} honest runs: {said}; accused: {len(accused)}", *accused])
+
+
+def honest(folder: Path, runs: int, seed: int) -> None:
+    """Make ``runs`` honest runs at mixed shapes, formats and seeds, and keep their records."""
+    draw = random.Random(seed)
+    for number in range(runs):
+        twin = draw.choice(TWINS)
+        hidden = draw.choice(_HIDDEN)
+        flags = (
+            f"--hidden-size={hidden}",
+            f"--intermediate-size={hidden * 3}",
+            f"--num-hidden-layers={draw.choice(_LAYERS)}",
+            "--num-attention-heads=4",
+            f"--sequence-length={draw.choice(_LENGTHS)}",
+            f"--batch-size={draw.choice(_BATCHES)}",
+            f"--seed={draw.getrandbits(62)}",
+            f"--audit={draw.choice(('quick', 'full'))}",
+        )
+        with tempfile.TemporaryDirectory() as place:
+            ended = runner.run(Path(place), twin.plugin, twin.precision, *flags, native=True)
+            shape = " ".join(flags)
+            if not ended.finished:
+                print(f"{twin.plugin} {twin.precision} {shape}: {ended.stderr.strip()[-300:]}")
+                continue
+            runner.keep(folder, f"{twin.plugin}-{twin.precision}-{seed}-{number}", ended.record)
+            print(f"{twin.plugin} {twin.precision} {shape}: {ended.record['audit']['verdict']}")
+
+
+def show(folders: Iterable[Path]) -> None:
+    """Print every table."""
+    for folder in folders:
+        found = records(folder)
+        print(f"\n{folder.name}: {len(found)} runs\n")
+        print("\n".join(detection(found)), end="\n\n")
+        print(accusations(found), end="\n\n")
+        print("\n".join(separation(found)))
+
+
+def main() -> None:
+    """Carry out one command."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    more = commands.add_parser("honest")
+    more.add_argument("folder", type=Path)
+    more.add_argument("--runs", type=int, default=30)
+    more.add_argument("--seed", type=int, default=1)
+    shown = commands.add_parser("show")
+    shown.add_argument("folders", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    if arguments.command == "honest":
+        honest(arguments.folder, arguments.runs, arguments.seed)
+    else:
+        show(arguments.folders)
+
+
+if __name__ == "__main__":
+    main()
