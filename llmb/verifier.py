@@ -17,13 +17,13 @@ from torch import Tensor
 from llmb import workloads
 from llmb.errors import RunFailedError
 from llmb.notebook import Announcer
-from llmb.observe.passes import LIVE, STEP
+from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.retake import Retake, how, wide
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
 from llmb.records import audited
-from llmb.reference.llama import Llama, initial_value
+from llmb.reference.llama import initial_value
 from llmb.reference.shapes import LlamaShape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder
@@ -93,8 +93,7 @@ def places(order: ReferenceOrder) -> Tensor:
 
 def pristine(order: ReferenceOrder, shape: LlamaShape, retake: Retake) -> audited.PristineEvidence:
     """Return what every parameter must have been after post-processing, made from the seed."""
-    with torch.device("meta"):
-        model = Llama(shape)
+    model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
 
     def one(item: tuple[str, Tensor]) -> audited.PristineDigest:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
 from llmb.observe.sketch import sketch
@@ -79,6 +80,24 @@ class Samples:
         self.values[mine] += gradient.detach().flatten()[places].to("cpu").float()
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves out torch's initialisation: of nothing, it still imports torch's compiler (1 s)."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
+
+
+def bare(shape: LlamaShape) -> Llama:
+    """Return the model without weights: its parameters have shapes and no memory."""
+    with torch.device("meta"), _NoInitialValues():
+        return Llama(shape)
+
+
 def plain_pass(
     weights: Callable[[str], Tensor],
     shape: LlamaShape,
@@ -99,8 +118,7 @@ def plain_pass(
     each. With ``parts`` the batch is taken in as many pieces, which
     add up; with ``format_name`` products are rounded to that format.
     """
-    with torch.device("meta"):
-        model: nn.Module = Llama(shape)
+    model: nn.Module = bare(shape)
     for name, _ in list(model.named_parameters()):
         owner = model.get_submodule(name.rpartition(".")[0])
         owner.weight = nn.Parameter(weights(name).to(device=device, dtype=dtype))

@@ -15,11 +15,10 @@ from llmb.config import Precision, RunConfig
 from llmb.errors import is_out_of_memory
 from llmb.observe import probes
 from llmb.observe.examination import probe_tokens
-from llmb.observe.passes import STEP, Samples, Sketches, plain_pass, without_layers
+from llmb.observe.passes import STEP, Samples, Sketches, bare, plain_pass, without_layers
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
 
 C = TypeVar("C", Sketches, Samples)
@@ -62,9 +61,7 @@ class Retake:
             for name in (LIVE_WEIGHTS, STEP_WEIGHTS)
             if name in digests
         }
-        with torch.device("meta"):
-            model = Llama(shape)
-        self.sizes = {name: p.numel() for name, p in model.named_parameters()}
+        self.sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}
 
     def __enter__(self) -> Retake:
         """Return the opened passes."""

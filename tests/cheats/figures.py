@@ -170,7 +170,7 @@ def honest(folder: Path, runs: int, seed: int) -> None:
             f"--audit={draw.choice(('quick', 'full'))}",
         )
         with tempfile.TemporaryDirectory() as place:
-            ended = runner.run(Path(place), twin.plugin, twin.precision, *flags, native=True)
+            ended = runner.run(Path(place), twin.plugin, twin.precision, *flags)
             shape = " ".join(flags)
             if not ended.finished:
                 print(f"{twin.plugin} {twin.precision} {shape}: {ended.stderr.strip()[-300:]}")

@@ -23,7 +23,7 @@ def _case(cheat):
 
 @pytest.mark.parametrize("cheat", [_case(cheat) for cheat in CHEATS])
 def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, cheat: Cheat):
-    native = cheat.outcome not in (INVALID, REFUSED)  # a flag counts once nothing is unobserved
+    native = "K1" in cheat.rules  # ceilings are measured of native formats only
     ended = runner.run(tmp_path, cheat.plugin, cheat.precision, *cheat.flags, native=native)
     if cheat.outcome == REFUSED:
         assert ended.code == 3, ended.stderr
@@ -38,7 +38,7 @@ def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, 
 
 @pytest.mark.parametrize("twin", TWINS, ids=lambda twin: f"{twin.plugin}-{twin.precision}")
 def test_an_honest_transform_is_accused_of_nothing(tmp_path, twin: Twin):
-    ended = runner.run(tmp_path, twin.plugin, twin.precision, *twin.flags, native=True)
+    ended = runner.run(tmp_path, twin.plugin, twin.precision, *twin.flags)
     assert ended.finished, ended.stderr
     audit = ended.record["audit"]
     accused = [f for f in audit["findings"] if f["status"] in ("fail", "flag")]
