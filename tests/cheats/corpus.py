@@ -54,6 +54,8 @@ class Twin:
     plugin: str
     precision: str = "BF16"
     flags: tuple[str, ...] = ()
+    #: A package without which it cannot be made.
+    needs: str | None = None
 
 
 def _cheats(group: str, *rows: tuple[str, str, str] | Cheat) -> tuple[Cheat, ...]:
@@ -87,8 +89,6 @@ CHEATS = (
         TIMING,
         Cheat("clock_halved", TIMING, (1,), ("T1", "N1"), "FP32"),
         Cheat("clock_preloaded", TIMING, (2,), ("T1", "N2"), "FP32"),
-        ("clock_of_the_fences", "1 7", "N1"),
-        ("start_held_back", "1 7", "N1"),
         ("synchronize_lies", "3 4", "O1"),
         ("work_in_a_thread", "3 4", "E1 E2 E3 G1 P1"),
         ("loss_put_off", "5", "E1 E2 E3 G1 P1"),
@@ -135,7 +135,7 @@ CHEATS = (
         _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE, border=True),
         Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "G1", "P1"), "FP32"),
         ("dropout", "31", "E2 P1"),
-        ("label_smoothing", "31", "E1 E2 G1 P1"),
+        ("label_smoothing", "31", "E2 P1"),
         _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),
         Cheat("z_loss", FUNCTION, (31,), ("E1", "E2", "G1", "P1"), "FP32"),
         ("logits_capped", "32", "E2 P1"),
@@ -274,4 +274,6 @@ TWINS = (
     Twin("honest_wider_than_declared"),
     Twin("honest_fp8", "FP8"),
     Twin("honest_tf32", "TF32"),
+    Twin("honest_thunder", "FP32", needs="thunder"),
+    Twin("honest_thunder", needs="thunder"),
 )

@@ -72,6 +72,6 @@ def run(
     fixed = ("--plugin", NAME, "--device=cpu", f"--precision={precision}", "--batch-size=1")
     ended = harness.run(tmp_path / "out", *fixed, *SHAPES, *flags, plugins=[folder], **env)
     kept = os.environ.get("LLMB_KEEP_RECORDS")
-    if kept and ended.finished:
+    if kept and list(ended.output.glob("*/record.json")):
         keep(Path(kept), f"{plugin}-{precision}", ended.record)
     return ended

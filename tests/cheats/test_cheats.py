@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -36,7 +37,13 @@ def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, 
     assert ended.code == (5 if cheat.outcome == INVALID else 0)
 
 
-@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: f"{twin.plugin}-{twin.precision}")
+def _twin(twin):
+    missing = twin.needs is not None and find_spec(twin.needs) is None
+    marks = [pytest.mark.skip(reason=f"{twin.needs} is not installed")] if missing else []
+    return pytest.param(twin, id=f"{twin.plugin}-{twin.precision}", marks=marks)
+
+
+@pytest.mark.parametrize("twin", [_twin(twin) for twin in TWINS])
 def test_an_honest_transform_is_accused_of_nothing(tmp_path, twin: Twin):
     ended = runner.run(tmp_path, twin.plugin, twin.precision, *twin.flags)
     assert ended.finished, ended.stderr
