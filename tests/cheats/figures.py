@@ -42,12 +42,6 @@ def _short(finding: dict[str, Any]) -> float | None:
     return honest[0] - shown[0] if shown and honest else None
 
 
-def _class_short(finding: dict[str, Any]) -> float | None:
-    shown, honest = _numbers(finding["measured"]), _numbers(finding["honest"])
-    pairs = zip(shown, honest, strict=False)
-    return max((h - s for s, h in pairs), default=None)
-
-
 def _fewest(finding: dict[str, Any]) -> float | None:
     shown = _numbers(finding["measured"])
     return -min(shown) if shown else None
@@ -70,20 +64,27 @@ class Numeric:
     rule: str
     what: str
     value: Callable[[dict[str, Any]], float | None]
-    observer: str | None = None
+    #: What its message says where this number is what fails.
+    said: str = ""
 
 
+_ALL, _WORST = "as far from the reference", "as far off as"
 NUMERIC = (
-    Numeric("E1", "error of all gradients, times honest", _times(0)),
-    Numeric("E1", "error of the worst parameter, times honest", _times(1)),
-    Numeric("G1", "error of all gradients, times honest", _times(0)),
-    Numeric("G1", "error of the worst parameter, times honest", _times(1)),
-    Numeric("E2", "bits short of honest, in the worst part", _short),
-    Numeric("P1", "bits short of honest, the fewest of each", _class_short),
+    Numeric("E1", "error of all gradients, times honest", _times(0), _ALL),
+    Numeric("E1", "error of the worst parameter, times honest", _times(1), _WORST),
+    Numeric("G1", "error of all gradients, times honest", _times(0), _ALL),
+    Numeric("G1", "error of the worst parameter, times honest", _times(1), _WORST),
+    Numeric("E2", "bits short of honest, in the worst part (P1 by the same)", _short),
     Numeric("E3", "bits of a probe, in the median (negative)", _fewest),
-    Numeric("O2", "replayed elements that differ, share", _differ),
+    Numeric("O2", "replayed elements that differ, share", _differ, "replayed elements differ"),
     Numeric("T1", "clocks apart, ms", _first),
 )
+_HONEST = {twin.plugin for twin in TWINS}
+
+
+def is_honest(name: str) -> bool:
+    """Tell whether the record ``name`` is of an honest plugin."""
+    return name.partition("-")[0] in _HONEST
 
 
 def records(folder: Path) -> dict[str, dict[str, Any]]:
@@ -108,9 +109,9 @@ def separation(found: dict[str, dict[str, Any]]) -> Iterator[str]:
                 value = numeric.value(finding)
                 if value is None:
                     continue
-                if name.startswith("honest_"):
+                if is_honest(name):
                     honest.append(value)
-                elif finding["status"] == "fail":
+                elif finding["status"] == "fail" and numeric.said in finding["message"]:
                     failed.append(value)
         largest = f"{max(honest):.3g}" if honest else "-"
         smallest = f"{min(failed):.3g}" if failed else "-"
@@ -141,7 +142,7 @@ def detection(found: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def accusations(found: dict[str, dict[str, Any]]) -> str:
     """Return how many honest runs were accused of anything."""
-    honest = {name: record for name, record in found.items() if name.startswith("honest_")}
+    honest = {name: record for name, record in found.items() if is_honest(name)}
     accused = [
         f"{name}: {f['id']} {f['status']} ({f['message']})"
         for name, record in honest.items()

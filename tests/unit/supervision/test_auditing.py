@@ -186,7 +186,11 @@ def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_lef
     assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
     assert [module for module, _ in child.started] == [CALIBRATOR, VERIFIER]
     assert child.ended == [CALIBRATOR, VERIFIER]
-    assert examine.said == ["computing an honest run on the device", "computing the reference"]
+    assert examine.said == [
+        "computing an honest run on the device",
+        "computing the reference",
+        "computing the reference: x",
+    ]
 
 
 def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
