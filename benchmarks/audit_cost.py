@@ -1,11 +1,14 @@
-"""What the audit costs: seconds and peak memory of each part, and what it takes from the window.
+r"""What the audit costs: seconds and peak memory of each part, and what it takes from the window.
 
 *Parts*: one audited run, watched from outside; each line of its progress ends a part, and the
-memory is that of the process at work. *Window*: tokens/s with the audit on and off, in turns (off:
-every step pauses as before, and nothing is looked at), and the share of the window that the
-worker itself spent in pauses.
+memory is that of the process at work, and so is the share of the window that it spent in pauses.
+*Window*: tokens/s and the median step with the audit on and off, in turns (off: every step pauses
+as before, and nothing is looked at). Windows begin at one of two steps, as it is drawn: with few
+warm-up steps one of them is among the first, slower ones.
 
-    python benchmarks/audit_cost.py --rounds 3
+    python benchmarks/audit_cost.py --rounds 0
+    python benchmarks/audit_cost.py --only-window --rounds 6 -- --plugin cpu --precision BF16 \
+        --batch-size 1 --warmup-steps 10 --timed-steps 20
     python benchmarks/audit_cost.py --rounds 5 -- --preset debug --precision FP32
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,11 +25,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
-from paired import alternate, report
+from paired import Pair, alternate, report
 
 RUN = [sys.executable, "-m", "llmb", "run"]
 OFFICIAL = ["--plugin", "cpu", "--precision", "BF16", "--batch-size", "1"]
@@ -91,9 +96,9 @@ class Watch:
 
     def _look(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            part = self.parts[-1] if self.parts else None
-            for size in self._sizes() if part else ():
-                part.peak_bytes = max(part.peak_bytes, size)
+            if self.parts:
+                part = self.parts[-1]
+                part.peak_bytes = max(part.peak_bytes, *self._sizes(), 0)
 
     def _sizes(self) -> Iterator[int]:
         with suppress(psutil.Error):
@@ -147,30 +152,47 @@ def parts_of(flags: list[str], folder: str) -> None:
     )
 
 
-def tokens_per_second(flags: list[str]) -> float:
-    """Return the result of one run."""
+@dataclass(frozen=True)
+class Window:
+    """The timed window of one run."""
+
+    tokens_per_second: float
+    #: Median of its steps in seconds: without the steps that a pause or the host held up.
+    step_s: float
+
+
+def window_of(flags: list[str]) -> Window:
+    """Return the window of one run."""
     with tempfile.TemporaryDirectory() as folder:
         command = [*RUN, *flags, "--quiet", "--output-dir", folder]
         subprocess.run(command, capture_output=True, check=True)
-        return float(record_in(folder)["result"]["tokens_per_second"])
+        record = record_in(folder)
+    timing = record["timing"]["repeats"][0]
+    stamps = timing["step_ns"][timing["warmup_steps"] - 1 :]
+    steps = [(later - earlier) / 1e9 for earlier, later in pairwise(stamps)]
+    window = Window(record["result"]["tokens_per_second"], statistics.median(steps))
+    print(f"{' '.join(flags[-2:])}: {window}", flush=True)
+    return window
 
 
 def main() -> None:
     """Run both measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs with and without")
+    parser.add_argument("--only-window", action="store_true", help="leave the parts out")
     parser.add_argument("--keep", help="an empty folder for the run that is watched")
     parser.add_argument("flags", nargs="*", default=OFFICIAL, help="of llmb run, after --")
     arguments = parser.parse_args()
-    with ExitStack() as stack:
-        folder = arguments.keep or stack.enter_context(tempfile.TemporaryDirectory())
-        parts_of(arguments.flags, folder)
+    if not arguments.only_window:
+        with ExitStack() as stack:
+            folder = arguments.keep or stack.enter_context(tempfile.TemporaryDirectory())
+            parts_of(arguments.flags, folder)
     if arguments.rounds:
         on, off = [*arguments.flags, "--audit", "full"], [*arguments.flags, "--audit", "off"]
-        pairs = alternate(
-            arguments.rounds, lambda: tokens_per_second(on), lambda: tokens_per_second(off)
-        )
-        report("audit on, tokens/s", "audit off, tokens/s", pairs)
+        pairs = alternate(arguments.rounds, lambda: window_of(on), lambda: window_of(off))
+        for unit, read in (("tokens/s", "tokens_per_second"), ("s a step (median)", "step_s")):
+            values = [Pair(getattr(p.a, read), getattr(p.b, read)) for p in pairs]
+            report(f"audit on, {unit}", f"audit off, {unit}", values)
 
 
 if __name__ == "__main__":

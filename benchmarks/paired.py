@@ -5,17 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Pair:
+class Pair(Generic[T]):
     """One round: what each side measured."""
 
-    a: float
-    b: float
+    a: T
+    b: T
 
 
-def alternate(rounds: int, a: Callable[[], float], b: Callable[[], float]) -> list[Pair]:
+def alternate(rounds: int, a: Callable[[], T], b: Callable[[], T]) -> list[Pair[T]]:
     """Measure both sides ``rounds`` times, taking turns in going first."""
     pairs = []
     for number in range(rounds):
@@ -28,7 +31,7 @@ def alternate(rounds: int, a: Callable[[], float], b: Callable[[], float]) -> li
     return pairs
 
 
-def report(name_a: str, name_b: str, pairs: Sequence[Pair]) -> None:
+def report(name_a: str, name_b: str, pairs: Sequence[Pair[float]]) -> None:
     """Print both sides and the ratio a / b: median, smallest and largest of the rounds."""
     ratios = sorted(pair.a / pair.b for pair in pairs)
     for name, values in ((name_a, [p.a for p in pairs]), (name_b, [p.b for p in pairs])):
