@@ -28,12 +28,12 @@ BARE = """
 import sys, time, torch
 from llmb.plugin.builtin import host
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 steps = int(sys.argv[1])
 shape = LlamaShape()
-model = build_llama(shape, 0, torch.bfloat16)
+model = build(shape, 0, torch.bfloat16)
 host.keep_freed_memory()
 optimizer = build_adamw(model.parameters(), fused=True)
 for i in range(steps + 1):
@@ -83,7 +83,7 @@ def shares(steps: int) -> None:
     from llmb.plugin.builtin import host
     from llmb.plugin.builtin.cpu import CpuBackend
     from llmb.plugin.manager import Plugin
-    from llmb.reference.llama import build_llama
+    from llmb.reference.models import build
     from llmb.reference.optimizer import build_adamw
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
@@ -112,7 +112,7 @@ def shares(steps: int) -> None:
     threading.Thread(target=drive, args=orders, daemon=True).start()
 
     shape, backend, plugin = LlamaShape(), CpuBackend(), Plugin("cpu")
-    model = build_llama(shape, 0, torch.bfloat16)
+    model = build(shape, 0, torch.bfloat16)
     host.keep_freed_memory()
     optimizer = build_adamw(model.parameters(), fused=True)
     samples = FenceSamples(model.parameters(), 0)

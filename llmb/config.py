@@ -30,9 +30,14 @@ ShapeName = Literal[
 
 
 class Mode(str, Enum):
-    """What one step does: so far, training."""
+    """What one step does."""
 
+    #: Forward, backward, optimizer.
     TRAIN = "train"
+    #: Forward alone.
+    FORWARD = "forward"
+    #: One token after another.
+    GENERATE = "generate"
 
 
 class AuditMode(str, Enum):

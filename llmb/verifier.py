@@ -23,7 +23,7 @@ from llmb.observe.retake import Retake, how, wide
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
 from llmb.records import audited
-from llmb.reference.llama import initial_value
+from llmb.reference.models import initial_value
 from llmb.reference.shapes import LlamaShape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder

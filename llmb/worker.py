@@ -28,7 +28,7 @@ from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend, is_lazy
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import train_loop
@@ -55,7 +55,7 @@ def work(channel: Channel) -> None:
     channel.send(Phase(name="making the model"))
     shape = workloads.find(config.workload, config.shape_overrides).shape
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build_llama(shape, config.seed, dtype, config.device)
+    model: nn.Module = build(shape, config.seed, dtype, config.device)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))

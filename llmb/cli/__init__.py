@@ -29,6 +29,7 @@ COMMANDS = {
     "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
+    "workload": ("workload", "List and show workloads."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
     "plugin": ("plugin", "List, check and write plugins."),
     "doctor": ("doctor", "Show what llmb finds here and what is missing."),

@@ -8,14 +8,17 @@ counts come from the width of the projections, so a tensor-parallel shard runs t
 
 from __future__ import annotations
 
-import hashlib
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .loss import causal_loss
 from .shapes import LlamaShape
+
+
+def wide_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which norms and angles of ``x`` are computed: float32, or wider."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 class RMSNorm(nn.Module):
@@ -28,7 +31,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of ``x``."""
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        wide = x.to(wide_dtype(x))
         normed = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
         return (self.weight * normed).to(x.dtype)
 
@@ -39,7 +42,7 @@ def rotary_tables(x: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tenso
     Angles are computed in float32 or wider (positions above 256 collapse in BF16) and the tables
     are cast once. Rotate-half layout: angle j serves dimensions j and j + head_dim / 2.
     """
-    wide = torch.promote_types(x.dtype, torch.float32)
+    wide = wide_dtype(x)
     exponent = torch.arange(0, head_dim, 2, device=x.device, dtype=wide) / head_dim
     position = torch.arange(x.shape[1], device=x.device, dtype=wide)
     angle = torch.outer(position, theta**-exponent)
@@ -73,8 +76,10 @@ class Attention(nn.Module):
         q = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, heads, T, head_dim]
         k = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(split).transpose(1, 2)
-        grouped = q.shape[1] != k.shape[1]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        if q.shape[1] == k.shape[1]:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -94,13 +99,27 @@ class MLP(nn.Module):
         return out
 
 
+class UngatedMLP(nn.Module):
+    """Feed-forward of two matrices with exact (erf) GELU: ``down(gelu(up(x)))``."""
+
+    def __init__(self, shape: LlamaShape) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``x`` ``[B, T, hidden]`` through both matrices."""
+        out: Tensor = self.down_proj(F.gelu(self.up_proj(x)))
+        return out
+
+
 class DecoderLayer(nn.Module):
     """Pre-norm block: attention, then feed-forward, each added to the residual."""
 
     def __init__(self, shape: LlamaShape) -> None:
         super().__init__()
         self.self_attn = Attention(shape)
-        self.mlp = MLP(shape)
+        self.mlp = MLP(shape) if shape.gated else UngatedMLP(shape)
         self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
@@ -149,52 +168,3 @@ class Llama(nn.Module):
         if self.lm_head is not None:
             x = self.lm_head(x)
         return x if labels is None else causal_loss(x, labels)
-
-
-def causal_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of predicting token t + 1 from position t, in logits' dtype.
-
-    The last position of each sequence has no target: B * (T - 1) terms are averaged. Shifting the
-    labels instead of slicing the logits saves a copy of ``[B, T, vocab]``.
-    """
-    targets = F.pad(labels[:, 1:], (0, 1), value=-100)  # -100 is cross_entropy's ignore_index
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def initial_value(name: str, shape: torch.Size, seed: int, model_shape: LlamaShape) -> Tensor:
-    """Return parameter ``name`` as it starts: float32 on the CPU, a function of seed and name only.
-
-    Matrices are N(0, initializer_range), norm gains are 1, the padding row of the embedding is 0.
-    A stage, a shard or a verifier can make any one parameter without making the others.
-    """
-    if name.endswith("norm.weight"):
-        return torch.ones(shape)
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
-    value = torch.empty(shape).normal_(0.0, model_shape.initializer_range, generator=generator)
-    if name.endswith("embed_tokens.weight") and model_shape.padding_idx is not None:
-        value[model_shape.padding_idx] = 0.0
-    return value
-
-
-def build_llama(
-    shape: LlamaShape, seed: int, dtype: torch.dtype, device: torch.device | str = "cpu"
-) -> Llama:
-    """Return the model with every parameter made in float32 on the CPU, then cast and moved.
-
-    One parameter at a time per thread, so the peak above the finished model is a few matrices.
-    """
-    with torch.device("meta"):
-        model = Llama(shape)
-
-    def make(item: tuple[str, nn.Parameter]) -> None:
-        name, empty = item
-        owner = model.get_submodule(name.rpartition(".")[0])
-        value = initial_value(name, empty.shape, seed, shape)
-        owner.weight = nn.Parameter(value.to(device=device, dtype=dtype))
-
-    # The largest first, so that none of them is left to one thread at the end.
-    parameters = sorted(model.named_parameters(), key=lambda item: -item[1].numel())
-    with ThreadPoolExecutor(max_workers=4) as pool:  # normal_ is serial and releases the GIL
-        list(pool.map(make, parameters))
-    return model

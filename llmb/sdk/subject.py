@@ -25,7 +25,7 @@ from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import resolve
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
@@ -217,7 +217,7 @@ class Subject:
         config, _ = self.config, self.device
         shape = self._shape()
         dtype = getattr(torch, config.precision.stored_dtype)
-        model: nn.Module = build_llama(shape, config.seed, dtype, config.device)
+        model: nn.Module = build(shape, config.seed, dtype, config.device)
         pristine = {
             name: parameter.detach().cpu().clone() for name, parameter in model.named_parameters()
         }

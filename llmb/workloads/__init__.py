@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from llmb.config import OFFICIAL_WORKLOAD, Mode, ShapeName
+from llmb.config import ShapeName
 from llmb.errors import UsageError
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import LlamaShape, Shape
+from llmb.workloads.table import WORKLOADS, Workload
 
-
-@dataclass(frozen=True)
-class Workload:
-    """A model at fixed shapes, in the modes it can be run in."""
-
-    name: str
-    family: str
-    shape: LlamaShape
-    modes: tuple[Mode, ...]
-
-    def tokens_per_step(self, batch_size: int) -> int:
-        """Return the tokens one step counts: every position, as in the source document."""
-        return batch_size * self.shape.sequence_length
-
-
-_WORKLOADS = {
-    OFFICIAL_WORKLOAD: Workload(OFFICIAL_WORKLOAD, "llama", LlamaShape(), (Mode.TRAIN,)),
-}
+__all__ = ["WORKLOADS", "Workload", "find"]
 
 
 def find(name: str, overrides: Mapping[ShapeName, int]) -> Workload:
@@ -35,37 +19,49 @@ def find(name: str, overrides: Mapping[ShapeName, int]) -> Workload:
     Raises:
         UsageError: unknown name, or shapes that make no model.
     """
-    if name not in _WORKLOADS:
-        known = ", ".join(_WORKLOADS)
+    if name not in WORKLOADS:
+        known = ", ".join(WORKLOADS)
         raise UsageError(f"unknown workload {name!r}: choose one of {known}")
-    base = _WORKLOADS[name]
+    base = WORKLOADS[name]
     shape = _override(base.shape, overrides)
     _check(shape)
     return replace(base, shape=shape)
 
 
-def _override(shape: LlamaShape, overrides: Mapping[ShapeName, int]) -> LlamaShape:
+def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
     for field, value in overrides.items():
         if value < 1:
             raise UsageError(f"--{field.replace('_', '-')} is {value}: it must be at least 1")
-        shape = replace(shape, **{field: value})
-    # The fixed workload has no grouped queries, so its key-value heads follow the query heads.
-    if "num_attention_heads" in overrides:
-        shape = replace(shape, num_key_value_heads=shape.num_attention_heads)
-    return shape
+    if isinstance(shape, LlamaShape) and "num_attention_heads" in overrides:
+        # As many query heads share a key-value head as before: in the fixed workload, one.
+        grouped = shape.num_attention_heads // shape.num_key_value_heads
+        heads = overrides["num_attention_heads"]
+        shape = replace(shape, num_key_value_heads=max(1, heads // grouped))
+    return replace(shape, **overrides)
 
 
-def _check(shape: LlamaShape) -> None:
-    heads = shape.num_attention_heads
-    if shape.hidden_size % heads:
+def _check(shape: Shape) -> None:
+    heads, hidden = shape.num_attention_heads, shape.hidden_size
+    if hidden % heads:
         raise UsageError(
-            f"--hidden-size {shape.hidden_size} is not divisible by "
-            f"--num-attention-heads {heads}: change one of them"
+            f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}: "
+            "change one of them"
         )
-    if shape.head_dim % 2:
+    if isinstance(shape, LlamaShape):
+        if shape.head_dim % 2:
+            raise UsageError(
+                f"--hidden-size {hidden} / --num-attention-heads {heads} gives heads of "
+                f"{shape.head_dim}: rotary positions need an even head size"
+            )
+        if heads % shape.num_key_value_heads:
+            raise UsageError(
+                f"--num-attention-heads {heads} cannot share {shape.num_key_value_heads} key-value "
+                f"heads: use a multiple of {shape.num_key_value_heads}"
+            )
+    elif shape.sequence_length > shape.max_position_embeddings:
         raise UsageError(
-            f"--hidden-size {shape.hidden_size} / --num-attention-heads {heads} gives heads of "
-            f"{shape.head_dim}: rotary positions need an even head size"
+            f"--sequence-length {shape.sequence_length} is longer than the model has positions: "
+            f"use at most {shape.max_position_embeddings}"
         )
     if shape.sequence_length < 2:
         raise UsageError("--sequence-length 1 leaves no next token to predict: use at least 2")

@@ -1,11 +1,11 @@
-"""Parameters, FLOPs, GEMM shapes and memory of a Llama-family model, in closed form. No torch."""
+"""Parameters, FLOPs, GEMM shapes and memory of every model family, in closed form. No torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from llmb.config import Precision
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 
 @dataclass(frozen=True)
@@ -18,65 +18,114 @@ class Gemm:
     count: int
 
 
-def gemms(shape: LlamaShape) -> tuple[Gemm, ...]:
-    """Return the weight products of one forward pass, equal shapes grouped."""
+def gemms(shape: Shape) -> tuple[Gemm, ...]:
+    """Return the weight products of one forward pass, equal shapes grouped.
+
+    BERT's pooler and sentence-order head see one token of a sequence, and count nothing.
+    """
     hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
-    queries = shape.num_attention_heads * shape.head_dim
-    keys = shape.num_key_value_heads * shape.head_dim
+    if isinstance(shape, LlamaShape):
+        queries = shape.num_attention_heads * shape.head_dim
+        keys = shape.num_key_value_heads * shape.head_dim
+        return (
+            Gemm("q_proj", hidden, queries, layers),
+            Gemm("k_proj, v_proj", hidden, keys, 2 * layers),
+            Gemm("o_proj", queries, hidden, layers),
+            Gemm("gate_proj, up_proj", hidden, ffn, 2 * layers)
+            if shape.gated
+            else Gemm("up_proj", hidden, ffn, layers),
+            Gemm("down_proj", ffn, hidden, layers),
+            Gemm("lm_head", hidden, shape.vocab_size, 1),
+        )
+    if isinstance(shape, Gpt2Shape):
+        return (
+            Gemm("attn.c_attn", hidden, 3 * hidden, layers),
+            Gemm("attn.c_proj", hidden, hidden, layers),
+            Gemm("mlp.c_fc", hidden, ffn, layers),
+            Gemm("mlp.c_proj", ffn, hidden, layers),
+            Gemm("wte", hidden, shape.vocab_size, 1),
+        )
     return (
-        Gemm("q_proj", hidden, queries, layers),
-        Gemm("k_proj, v_proj", hidden, keys, 2 * layers),
-        Gemm("o_proj", queries, hidden, layers),
-        Gemm("gate_proj, up_proj", hidden, ffn, 2 * layers),
-        Gemm("down_proj", ffn, hidden, layers),
-        Gemm("lm_head", hidden, shape.vocab_size, 1),
+        Gemm("query, key, value", hidden, hidden, 3 * layers),
+        Gemm("attention.output.dense", hidden, hidden, layers),
+        Gemm("intermediate.dense", hidden, ffn, layers),
+        Gemm("output.dense", ffn, hidden, layers),
+        Gemm("transform.dense", hidden, hidden, 1),
+        Gemm("word_embeddings", hidden, shape.vocab_size, 1),
     )
 
 
-def parameter_count(shape: LlamaShape) -> int:
-    """Return the number of parameters: matrices, two norms a layer, final norm, embedding."""
+def parameter_count(shape: Shape) -> int:
+    """Return the number of parameters; a tied head counts once."""
+    hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
     matrices = sum(g.k * g.n * g.count for g in gemms(shape))
-    norms = (2 * shape.num_hidden_layers + 1) * shape.hidden_size
-    return matrices + norms + shape.vocab_size * shape.hidden_size
+    if isinstance(shape, LlamaShape):  # an embedding beside the head, two norms a layer and one
+        return matrices + shape.vocab_size * hidden + (2 * layers + 1) * hidden
+    # Of a layer: biases of query, key, value, both projections out and the one in; two LayerNorms.
+    layer = 3 * hidden + hidden + ffn + hidden + 2 * (2 * hidden)
+    common = matrices + layers * layer + 2 * hidden + shape.max_position_embeddings * hidden
+    if isinstance(shape, Gpt2Shape):
+        return common
+    types = shape.type_vocab_size * hidden
+    pooler, order = hidden * hidden + hidden, 2 * hidden + 2
+    # The transform's matrix is among the products.
+    words = hidden + 2 * hidden + shape.vocab_size
+    return common + types + pooler + order + words
 
 
-def flops_per_token(shape: LlamaShape) -> int:
+def flops_per_token(shape: Shape) -> int:
     """Return training FLOPs per token: 3 x 2 x (weight products + full-square attention).
 
     One multiply-add is two FLOPs; backward is twice forward; the embedding lookup counts nothing.
     Full-square attention (2 * T * width for QK^T and for PV) is the source's own explicit form.
     """
-    return _training_flops(shape, keys=2 * shape.sequence_length)
+    return 3 * forward_flops_per_token(shape)
 
 
-def causal_flops_per_token(shape: LlamaShape) -> int:
+def forward_flops_per_token(shape: Shape) -> int:
+    """Return the FLOPs per token of a forward pass alone, as ``flops_per_token`` counts them."""
+    return _forward_flops(shape, keys=2 * shape.sequence_length)
+
+
+def causal_flops_per_token(shape: Shape) -> int:
     """Return the training FLOPs per token that no implementation can do without.
 
-    As ``flops_per_token``, but of the attention square only the causal half with its diagonal,
+    As ``flops_per_token``, but of a causal attention square only the half with its diagonal,
     T (T + 1) / 2 pairs of T^2, which a kernel that skips masked blocks computes. What an honest
     run is compared by is the full square; what a device must have done at least is this.
     """
-    return _training_flops(shape, keys=shape.sequence_length + 1)
+    if isinstance(shape, BertShape):  # every token attends to every other
+        return flops_per_token(shape)
+    return 3 * _forward_flops(shape, keys=shape.sequence_length + 1)
 
 
-def _training_flops(shape: LlamaShape, keys: int) -> int:
+def _forward_flops(shape: Shape, keys: int) -> int:
     """Return FLOPs per token that meets ``keys`` keys, QK^T and PV counted together."""
     weights = sum(g.k * g.n * g.count for g in gemms(shape))
     width = shape.num_attention_heads * shape.head_dim
-    return 6 * (weights + keys * width * shape.num_hidden_layers)
+    return 2 * (weights + keys * width * shape.num_hidden_layers)
 
 
-def training_bytes(shape: LlamaShape, precision: Precision, batch_size: int) -> int:
-    """Return the estimated peak bytes of a training step: state plus saved activations.
+def training_bytes(shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2) -> int:
+    """Return the estimated peak bytes of a training step: state plus activations.
 
-    State is exact: weights, gradients and AdamW's two moments in the stored dtype. Activations
-    count what autograd saves per token for each layer (norms in float32, projections, attention,
-    the gated product) and the head (logits, their gradient, and the log-softmax).
+    State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
+    none) in the stored dtype. Activations count what autograd saves per token for each layer
+    (norms, projections, attention, feed-forward) and the head (logits, their gradient, and the
+    log-softmax).
     """
     value = precision.bytes_per_value
-    state = 4 * value * parameter_count(shape)
+    state = (2 + moments) * value * parameter_count(shape)
     tokens = batch_size * shape.sequence_length
     hidden, ffn = shape.hidden_size, shape.intermediate_size
-    per_layer = hidden * (8 * value + 4 * 4) + ffn * 4 * value
+    if isinstance(shape, LlamaShape):  # norms and what they are made of in float32
+        per_layer = hidden * (8 * value + 4 * 4) + ffn * (4 if shape.gated else 2) * value
+    else:  # both norms' inputs and outputs, q, k, v, attention, and GELU's input and output
+        per_layer = hidden * 10 * value + ffn * 2 * value
     head = 3 * shape.vocab_size * value + hidden * (2 * value + 2 * 4)
     return state + tokens * (shape.num_hidden_layers * per_layer + head)
+
+
+def weight_bytes(shape: Shape, precision: Precision) -> int:
+    """Return the bytes of the weights alone, in the stored dtype."""
+    return precision.bytes_per_value * parameter_count(shape)

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
@@ -75,7 +76,7 @@ def same_model_twice(
     shape: LlamaShape, attention: str, dtype: torch.dtype
 ) -> tuple[Llama, LlamaForCausalLM]:
     """Return ours and theirs with the same weights; norm gains are random, so their place shows."""
-    ours = build_llama(shape, seed=1, dtype=dtype)
+    ours = build(shape, seed=1, dtype=dtype)
     generator = torch.Generator().manual_seed(2)
     for name, parameter in ours.named_parameters():
         if name.endswith("norm.weight"):
@@ -174,7 +175,7 @@ def test_in_float32_logits_loss_and_gradients_agree_to_1e_5(shape: LlamaShape) -
 def test_in_bfloat16_the_logits_are_as_close_to_float64_as_the_librarys(shape: LlamaShape) -> None:
     ours, theirs = same_model_twice(shape, "sdpa", torch.bfloat16)
     ids = tokens(shape)
-    exact = build_llama(shape, seed=1, dtype=torch.float64)
+    exact = build(shape, seed=1, dtype=torch.float64)
     exact.load_state_dict(ours.state_dict(), strict=True)
     truth = exact(ids)
     error = relative_error(ours(ids), truth)
@@ -185,7 +186,7 @@ def test_in_bfloat16_the_logits_are_as_close_to_float64_as_the_librarys(shape: L
 @every_shape
 def test_a_state_dict_loads_strictly_in_both_directions(shape: LlamaShape) -> None:
     ours, theirs = same_model_twice(shape, "sdpa", torch.float32)
-    other = build_llama(shape, seed=4, dtype=torch.float32)
+    other = build(shape, seed=4, dtype=torch.float32)
     other.load_state_dict(theirs.state_dict(), strict=True)
     values = other.state_dict()
     assert all(torch.equal(values[name], value) for name, value in ours.state_dict().items())

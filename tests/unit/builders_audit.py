@@ -31,7 +31,7 @@ from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records import audited, evidence
 from llmb.records.finding import Finding
 from llmb.reference import pins
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import train_loop
@@ -223,7 +223,7 @@ def work(
     )
     notebook, baseline, backend = Notebook(line, order), OptimizerBaseline(), CpuBackend()
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build_llama(shape, config.seed, dtype)
+    model: nn.Module = build(shape, config.seed, dtype)
     pristine = Pristine(model, described=True)
     model = post_process(model)
     canonical = Canonical(pristine.origin, model, parameter_map(model))

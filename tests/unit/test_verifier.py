@@ -22,7 +22,7 @@ from llmb.observe.weights import digests
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.wire.messages import Done, ReferenceOrder
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
@@ -71,7 +71,7 @@ def test_the_pristine_parameters_are_those_the_worker_began_with(
     run = builders_audit.work(tmp_path, precision=precision)
     verify(run.reference)
     dtype = getattr(torch, precision.dtype)
-    expected = digests(build_llama(shape_of(run.config), run.config.seed, dtype))
+    expected = digests(build(shape_of(run.config), run.config.seed, dtype))
     found = pristine_of(run).parameters
     assert [(p.name, p.shape, p.dtype, p.sha256) for p in found] == [
         (p.name, p.shape, p.dtype, p.sha256) for p in expected
@@ -82,7 +82,7 @@ def test_weights_stored_wider_than_declared_are_the_declared_ones_cast_up(run: A
     stored = {**run.reference.stored_dtypes, "lm_head.weight": "float32"}
     verify(run.reference.model_copy(update={"stored_dtypes": stored}))
     found = {p.name: p for p in pristine_of(run).parameters}
-    model = build_llama(shape_of(run.config), run.config.seed, torch.bfloat16)
+    model = build(shape_of(run.config), run.config.seed, torch.bfloat16)
     wide = {p.name: p.sha256 for p in digests(model.float())}
     narrow = {p.name: p.sha256 for p in digests(model.bfloat16())}
     assert found["lm_head.weight"].dtype == "float32"

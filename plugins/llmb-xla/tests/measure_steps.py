@@ -15,14 +15,14 @@ from llmb_xla.backend import XlaBackend
 
 from llmb import workloads
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 
 
 def main(batch_size: int, **overrides: int) -> None:
     backend = XlaBackend("xla")
     shape = workloads.find("llama-1.4b", overrides).shape
-    model = build_llama(shape, 7, torch.float32, "xla")
+    model = build(shape, 7, torch.float32, "xla")
     optimizer = build_adamw(model.parameters(), foreach=True)
     seconds: dict[str, list[float]] = {"recorded": [], "done": [], "read": []}
     for seed in range(9):

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from llmb_xpu import extension, repacked
 from torch import Tensor, nn
 
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 
@@ -117,7 +118,7 @@ def test_moments_are_not_the_models_to_tell() -> None:
 
 
 def test_a_model_that_was_not_repacked_is_found_by_name() -> None:
-    assert repacked.views(build_llama(SHAPE, 3, torch.float32)) is None
+    assert repacked.views(build(SHAPE, 3, torch.float32)) is None
 
 
 # -- the whole model ------------------------------------------------------------------------
@@ -125,8 +126,8 @@ def test_a_model_that_was_not_repacked_is_found_by_name() -> None:
 
 def pair(dtype: torch.dtype) -> tuple[Llama, nn.Module]:
     """Return the reference model and the same one repacked."""
-    reference = build_llama(SHAPE, 3, dtype)
-    return reference, extension.repack(build_llama(SHAPE, 3, dtype))
+    reference = build(SHAPE, 3, dtype)
+    return reference, extension.repack(build(SHAPE, 3, dtype))
 
 
 def tokens(seed: int) -> Tensor:

@@ -12,7 +12,7 @@ from llmb.audit import loss
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import WorkloadFacts
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 from tests.unit.builders_runtime import timing, workload_facts
 
@@ -71,7 +71,7 @@ def test_the_reference_begins_where_the_rule_expects_it(hidden: int, dtype: torc
     )
     ids = random_tokens(1, 2, shape.sequence_length, shape.vocab_size)
     with torch.no_grad():
-        first = float(build_llama(shape, 3, dtype, "cpu")(ids, labels=ids))
+        first = float(build(shape, 3, dtype, "cpu")(ids, labels=ids))
     found = loss.judge([timing(loss_first=first, loss_last=first)], facts(shape, 2))
     assert found.status is Status.PASS
     expected = math.log(32000) + hidden * 0.02**2 / 2

@@ -16,7 +16,7 @@ from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.probes import BRANCHES, HEAD, PROBES
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 
 SEED = 31
@@ -39,13 +39,13 @@ class Backend(CpuBackend):
 
 
 def make(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Canonical, Examination]:
-    model = build_llama(SMALL, 5, dtype)
+    model = build(SMALL, 5, dtype)
     canonical = Canonical(Origin(model), model, None)
     return model, canonical, Examination(canonical, SMALL, SEED)
 
 
 def weights_of(dtype: torch.dtype) -> dict[str, Tensor]:
-    return {n: p.detach().clone() for n, p in build_llama(SMALL, 5, dtype).named_parameters()}
+    return {n: p.detach().clone() for n, p in build(SMALL, 5, dtype).named_parameters()}
 
 
 def of_the_reference(name: str, dtype: torch.dtype, batch: int) -> dict[str, Tensor]:

@@ -14,7 +14,8 @@ from llmb.observe.passes import Samples, Sketches, plain_pass, without_layers
 from llmb.observe.sketch import sketch
 from llmb.reference.data import random_tokens
 from llmb.reference.formats import emulate
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 
 IDS = random_tokens(3, 4, SMALL.sequence_length, SMALL.vocab_size)
@@ -34,7 +35,7 @@ class Kept:
 
 
 def model_of(dtype: torch.dtype = torch.float32) -> Llama:
-    return build_llama(SMALL, seed=5, dtype=dtype)
+    return build(SMALL, seed=5, dtype=dtype)
 
 
 def run(collect: passes.Collector, dtype: torch.dtype = torch.float32, **how: object) -> float:

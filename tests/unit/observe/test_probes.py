@@ -18,7 +18,7 @@ from llmb.observe.probes import BRANCHES, EMBEDDING, GAIN, HEAD, PROBES
 from llmb.reference import formats
 from llmb.reference.data import random_tokens
 from llmb.reference.formats import _Emulated
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 
 SHAPE = LlamaShape(
@@ -37,7 +37,7 @@ OUTS = probes.out_projections(SHAPE)
 
 
 def test_out_projections_are_the_last_matrix_of_each_branch_in_the_models_order() -> None:
-    model = build_llama(replace(SHAPE, num_hidden_layers=2), 1, torch.float32)
+    model = build(replace(SHAPE, num_hidden_layers=2), 1, torch.float32)
     names = [n for n, _ in model.named_parameters() if "o_proj" in n or "down_proj" in n]
     assert list(probes.out_projections(replace(SHAPE, num_hidden_layers=2))) == names
 
@@ -114,7 +114,7 @@ def test_the_gain_of_the_head_probe_is_a_power_of_two(hidden: int) -> None:
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_edits_are_exact_in_sixteen_bits(probe: str, dtype: torch.dtype) -> None:
-    model = build_llama(SHAPE, 1, dtype)
+    model = build(SHAPE, 1, dtype)
     weights = dict(model.named_parameters())
     for name, edit in probes.edits(probe, SHAPE, str(dtype).removeprefix("torch.")).items():
         value = weights[name].detach()
@@ -138,7 +138,7 @@ def tokens(probe: str) -> Tensor:
 
 def edited(probe: str, dtype: torch.dtype) -> nn.Module:
     """Return a model whose weights are those of 16 bits under ``probe``, computing in ``dtype``."""
-    model = build_llama(SHAPE, 7, torch.bfloat16).to(dtype)
+    model = build(SHAPE, 7, torch.bfloat16).to(dtype)
     with torch.no_grad():
         for name, edit in probes.edits(probe, SHAPE, "bfloat16").items():
             parameter = model.get_parameter(name)

@@ -17,7 +17,7 @@ from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 from tests.unit.builders_runtime import run_config
 
@@ -28,7 +28,7 @@ FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 
 
 def weights(seed: int) -> dict[str, Tensor]:
-    model = build_llama(SMALL, seed, torch.bfloat16)
+    model = build(SMALL, seed, torch.bfloat16)
     return {name: p.detach() for name, p in model.named_parameters()}
 
 

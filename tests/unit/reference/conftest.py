@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 
 
@@ -27,7 +28,7 @@ def shape() -> LlamaShape:
 
 @pytest.fixture
 def model(shape: LlamaShape) -> Llama:
-    return build_llama(shape, seed=1, dtype=torch.float32)
+    return build(shape, seed=1, dtype=torch.float32)
 
 
 @pytest.fixture

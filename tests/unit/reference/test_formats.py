@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from llmb.reference import formats
 from llmb.reference.formats import emulate
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 
 
@@ -180,7 +181,7 @@ def test_an_emulated_layer_multiplies_rounded_operands_forward_and_backward() ->
 
 @pytest.mark.parametrize("name", ["TF32", "BF16", "FP8"])
 def test_parameters_keep_names_values_and_identity(name: str, shape: LlamaShape) -> None:
-    model = build_llama(shape, seed=1, dtype=torch.float32)
+    model = build(shape, seed=1, dtype=torch.float32)
     before = dict(model.named_parameters())
     after = dict(emulate(model, name).named_parameters())
     assert list(after) == list(before)
@@ -204,8 +205,8 @@ def test_every_linear_layer_is_emulated_and_the_head_unless_in_fp8(
 def test_a_model_in_a_format_has_about_the_bits_of_the_format(
     name: str, least: float, most: float, shape: LlamaShape, ids: Tensor
 ) -> None:
-    right = build_llama(shape, seed=1, dtype=torch.float64)(ids).detach()
-    shown = emulate(build_llama(shape, seed=1, dtype=torch.float32), name)(ids).detach()
+    right = build(shape, seed=1, dtype=torch.float64)(ids).detach()
+    shown = emulate(build(shape, seed=1, dtype=torch.float32), name)(ids).detach()
     error = float((shown - right).norm() / right.norm())
     assert least < -math.log2(error) < most
 

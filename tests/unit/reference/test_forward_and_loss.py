@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llmb.reference.llama import Llama, causal_loss
+from llmb.reference.llama import Llama
+from llmb.reference.loss import causal_loss
 from llmb.reference.shapes import LlamaShape
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from llmb.reference import llama
-from llmb.reference.llama import Llama, build_llama, initial_value
+from llmb.reference.llama import Llama
+from llmb.reference.models import build, initial_value
 from llmb.reference.shapes import LlamaShape
 
 
@@ -19,11 +20,11 @@ def same_bits(one: Llama, other: Llama) -> bool:
 
 
 def test_the_same_seed_gives_the_same_bits(shape: LlamaShape, model: Llama) -> None:
-    assert same_bits(build_llama(shape, seed=1, dtype=torch.float32), model)
+    assert same_bits(build(shape, seed=1, dtype=torch.float32), model)
 
 
 def test_another_seed_changes_every_matrix(shape: LlamaShape, model: Llama) -> None:
-    other = dict(build_llama(shape, seed=2, dtype=torch.float32).named_parameters())
+    other = dict(build(shape, seed=2, dtype=torch.float32).named_parameters())
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, other[name]) == name.endswith("norm.weight"), name
 
@@ -43,13 +44,13 @@ def test_the_order_in_which_threads_finish_changes_nothing(
         return initial_value(*arguments)
 
     monkeypatch.setattr(llama, "initial_value", late)
-    assert same_bits(build_llama(shape, seed=1, dtype=torch.float32), model)
+    assert same_bits(build(shape, seed=1, dtype=torch.float32), model)
 
 
 def test_the_global_random_state_is_neither_read_nor_moved(shape: LlamaShape, model: Llama) -> None:
     torch.manual_seed(123)
     before = torch.get_rng_state()
-    built = build_llama(shape, seed=1, dtype=torch.float32)
+    built = build(shape, seed=1, dtype=torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
     assert same_bits(built, model)
 
@@ -88,7 +89,7 @@ def test_only_the_padding_row_of_the_embedding_is_zero(model: Llama) -> None:
 
 
 def test_without_a_padding_token_no_row_is_zero(shape: LlamaShape) -> None:
-    model = build_llama(replace(shape, padding_idx=None), seed=1, dtype=torch.float32)
+    model = build(replace(shape, padding_idx=None), seed=1, dtype=torch.float32)
     assert not (model.model.embed_tokens.weight == 0).all(dim=1).any()
 
 
@@ -96,7 +97,7 @@ def test_without_a_padding_token_no_row_is_zero(shape: LlamaShape) -> None:
 def test_the_cast_happens_after_float32(
     shape: LlamaShape, model: Llama, dtype: torch.dtype
 ) -> None:
-    assert same_bits(build_llama(shape, seed=1, dtype=dtype), model.to(dtype))
+    assert same_bits(build(shape, seed=1, dtype=dtype), model.to(dtype))
 
 
 def test_values_are_drawn_in_float32_not_in_a_narrower_format(shape: LlamaShape) -> None:

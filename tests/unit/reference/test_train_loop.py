@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from llmb.reference.data import random_tokens
-from llmb.reference.llama import Llama, build_llama
+from llmb.reference.llama import Llama
+from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
@@ -27,7 +28,7 @@ def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
 ) -> None:
     done = list(train_loop(model, build_adamw(model.parameters()), STEPS, batch))
 
-    by_hand = build_llama(shape, seed=1, dtype=torch.float32)
+    by_hand = build(shape, seed=1, dtype=torch.float32)
     optimizer = build_adamw(by_hand.parameters())
     losses = []
     for seed in (100, 101, 102):
@@ -40,7 +41,7 @@ def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
 
     assert [step.loss.item() for step in done] == losses
     trained = dict(model.named_parameters())
-    start = dict(build_llama(shape, seed=1, dtype=torch.float32).named_parameters())
+    start = dict(build(shape, seed=1, dtype=torch.float32).named_parameters())
     for name, parameter in by_hand.named_parameters():
         assert torch.equal(trained[name], parameter), name
         assert not torch.equal(trained[name], start[name]), name
@@ -102,7 +103,7 @@ def test_no_steps_leave_the_model_as_it_was(
     shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
 ) -> None:
     assert list(train_loop(model, build_adamw(model.parameters()), [], batch)) == []
-    fresh = dict(build_llama(shape, seed=1, dtype=torch.float32).named_parameters())
+    fresh = dict(build(shape, seed=1, dtype=torch.float32).named_parameters())
     assert all(torch.equal(parameter, fresh[name]) for name, parameter in model.named_parameters())
 
 
@@ -136,7 +137,7 @@ def test_a_pause_changes_nothing_of_what_is_computed(
     paused = train_loop(
         model, build_adamw(model.parameters()), STEPS, batch, lambda step, loss: False
     )
-    other = build_llama(shape, seed=1, dtype=torch.float32)
+    other = build(shape, seed=1, dtype=torch.float32)
     plain = train_loop(other, build_adamw(other.parameters()), STEPS, batch)
     for one, two in zip(paused, plain, strict=True):
         assert one.loss == two.loss

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.sdk.checks import model, permitted
 from llmb.sdk.report import SkipError
 from llmb.sdk.subject import Change
@@ -48,7 +48,7 @@ def processed(
     dtype: torch.dtype = torch.float32, wrong: str = "", *, mapped: bool = True, **parts: Any
 ) -> Any:
     """Return a subject whose model is the pristine one, with the view of one weight wrong."""
-    made = build_llama(SHAPE, 7, dtype)
+    made = build(SHAPE, 7, dtype)
     pristine = {name: p.detach().clone() for name, p in made.named_parameters()}
 
     def views(of: nn.Module) -> dict[str, View] | None:

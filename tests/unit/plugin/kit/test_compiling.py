@@ -10,7 +10,7 @@ import torch
 
 from llmb.observe import compilations
 from llmb.plugin.kit import compiling
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from tests.unit.plugin.kit.test_formats import SHAPE
 
 
@@ -19,7 +19,7 @@ from tests.unit.plugin.kit.test_formats import SHAPE
 def test_a_compiled_model_keeps_its_names_and_its_loss_and_is_compiled_once() -> None:
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler: torch.compile makes no code for the CPU")
-    model = build_llama(SHAPE, 1, torch.float32, "cpu")
+    model = build(SHAPE, 1, torch.float32, "cpu")
     names = [name for name, _ in model.named_parameters()]
     ids = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(4))
     eager = model(ids, labels=ids).item()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from llmb.config import BF16, FP32, TF32
 from llmb.errors import UnavailableError
 from llmb.plugin.kit import formats
-from llmb.reference.llama import build_llama
+from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 
 SHAPE = LlamaShape(
@@ -32,7 +32,7 @@ SHAPE = LlamaShape(
 
 def model(**changes: int) -> nn.Module:
     shape = LlamaShape(**{**vars(SHAPE), **changes})
-    return build_llama(shape, 1, torch.bfloat16, "cpu")
+    return build(shape, 1, torch.bfloat16, "cpu")
 
 
 @pytest.fixture

@@ -1,0 +1,182 @@
+"""``llmb workload``: the sizes that can be run, where they are from, what was published of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from llmb.workloads.published import Table as Published
+
+
+#: Columns of a table that nobody looks at in a terminal.
+_PIPED_WIDTH = 160
+
+
+@click.group("workload", short_help="List and show workloads.")
+def command() -> None:
+    """List the workloads and show where each is from, how large it is and what was published."""
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_workloads(as_json: bool) -> None:
+    """List every workload: family, sizes, parameters, modes, memory of a training step.
+
+    Sizes are layers / heads / key-value heads / hidden / feed-forward / sequence / vocabulary.
+    Memory is that of one sequence a step; where nothing is trained, of the weights.
+
+    \b
+    llmb workload list
+    llmb workload list --json
+    """
+    from llmb.workloads import WORKLOADS
+    from llmb.workloads.facts import facts
+
+    found = [facts(workload) for workload in WORKLOADS.values()]
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    table = _table("name", "document", "family", "L/H/KV/d/F/T/V", "parameters", "modes", "BF16")
+    for one in found:
+        table.add_row(
+            one["name"],
+            one["document"],
+            one["family"],
+            _sizes(one["shapes"]),
+            f"{one['parameters']:,}",
+            ", ".join(one["modes"]),
+            _bytes(one["memory_bytes"]["BF16"]),
+        )
+    _console().print(table)
+
+
+@command.command("show")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(name: str, as_json: bool) -> None:
+    """Show workload NAME: sizes, work and memory, published rows, and flaws of the original.
+
+    \b
+    llmb workload show llama-1.4b
+    llmb workload show gpt2-1.5b --json
+    """
+    from rich.text import Text
+
+    from llmb.workloads import find
+    from llmb.workloads.facts import facts
+    from llmb.workloads.published import tables_of
+
+    found = facts(find(name, {}))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    console = _console()
+    console.print(Text(f"{found['name']}, {found['parameters']:,} parameters", style="bold"))
+    table = _table("", "")
+    table.show_header = False
+    for key, value in _rows(found):
+        table.add_row(key, Text(value))
+    console.print(table)
+    console.print()
+    console.print(_work(found))
+    for document, one in tables_of(name):
+        console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
+        console.print(_published(one))
+        why = "; ".join(text for text in (one.note, document.source) if text)
+        console.print(Text(why, style="dim"))
+    console.print()
+    for note in found["notes"]:
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+def _table(*titles: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in titles:
+        right = title in ("parameters", "BF16", "FLOPs a token")
+        fold = title in ("", "counts")
+        table.add_column(title, no_wrap=not fold, justify="right" if right else "left")
+    return table
+
+
+def _console() -> Console:
+    """Return a console that a pipe's 80 columns do not crop."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    recipe, shapes = found["recipe"], found["shapes"]
+    optimizer = recipe["optimizer"]
+    what = "training, one sequence a step" if "train" in found["modes"] else "weights"
+    trained = [
+        f"{optimizer['name']}, lr {optimizer['lr']:g}, weight decay {optimizer['weight_decay']:g}",
+        f"betas {optimizer['betas']}" if optimizer["name"] == "AdamW" else "",
+        f"gradients clipped to {recipe['clip_grad_norm']:g}" if recipe["clip_grad_norm"] else "",
+        "float32 weights, autocast" if recipe["mixed_precision"] else "",
+    ]
+    rows = [
+        ("from", found["document_name"]),
+        ("family", found["family"]),
+        ("modes", ", ".join(found["modes"])),
+        ("shapes", ", ".join(f"{name} {value}" for name, value in shapes.items())),
+        (
+            f"memory, {what}",
+            ", ".join(f"{name} {_bytes(size)}" for name, size in found["memory_bytes"].items()),
+        ),
+    ]
+    if "train" in found["modes"]:
+        rows.append(("trained with", "; ".join(text for text in trained if text)))
+    if recipe["micro_batch_size"] is not None:
+        batch = f"{recipe['micro_batch_size']} sequences"
+        rows.append(("batch", f"{batch}, accumulated {recipe['accumulate']} times"))
+    if found["world_size"] is not None:
+        rows.append(("devices", str(found["world_size"])))
+    return rows
+
+
+def _work(found: Mapping[str, Any]) -> Table:
+    from llmb.workloads.conventions import CONVENTIONS
+
+    table = _table("convention", "FLOPs a token", "counts")
+    for name, value in found["flops_per_token"].items():
+        own = "   <- the document's own" if name == found["flops_convention"] else ""
+        table.add_row(name, f"{value:,.0f}", CONVENTIONS[name].counts + own)
+    return table
+
+
+def _published(published: Published) -> Table:
+    table = _table(*published.labels, *(column.title for column in published.columns))
+    for row in published.rows:
+        values = (row.values.get(column.key) for column in published.columns)
+        table.add_row(*row.labels, *("-" if value is None else f"{value:,g}" for value in values))
+    return table
+
+
+def _sizes(shapes: Mapping[str, Any]) -> str:
+    heads = shapes["num_attention_heads"]
+    sizes = (
+        shapes["num_hidden_layers"],
+        heads,
+        shapes.get("num_key_value_heads", heads),
+        shapes["hidden_size"],
+        shapes["intermediate_size"],
+        shapes["sequence_length"],
+        shapes["vocab_size"],
+    )
+    return "/".join(map(str, sizes))
+
+
+def _bytes(size: float) -> str:
+    """Return ``size`` in decimal units."""
+    return f"{size / 1e12:,.2f} TB" if size >= 1e12 else f"{size / 1e9:,.2f} GB"

@@ -1,0 +1,51 @@
+"""What there is to know of a workload before it is run: work, memory, origin, published rows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from llmb.config import BF16, FP16, FP32, Mode, Precision
+from llmb.workloads import published
+from llmb.workloads.arithmetic import parameter_count, training_bytes, weight_bytes
+from llmb.workloads.conventions import CONVENTIONS
+from llmb.workloads.table import DOCUMENTS, Workload
+
+#: float32 weights, gradients and moments, computing in BF16.
+MIXED_BF16 = Precision(name="BF16 mixed", bits=16, dtype="bfloat16", master_weights=True)
+_PRECISIONS = (FP32, MIXED_BF16, BF16, FP16)
+
+
+def memory(workload: Workload) -> dict[str, int]:
+    """Return bytes by precision: of a training step at batch size 1, or of the weights alone."""
+    shape = workload.shape
+    if Mode.TRAIN not in workload.modes:
+        return {p.name: weight_bytes(shape, p) for p in _PRECISIONS}
+    moments = workload.recipe.optimizer.moments
+    return {p.name: training_bytes(shape, p, 1, moments=moments) for p in _PRECISIONS}
+
+
+def facts(workload: Workload) -> dict[str, Any]:
+    """Return everything about ``workload`` as plain data; memory in bytes, FLOPs per token."""
+    shape = workload.shape
+    return {
+        "name": workload.name,
+        "family": workload.family,
+        "document": workload.document,
+        "document_name": DOCUMENTS[workload.document],
+        "modes": [mode.value for mode in workload.modes],
+        "parameters": parameter_count(shape),
+        "shapes": asdict(shape),
+        "recipe": asdict(workload.recipe),
+        "world_size": workload.world_size,
+        "flops_convention": workload.convention,
+        "flops_per_token": {
+            name: convention.per_token(shape) for name, convention in CONVENTIONS.items()
+        },
+        "memory_bytes": memory(workload),
+        "published": [
+            {"source": document.source, "hardware": document.hardware, **table.model_dump()}
+            for document, table in published.tables_of(workload.name)
+        ],
+        "notes": list(workload.notes),
+    }
