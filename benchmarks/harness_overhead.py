@@ -1,11 +1,14 @@
 """What the harness costs a step, against the same model in a bare loop.
 
-Two measurements. *Shares*: within one process, the real worker loop (channel, pauses, ticks, fences
-every ten steps) is driven at llama-1.4b, and the time outside the train loop's own step is counted:
-that is the whole of the harness's work, free of the noise between processes. *Pairs*: tokens/s of
-``llmb run`` and of a bare script, in turns.
+Three measurements. *Shares*: within one process, the real worker loop (channel, pauses, ticks,
+fences every ten steps) is driven at llama-1.4b, and the time outside the train loop's own step is
+counted: that is the whole of the harness's work, free of the noise between processes. *Audited*: in
+that same loop every fourth step is looked at; such a step and the next, in which it is looked at
+once more, are held against the two after them. *Pairs*: tokens/s of ``llmb run`` and of a bare
+script, in turns.
 
     python benchmarks/harness_overhead.py --steps 30 --rounds 3
+    python benchmarks/harness_overhead.py --steps 96 --audited
 """
 
 from __future__ import annotations
@@ -73,7 +76,13 @@ def llmb(steps: int) -> float:
     return float(json.loads(done.stdout)["result"]["tokens_per_second"])
 
 
-def shares(steps: int) -> None:
+#: Steps from one audited step to the next, when they are measured: two with a look, two without.
+_PERIOD = 4
+#: What a run of 50 steps has inside its window.
+_AUDITED, _WINDOW = 2, 50
+
+
+def shares(steps: int, *, audited: bool) -> None:
     """Drive the worker's own loop in this process and print where the time goes."""
     import torch
 
@@ -107,7 +116,9 @@ def shares(steps: int) -> None:
     )
     ours, theirs = socket.socketpair()
     supervisor, worker = Channel(ours), Channel(theirs)
-    window = replace(plan_window(config, 0), audits=())
+    window = plan_window(config, 0)
+    audits = tuple(range(window.start, window.stop - _PERIOD + 1, _PERIOD)) if audited else ()
+    window = replace(window, audits=audits)
     orders = (supervisor, config, window, 0, 0, "host", lambda message: None)
     threading.Thread(target=drive, args=orders, daemon=True).start()
 
@@ -119,6 +130,7 @@ def shares(steps: int) -> None:
     stream = StepStream(worker, Witness(model, optimizer))
     batches = Batches(config, shape, backend)
     inside: list[float] = []
+    stamps: list[float] = []
     began = paused = 0.0
 
     def batch(seed: int) -> torch.Tensor:
@@ -134,6 +146,7 @@ def shares(steps: int) -> None:
         worker.send(Tick(index=done.step.index, ns=time.monotonic_ns()))
         if done.step.fence:
             worker.send(fence(done, plugin, backend, samples, stream))
+        stamps.append(time.perf_counter())
         total = time.perf_counter() - begin
     worker.send(Worked(steps=stream.done))
     outside, count = total - sum(inside), len(inside)
@@ -142,6 +155,27 @@ def shares(steps: int) -> None:
         f"outside the step: {1e3 * outside / count:.2f} ms a step, {outside / total:.3%}; "
         f"of it pauses {stream.pause_ns / 1e6 / count:.2f} ms"
     )
+    if audits:
+        extra(stamps, audits)
+
+
+def extra(stamps: list[float], audits: tuple[int, ...]) -> None:
+    """Print what looking at a step takes, in shares of a step and of a window of 50 steps."""
+    shares = []
+    for step in audits:
+        before, middle, after = (stamps[step + offset] for offset in (-1, 1, 3))
+        shares.append(2 * ((middle - before) - (after - middle)) / (after - middle))
+    mean = statistics.mean(shares)
+    error = statistics.stdev(shares) / len(shares) ** 0.5
+    print(
+        f"an audited step takes {mean:+.2%} of a step more (standard error {error:.2%}, "
+        f"median {statistics.median(shares):+.2%}, {len(shares)} of them)"
+    )
+    low, high = ((mean + sign * 2 * error) * _AUDITED / _WINDOW for sign in (-1, 1))
+    print(
+        f"{_AUDITED} of them in a window of {_WINDOW} steps: {mean * _AUDITED / _WINDOW:+.3%} of "
+        f"it ({low:+.3%} to {high:+.3%})"
+    )
 
 
 def main() -> None:
@@ -149,13 +183,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--shares-only", action="store_true")
+    parser.add_argument("--audited", action="store_true", help="what looking at a step costs")
+    parser.add_argument("--shares-only", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.shares_only:
-        shares(arguments.steps)
+        shares(arguments.steps, audited=arguments.audited)
         return
     own = [sys.executable, str(Path(__file__)), "--shares-only", "--steps", str(arguments.steps)]
+    own += ["--audited"] if arguments.audited else []
     subprocess.run(own, env=environment(), check=True)
+    if arguments.audited:
+        return
     pairs = alternate(
         arguments.rounds, lambda: llmb(arguments.steps), lambda: bare(arguments.steps)
     )
