@@ -49,8 +49,8 @@ def ceiling(order: CalibrationOrder) -> Ceiling:
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)
-    workload = workloads.find(config.workload, config.shape_overrides)
-    tokens = workload.tokens_per_step(config.batch_size)
+    workload = workloads.of(config)
+    tokens = workload.tokens_per_step(config.micro_batch_size)
     return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
 
 
@@ -68,7 +68,8 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     backend = plugin.backend(config)
     plugin.set_environment(config)
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
-    shape = workloads.find(config.workload, config.shape_overrides).shape
+    workload = workloads.of(config)
+    shape = workload.shape
     values, steps = audited_steps(order)
     with Retake(
         *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
@@ -83,7 +84,7 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     replayed: dict[str, Tensor] = {}
     for step in steps.steps:
         if can_replay(step, values):
-            replayed |= replay(step, values, config.device)
+            replayed |= replay(step, values, config.device, workload.recipe.optimizer)
     backend.synchronize()
     announce.write_bytes(audited.REPLAY, save(replayed))
     channel.send(Phase(name="what was replaced"))
@@ -106,7 +107,8 @@ def honest_passes(
             where = values[f"{order.step}/where"].long()
             found[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
         else:
-            one = retake.sketches(name, dtype, config.device, config.batch_size, fmt)
+            size = config.micro_batch_size if name in PROBES else config.batch_size
+            one = retake.sketches(name, dtype, config.device, size, fmt)
             found |= {f"{declared}/{key}": value for key, value in one.items()}
     for border in BORDERS.get(declared, ()) if order.borders else ():
         channel.send(Phase(name=f"the border to {border}"))

@@ -29,6 +29,10 @@ ShapeName = Literal[
 ]
 
 
+#: A user's own model: its family, and the sizes that are not the family's own defaults.
+Definition = Mapping[str, int | float | str | None]
+
+
 class Mode(str, Enum):
     """What one step does."""
 
@@ -113,6 +117,8 @@ class RunRequest(Frozen):
     """What the user asked for; None where llmb chooses."""
 
     workload: str = OFFICIAL_WORKLOAD
+    #: What ``workload`` is where it is none of llmb's own.
+    definition: Definition | None = None
     mode: Mode = Mode.TRAIN
     plugin: str | None = None
     plugin_options: Mapping[str, str] = {}
@@ -120,6 +126,8 @@ class RunRequest(Frozen):
     precision: str | None = None
     #: None: 1 on a CPU, a search on an accelerator. "auto": a search.
     batch_size: int | Literal["auto"] | None = None
+    #: Parts of a step's batch whose gradients are accumulated.
+    accumulate: int = Field(default=1, ge=1)
     #: None: drawn afresh, so that nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     warmup_steps: int | None = Field(default=None, ge=1)
@@ -140,13 +148,16 @@ class RunConfig(Frozen):
     """The fully resolved run: the same llmb, plugin and machine do the same work again."""
 
     workload: str
+    definition: Definition | None = None
     mode: Mode
     plugin: str
     #: Every option of the plugin, resolved.
     plugin_options: Mapping[str, OptionValue]
     device: str
     precision: Precision
+    #: Sequences a step takes on each device, all that are accumulated together.
     batch_size: int = Field(ge=1)
+    accumulate: int = Field(default=1, ge=1)
     #: Model and tokens follow from it. Children are shown the model's part of it only.
     seed: int = Field(ge=0, lt=2**63)
     #: At least this many untimed steps; the record's timing says how many there were.
@@ -156,6 +167,11 @@ class RunConfig(Frozen):
     shape_overrides: Mapping[ShapeName, int] = {}
     audit: AuditMode = AuditMode.FULL
     parallelism: Parallelism = Parallelism()
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences a device takes at once."""
+        return self.batch_size // self.accumulate
 
 
 class WorkerAddress(Frozen):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -18,8 +18,8 @@ from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import audited
-from llmb.reference.data import random_tokens
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.data import Batch, make_batch
+from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.channel import Channel
 from llmb.wire.messages import AuditRequest, Fence, Message, Paused, Proceed, StepOrder
@@ -113,22 +113,21 @@ class Last:
 
 
 class Batches:
-    """Fresh tokens on the device, one batch a step."""
+    """Fresh tokens on the device: of each step one batch, or as many as are accumulated."""
 
     __slots__ = ("_backend", "_config", "_shape", "latest")
 
-    def __init__(self, config: RunConfig, shape: LlamaShape, backend: Backend) -> None:
+    def __init__(self, config: RunConfig, shape: Shape, backend: Backend) -> None:
         """Make batches for ``config`` at ``shape``."""
         self._config, self._shape, self._backend = config, shape, backend
-        #: The tensor the model was given last.
-        self.latest: Tensor | None = None
+        #: What the model was given in the latest step.
+        self.latest: Sequence[Batch] = ()
 
-    def make(self, seed: int) -> Tensor:
-        """Begin a step: return its token ids ``[batch, sequence]`` on the device."""
+    def make(self, seed: int) -> Sequence[Batch]:
+        """Begin a step: return what it is made of, on the device."""
         self._backend.step_begin()
-        size, length = self._config.batch_size, self._shape.sequence_length
-        ids = random_tokens(seed, size, length, self._shape.vocab_size)
-        self.latest = ids.to(self._config.device, non_blocking=True)
+        whole = make_batch(seed, self._config.batch_size, self._shape).to(self._config.device)
+        self.latest = whole.split(self._config.accumulate)
         return self.latest
 
 

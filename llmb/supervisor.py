@@ -51,7 +51,7 @@ def run(
     """
     if commitment is not None:
         request = request.model_copy(update={"seed": commitment.seed})
-    workload = workloads.find(request.workload, request.shape_overrides)
+    workload = workloads.of(request)
     check_writable(output)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload)
@@ -133,7 +133,7 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
     Raises:
         LlmbError: the device is not available, or the calibrator failed.
     """
-    workload = workloads.find(request.workload, request.shape_overrides)
+    workload = workloads.of(request)
     negotiated = negotiate(request, workload)
     with tempfile.TemporaryFile() as log:
         return stations.calibrate(negotiated, negotiated.config, seconds, log)

@@ -24,7 +24,7 @@ from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
 from llmb.records import audited
 from llmb.reference.models import initial_value
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder
 from llmb.workloads.arithmetic import flops_per_token
@@ -38,7 +38,7 @@ def verify(channel: Channel) -> None:
     order = channel.expect(ReferenceOrder)
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
-    shape = workloads.find(config.workload, config.shape_overrides).shape
+    shape = workloads.of(config).shape
     dtype, device = wide(config.precision), "cpu"
     shown: dict[str, Tensor] = {}
     with Retake(
@@ -59,9 +59,7 @@ def verify(channel: Channel) -> None:
     channel.send(Done())
 
 
-def honest_on_the_host(
-    order: ReferenceOrder, retake: Retake, shape: LlamaShape
-) -> dict[str, Tensor]:
+def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> dict[str, Tensor]:
     """Return what an honest run in the declared format shows here, by ``host/...``.
 
     The calibrator has the vendor's backend in it: its honest run is held against this one. Left out
@@ -91,7 +89,7 @@ def places(order: ReferenceOrder) -> Tensor:
     return load_file(path)[f"{order.step}/where"].long()
 
 
-def pristine(order: ReferenceOrder, shape: LlamaShape, retake: Retake) -> audited.PristineEvidence:
+def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.PristineEvidence:
     """Return what every parameter must have been after post-processing, made from the seed."""
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)

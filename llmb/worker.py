@@ -6,7 +6,7 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +28,10 @@ from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend, is_lazy
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
+from llmb.reference.data import Batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import train_loop
 from llmb.step_stream import Batches, StepStream, fence
 from llmb.wire.channel import Channel, serve
@@ -53,7 +54,8 @@ def work(channel: Channel) -> None:
     plugin.set_environment(config)  # permitted point 1
 
     channel.send(Phase(name="making the model"))
-    shape = workloads.find(config.workload, config.shape_overrides).shape
+    workload = workloads.of(config)
+    shape = workload.shape
     dtype = getattr(torch, config.precision.stored_dtype)
     model: nn.Module = build(shape, config.seed, dtype, config.device)
     pristine = Pristine(model, described=order.collect_evidence)
@@ -64,7 +66,9 @@ def work(channel: Channel) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    optimizer = build_adamw(model.parameters(), **plugin.optimizer_options(config))
+    optimizer = build_adamw(
+        model.parameters(), workload.recipe.optimizer, **plugin.optimizer_options(config)
+    )
     samples = FenceSamples(model.parameters(), config.seed)
     stream = StepStream(channel, Witness(model, optimizer, lazy=is_lazy(backend)))
     backend.reset_peak_memory()
@@ -91,7 +95,7 @@ def work(channel: Channel) -> None:
         notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
-    if guard is not None and batches.latest is not None:
+    if guard is not None and batches.latest:
         be_audited(notebook, stage, stream, batches.latest, guard)
     channel.send(Worked(steps=stream.done))
 
@@ -105,24 +109,28 @@ class Stage:
     canonical: Canonical
     backend: Backend
     config: RunConfig
-    shape: LlamaShape
+    shape: Shape
     #: Elements of each canonical parameter, in the model's order.
     sizes: Mapping[str, int]
 
-    def untimed_pass(self, ids: Tensor) -> None:
-        """Go once forward and backward, and drop the gradients."""
+    def untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
+        """Go forward and backward as a step does, from no gradients; return the loss."""
         self.model.zero_grad(set_to_none=True)
         self.backend.step_begin()
-        self.model(ids, labels=ids).backward()
+        total = torch.zeros(())
+        for part in batches:
+            loss = self.model(part.ids, labels=part.labels, **part.extra) / len(batches)
+            loss.backward()
+            total = total.to(loss.device) + loss.detach()
         self.backend.step_end()
-        self.model.zero_grad(set_to_none=True)
+        return total
 
 
 def be_audited(
     notebook: Notebook,
     stage: Stage,
     stream: StepStream,
-    ids: Tensor,
+    batches: Sequence[Batch],
     guard: Guard,
 ) -> None:
     """Leave what calibrator and verifier need: weights, gradients, audited steps, and the probes.
@@ -138,8 +146,13 @@ def be_audited(
     witness.read()
     examination = Examination(canonical, stage.shape, last.seed)
     glances = witness.glance_again(last.step, "before")
-    examination.live(last.loss)
-    glances |= witness.glance_again(last.step, "after")
+    if getattr(stage.shape, "dropout", 0.0):  # the same pass, which can be computed again
+        glances |= witness.glance_again(last.step, "after")
+        stage.model.eval()
+        examination.live(stage.untimed_pass(batches))
+    else:
+        examination.live(last.loss)
+        glances |= witness.glance_again(last.step, "after")
     notebook.phase("being audited: weights")
     notebook.weights(audited.LIVE_WEIGHTS, canonical)
     if witness.steps():
@@ -150,13 +163,16 @@ def be_audited(
     notebook.write(audited.STEPS, stream.evidence())
     if guard.types is not None:
         notebook.phase("being audited: types of operands")
-        notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(ids)))
+        notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(batches)))
+        stage.model.zero_grad(set_to_none=True)
     failure = None
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."
     for name in () if failure else probes.PROBES:
         notebook.phase(f"being audited: probe {name}")
-        examination.probe(name, stage.model, stage.backend, stage.config.precision.dtype, ids)
+        examination.probe(
+            name, stage.model, stage.backend, stage.config.precision.dtype, batches[-1]
+        )
     notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
     probed = audited.ProbedEvidence(
         seed=last.seed,

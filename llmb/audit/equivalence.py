@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping
 
-from llmb.audit.distance import Gap, gap, gaps, total
+from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
@@ -85,7 +85,8 @@ def judge_step(
     few = {
         segment.name
         for segment, begin in zip(step.segments, _firsts(step), strict=True)
-        if sum(value != 0 for value in right[begin : begin + segment.gradients]) < _FEW
+        if segment.name.endswith(UNSEEN)
+        or sum(value != 0 for value in right[begin : begin + segment.gradients]) < _FEW
     }
     comparison = _Comparison(mine, theirs, precision, frozenset(few))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"

@@ -28,7 +28,7 @@ from llmb.audit import (
     types,
 )
 from llmb.audit import weights as rule_w1
-from llmb.audit.distance import gap
+from llmb.audit.distance import gaps
 from llmb.config import Frozen, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
@@ -139,6 +139,17 @@ def _physics(facts: Facts) -> Finding:
     )
 
 
+def _drawn() -> Finding:
+    """Return G1 of a model with dropout."""
+    return Finding(
+        id="G1",
+        level=Level.BLOCK,
+        status=Status.NOT_APPLICABLE,
+        observer="none",
+        message="dropout draws each step's gradients: E1 and E2 look at a pass without dropout",
+    )
+
+
 def _worst_of(per_repeat: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
     """Yield the worst finding of each rule; none where a repeat lacks it, unless another failed."""
     keys = dict.fromkeys((f.id, f.level) for findings in per_repeat for f in findings)
@@ -186,7 +197,8 @@ class _Bench:
         if weights is not None:
             path, probed = self._path(evidence.WEIGHTS), self._read_probed()
             steps = probed.last_step if probed else 0
-            yield rule_w1.judge(weights, pristine, self._facts.precision, steps, path)
+            constants = self._facts.workload.optimizer
+            yield rule_w1.judge(weights, pristine, self._facts.precision, constants, steps, path)
 
     def _reference(self) -> Arrays | None:
         """Return what is right: by the verifier, and by the device where that agrees with it."""
@@ -194,11 +206,8 @@ class _Bench:
         by_device = self._arrays(audited.DEVICE_REFERENCE)
         if by_host is None or by_device is None:
             return by_host
-        doubt = [
-            gap(by_device.get(k), v).bits
-            for k, v in by_host.items()
-            if k.startswith("branches/model")
-        ]
+        probed = gaps(by_device, by_host, "branches/").items()
+        doubt = [one.bits for name, one in probed if not name.startswith("out/")]
         if not doubt or min(doubt) < _DEVICE_BITS:
             return by_host
         return {**by_device, **by_host}
@@ -249,7 +258,10 @@ class _Bench:
         if steps is None or seen is None or replayed is None:
             return
         path = self._path(audited.STEP_VALUES)
-        yield replay.judge(steps, seen, replayed, path)
+        yield replay.judge(steps, seen, replayed, self._facts.workload.optimizer, path)
+        if self._facts.workload.shapes.get("dropout"):
+            yield _drawn()
+            return
         honest, reference = self._arrays(audited.HONEST), self._reference()
         kept = next((step for step in steps.steps if step.weights_kept), None)
         timing = self._facts.repeats[self._repeat]
@@ -294,7 +306,8 @@ class _Bench:
     def _optimizer(self) -> Iterator[Finding]:
         seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
         if seen is not None:
-            yield optimizer.judge(seen, self._path(evidence.OPTIMIZER))
+            constants = self._facts.workload.optimizer
+            yield optimizer.judge(seen, constants, self._path(evidence.OPTIMIZER))
 
     def _program(self) -> Iterator[Finding]:
         data, fmt = self._files(self._path(evidence.PROGRAM)), self._facts.precision

@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from llmb.audit.physics import shape_of
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import BertShape, Shape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
 
 #: Rounding near 10 is 0.03 in BF16, and a device that sums in BF16 was seen 0.13 off.
 _ROUNDING = 0.25
 _SIGMAS = 5.0
+#: A learning rate at which no step raises the loss by much, and what larger ones may raise it by.
+_GENTLE, _RISE = 1e-4, 3.0
+#: Share of BERT's tokens that are to be found again.
+_MASKED = 0.15
 
 
 def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
@@ -21,20 +25,24 @@ def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
 
     Tokens are uniformly random, so no model that does not see its answer gets below ln V. Weights
     of N(0, s) after a norm to unit mean square make logits of variance v = s^2 * hidden: the
-    initial loss is ln V + v / 2, and training at 1e-5 can only bring it down. The mean over n
-    predictions scatters by sqrt(v / n).
+    initial loss is ln V + v / 2, and training at 1e-5 can only bring it down; at the larger rates
+    of other workloads the first steps may raise it. The mean over n predictions scatters by
+    sqrt(v / n). The order of two sentences, which is random as well, begins at ln 2.
     """
     shape = shape_of(workload)
     predictions = 0
     if shape is not None:
-        sequences = workload.tokens_per_step // shape.sequence_length
-        predictions = sequences * (shape.sequence_length - 1)
+        predictions = _predictions(shape, workload.tokens_per_step)
     if shape is None or predictions < 1 or not repeats:
         return _finding(Status.NOT_OBSERVED, "the record's shapes give no loss to expect")
     losses = [loss for timing in repeats for loss in (timing.loss_first, timing.loss_last)]
     variance = shape.initializer_range**2 * shape.hidden_size
     low = math.log(shape.vocab_size)
     high = low + variance / 2
+    if isinstance(shape, BertShape):
+        high += math.log(2)
+    if workload.optimizer.lr > _GENTLE:
+        high += _RISE
     margin = _ROUNDING + _SIGMAS * math.sqrt(variance / predictions)
     odd = [loss for loss in losses if not low - margin <= loss <= high + margin]
     status = Status.FLAG if odd else Status.PASS
@@ -47,7 +55,14 @@ def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
     )
 
 
-def _work(shape: LlamaShape) -> str:
+def _predictions(shape: Shape, tokens: int) -> int:
+    """Return how many tokens of a step are predicted."""
+    if isinstance(shape, BertShape):
+        return int(_MASKED * tokens)
+    return tokens // shape.sequence_length * (shape.sequence_length - 1)
+
+
+def _work(shape: Shape) -> str:
     causal, square = causal_flops_per_token(shape), flops_per_token(shape)
     return f"{causal:.4g} FLOPs a token (causal attention; {square:.4g} with the full square)"
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Finding, Level, Status
+from llmb.reference.recipe import Optimizer
 
-#: The constants of ``reference/optimizer.py``, which a judge without torch cannot import;
-#: a test holds the two together.
-LEARNING_RATE, BETAS, EPS, WEIGHT_DECAY = 1e-5, (0.9, 0.999), 1e-6, 0.01
-EXPECTED = {"lr": LEARNING_RATE, "betas": BETAS, "eps": EPS, "weight_decay": WEIGHT_DECAY}
 _CLASS = "torch.optim.adamw.AdamW"
 
 
-def judge(evidence: OptimizerEvidence, path: str) -> Finding:
-    """Return the finding of O1 for one worker's evidence file ``path``."""
-    faults = _identity(evidence) + _coverage(evidence) + _constants(evidence) + _steps(evidence)
+def judge(evidence: OptimizerEvidence, constants: Optimizer, path: str) -> Finding:
+    """Return the finding of O1 for one worker's evidence file ``path``.
+
+    ``constants`` are those the workload is trained with.
+    """
+    faults = _identity(evidence) + _coverage(evidence) + _constants(evidence, constants)
+    faults += _steps(evidence)
     measured = f"{evidence.class_name}, {evidence.trainable} parameters, {_range(evidence)} steps"
     return Finding(
         id="O1",
@@ -53,11 +54,11 @@ def _coverage(e: OptimizerEvidence) -> list[str]:
     return faults
 
 
-def _constants(e: OptimizerEvidence) -> list[str]:
+def _constants(e: OptimizerEvidence, constants: Optimizer) -> list[str]:
     faults = []
     for group in e.groups:
-        for name, expected in EXPECTED.items():
-            value = getattr(group, name)
+        for name in ("lr", "betas", "eps", "weight_decay"):
+            value, expected = getattr(group, name), getattr(constants, name)
             if value != expected:
                 faults.append(f"{name} is {value}, not {expected}")
         if group.amsgrad or group.maximize:

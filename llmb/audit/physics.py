@@ -16,12 +16,12 @@ from llmb.audit.quiet import disturbances
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import Ceilings, RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.arithmetic import causal_flops_per_token
 
 _CERTAIN = 1.05  # of the ceiling
 _STEADY = 0.10  # between the ceiling before and after the run
-_SHAPE = TypeAdapter(LlamaShape)
+_MAY_BE_ZERO = ("padding_idx", "dropout")
 
 
 def judge(
@@ -53,15 +53,16 @@ def judge(
     )
 
 
-def shape_of(workload: WorkloadFacts) -> LlamaShape | None:
+def shape_of(workload: WorkloadFacts) -> Shape | None:
     """Return the shape in ``workload``, None where it holds no complete and possible one."""
-    if workload.shapes.keys() != {field.name for field in fields(LlamaShape)}:
+    kind = FAMILIES.get(workload.family)
+    if kind is None or workload.shapes.keys() != {field.name for field in fields(kind)}:
         return None
     try:
-        shape = _SHAPE.validate_python(dict(workload.shapes))
+        shape: Shape = TypeAdapter(kind).validate_python(dict(workload.shapes))
     except ValidationError:
         return None
-    sizes = (value for name, value in vars(shape).items() if name != "padding_idx")
+    sizes = (value for name, value in vars(shape).items() if name not in _MAY_BE_ZERO)
     return shape if all(size > 0 for size in sizes) else None
 
 

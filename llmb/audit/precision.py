@@ -18,12 +18,26 @@ PROBES = ("branches", "head")
 SLACK, SLACK_FLOAT32 = 0.75, 2.0
 #: Fewest bits of a class, whatever was measured as honest on the device: what a tampered library
 #: computes must not become the yardstick.
-FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
+FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 4.5, "BF16": 4.5, "FP8": 2.0}
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 #: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
 #: weights have 1.3 less than BF16.
 _ROUGHER = 0.75
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
+#: What branches write through, and the heads in the probe ``head``, in every family of models.
+_OUT_PROJECTIONS = (
+    *("o_proj.weight", "down_proj.weight"),
+    "c_proj.weight",
+    "output.dense.weight",
+)
+_HEADS = tuple(
+    f"head/{name}"
+    for name in (
+        "lm_head.weight",
+        "transformer.wte.weight",
+        "bert.embeddings.word_embeddings.weight",
+    )
+)
 #: Median bits below which a pass has nothing to do with its weights and tokens.
 _UNRELATED = 1.5
 
@@ -46,8 +60,7 @@ class Bits:
 
 
 def _is_forward(name: str) -> bool:
-    ends = ("o_proj.weight", "down_proj.weight", "head/lm_head.weight")
-    return name.endswith(ends)
+    return name.endswith((*_OUT_PROJECTIONS, *_HEADS))
 
 
 def bits(shown: Arrays, reference: Arrays) -> Bits:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from llmb.audit.optimizer import BETAS, EPS, LEARNING_RATE, WEIGHT_DECAY
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
+from llmb.reference.recipe import Optimizer
 
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
 #: Distance from the formula in units of the dtype's epsilon, of the largest term (docs/adr/0014).
@@ -21,14 +21,19 @@ _TINY = 2.0**-120
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
 
-def judge(steps: StepsEvidence, seen: Arrays, replayed: Arrays, path: str) -> Finding:
-    """Return O2 from what the worker read and what the calibrator's AdamW made of it."""
+def judge(
+    steps: StepsEvidence, seen: Arrays, replayed: Arrays, constants: Optimizer, path: str
+) -> Finding:
+    """Return O2 from what the worker read and what the calibrator's AdamW made of it.
+
+    ``constants`` are those the workload is trained with.
+    """
     stepped = [s for s in steps.steps if s.steps_before]
     if not stepped:
         return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
     judged = [step for step in stepped if _names(step, "before", "after") <= set(seen)]
     again = [step for step in judged if _names(step, "replayed") <= set(replayed)]
-    faults = [fault for step in judged for fault in _formula(step, seen)]
+    faults = [fault for step in judged for fault in _formula(step, seen, constants)]
     faults += [fault for step in judged for fault in _kept(step, seen)]
     if len(judged) < len(stepped):
         faults.append("the optimizer does not keep the moments of AdamW")
@@ -89,7 +94,7 @@ def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]
     return close, wrong
 
 
-def _formula(step: AuditedStep, seen: Arrays) -> Iterator[str]:
+def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[str]:
     """Yield a sentence for each kind whose numbers are not AdamW's by its formula."""
     known = [_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states)]
     arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in _KINDS]
@@ -99,28 +104,30 @@ def _formula(step: AuditedStep, seen: Arrays) -> Iterator[str]:
         if limits is None:
             continue
         eps, allowed = limits
-        for kind, excess in zip(_KINDS, _excesses(numbers, step), strict=True):
+        for kind, excess in zip(_KINDS, _excesses(numbers, step, constants), strict=True):
             off[kind] += not excess <= allowed * eps
     for kind, count in off.items():
         if count:
             yield f"step {step.index}: {count} elements of {kind} are not what AdamW makes of them"
 
 
-def _excesses(numbers: list[float], step: AuditedStep) -> tuple[float, float, float]:
+def _excesses(
+    numbers: list[float], step: AuditedStep, constants: Optimizer
+) -> tuple[float, float, float]:
     """Return how far value and moments are from the formula, relative to their largest term.
 
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), algorithm 2, as
     torch.optim.AdamW writes it.
     """
     gradient, value, mean, square, new_value, new_mean, new_square = numbers
-    beta1, beta2 = BETAS
+    (beta1, beta2), rate = constants.betas, constants.lr
     count = (step.steps_before or 0) + 1
     right_mean = beta1 * mean + (1 - beta1) * gradient
     right_square = beta2 * square + (1 - beta2) * gradient * gradient
     # From the moments as they were stored: their own rounding is judged above.
-    size = math.sqrt(max(new_square, 0.0) / (1 - beta2**count)) + EPS
-    update = LEARNING_RATE * new_mean / (1 - beta1**count) / size
-    right_value = value * (1 - LEARNING_RATE * WEIGHT_DECAY) - update
+    size = math.sqrt(max(new_square, 0.0) / (1 - beta2**count)) + constants.eps
+    update = rate * new_mean / (1 - beta1**count) / size
+    right_value = value * (1 - rate * constants.weight_decay) - update
     return (
         _relative(new_value, right_value, value, update),
         _relative(new_mean, right_mean, mean, (1 - beta1) * gradient),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from llmb.audit.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from llmb.config import Precision
 from llmb.records.audited import PristineEvidence
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
+from llmb.reference.recipe import Optimizer
 
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
 #: One last place of it, in the type weights are stored in.
@@ -20,6 +20,7 @@ def judge(
     weights: WeightsEvidence,
     pristine: PristineEvidence | None,
     precision: Precision,
+    constants: Optimizer,
     steps: int,
     path: str,
 ) -> Finding:
@@ -30,7 +31,7 @@ def judge(
     faults = _presence(weights)
     if pristine is not None:
         faults += _form(weights, pristine, precision) + _values(weights, pristine)
-        faults += _moves(pristine, precision, steps)
+        faults += _moves(pristine, precision, constants, steps)
     elif not faults:
         return Finding(
             id="W1",
@@ -105,16 +106,20 @@ def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
     return faults
 
 
-def _moves(pristine: PristineEvidence, precision: Precision, steps: int) -> list[str]:
+def _moves(
+    pristine: PristineEvidence, precision: Precision, constants: Optimizer, steps: int
+) -> list[str]:
     """Return a fault where weights have moved further than AdamW takes them.
 
-    One step moves a weight by at most lr (1 - beta1) / sqrt(1 - beta2) (Kingma and Ba, "Adam", ICLR
-    2015, section 2.1), by its decay, and by rounding: to 16 bits at most as far again.
+    One step moves a weight by at most lr, or lr (1 - beta1) / sqrt(1 - beta2) where that is more
+    (Kingma and Ba, "Adam", ICLR 2015, section 2.1), by its decay, and by rounding: to 16 bits at
+    most as far again.
     """
     if precision.stored_dtype == "float16":  # squares of gradients underflow: there is no bound
         return []
-    furthest = LEARNING_RATE * (1 - BETAS[0]) / math.sqrt(1 - BETAS[1])
-    decay = LEARNING_RATE * WEIGHT_DECAY * _LARGEST_WEIGHT
+    beta1, beta2 = constants.betas
+    furthest = constants.lr * max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
+    decay = constants.lr * constants.weight_decay * _LARGEST_WEIGHT
     limit = 2 * steps * (furthest + decay) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
     moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
     far = [name for name, move in moved.items() if not move <= limit]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.config import RunRequest
+    from llmb.config import Definition, RunRequest
     from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
@@ -24,6 +27,10 @@ _DEBUG_PRESET: dict[str, int] = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
+
+#: A name that may be part of a folder's, and the bytes of a file that defines a workload.
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_MOST_DEFINITION = 64 * 1024
 
 
 class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
@@ -52,7 +59,13 @@ _COUNT = click.IntRange(min=1)
 
 
 @click.command("run", short_help="Run the benchmark and leave a run directory.")
-@click.option("--workload", default="llama-1.4b", show_default=True, help="What to train.")
+@click.option(
+    "--workload",
+    default="llama-1.4b",
+    show_default=True,
+    metavar="NAME|FILE.json",
+    help="What to train (llmb workload list), or a file with sizes of your own, debug only.",
+)
 @click.option("--plugin", help="Vendor plugin [default: the best available].")
 @click.option(
     "-O",
@@ -68,6 +81,16 @@ _COUNT = click.IntRange(min=1)
     "--batch-size",
     type=BatchSize(),
     help="Sequences per step [default: 1 on a CPU, auto elsewhere].",
+)
+@click.option(
+    "--micro-batch-size", type=_COUNT, help="Sequences at once; times --accumulate a step's."
+)
+@click.option(
+    "--accumulate",
+    type=_COUNT,
+    default=1,
+    show_default=True,
+    help="Parts of a step's batch, whose gradients add up.",
 )
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]")
 @click.option(
@@ -110,6 +133,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --preset debug                      seconds, labelled debug
     llmb run --plugin cpu --precision BF16 --batch-size auto
     llmb run --repeats 3 --output-dir results
+    llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     """
     from llmb import supervisor
     from llmb.cli.progress import display
@@ -139,13 +163,67 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         default = click.core.ParameterSource.DEFAULT
         flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
-    same = ["workload", "plugin", "device", "precision", "batch_size", "seed"]
+    name, definition = _workload(flags["workload"])
+    same = ["plugin", "device", "precision", "accumulate", "seed"]
     same += ["warmup_steps", "timed_steps", "repeats", "audit"]
     return RunRequest(
+        workload=name,
+        definition=definition,
+        batch_size=_batch_size(ctx, flags),
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         **{name: flags[name] for name in same},
     )
+
+
+def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["auto"] | None:
+    """Return the sequences of a step, however they were given."""
+    micro, parts, size = flags["micro_batch_size"], flags["accumulate"], flags["batch_size"]
+    if micro is None:
+        given = ctx.get_parameter_source("batch_size") is not click.core.ParameterSource.DEFAULT
+        # The preset's own size is one to choose freely.
+        wanted: int | Literal["auto"] | None = size
+        return wanted if given or not isinstance(wanted, int) else wanted * parts
+    whole = micro * parts
+    given = ctx.get_parameter_source("batch_size") is click.core.ParameterSource.COMMANDLINE
+    if given and size != whole:
+        raise UsageError(
+            f"--batch-size {size}: --micro-batch-size {micro} times --accumulate {parts} is "
+            f"{whole}; leave one of them out"
+        )
+    return int(whole)
+
+
+def _workload(text: str) -> tuple[str, Definition | None]:
+    """Return name and definition of the workload that ``text`` names, points to, or spells out."""
+    inline = text.lstrip().startswith("{")
+    if not inline and not text.endswith(".json"):
+        return text, None
+    raw = text if inline else _definition_file(Path(text))
+    try:
+        found = json.loads(raw)
+    except ValueError as error:
+        raise UsageError(f"--workload {text}: not JSON ({error})") from None
+    if not isinstance(found, dict) or any(isinstance(v, (dict, list)) for v in found.values()):
+        raise UsageError(
+            f"--workload {text}: write an object of family and sizes, "
+            'such as {"family": "llama", "hidden_size": 512}'
+        )
+    name = found.pop("name", "own" if inline else Path(text).stem)
+    if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+        raise UsageError(f"--workload: the name {name!r} may hold letters, digits and . _ - only")
+    return name, found
+
+
+def _definition_file(path: Path) -> str:
+    from llmb.records import members
+
+    try:
+        return members.read_file(path, _MOST_DEFINITION).decode()
+    except BundleRefusedError as error:  # no regular file, or a huge one
+        raise UsageError(f"--workload: {error}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"--workload {path}: not readable text") from None
 
 
 def _commitment(flags: dict[str, Any]) -> SeedCommitment | None:

@@ -12,7 +12,7 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.config import Frozen
+    from llmb.config import Frozen, RunConfig
     from llmb.records.run_record import RunRecord
 
 F = TypeVar("F", bound="Frozen")
@@ -55,11 +55,12 @@ def command_line(record: RunRecord) -> str:
 
     config = record.config
     flags: dict[str, object] = {
-        "workload": config.workload,
+        "workload": _workload(config),
         "plugin": config.plugin,
         "device": config.device,
         "precision": config.precision.name,
         "batch-size": config.batch_size,
+        "accumulate": config.accumulate,
         "seed": config.seed,
         "warmup-steps": config.warmup_steps,
         "timed-steps": config.timed_steps,
@@ -79,6 +80,12 @@ def command_line(record: RunRecord) -> str:
     if not line.isprintable():
         raise BundleRefusedError(f"the configuration holds unprintable text: {printable(line)}")
     return line
+
+
+def _workload(config: RunConfig) -> str:
+    if config.definition is None:
+        return config.workload
+    return json.dumps({"name": config.workload, **config.definition})
 
 
 def for_terminal(value: F) -> F:

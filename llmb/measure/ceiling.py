@@ -16,7 +16,7 @@ from llmb.measure import clock
 from llmb.plugin.backend import Backend
 from llmb.plugin.builtin.host import compute_threads
 from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import Gemm, gemms
 
 Direction = Literal["forward", "grad_input", "grad_weight"]
@@ -25,6 +25,8 @@ _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source an
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
 _EIGHT_BITS = 8
+#: The products that make the logits: FP8 training leaves them in the wider format.
+_HEADS = ("lm_head", "wte", "word_embeddings")
 _SQUARES = (1024, 2048, 4096, 8192)
 _CORE_SQUARE = 512  # a millisecond for a core: ends before the scheduler's next turn
 _SQUARE_SHARES = 4  # of the time, where each of the model's products has one
@@ -35,7 +37,7 @@ Layout = Literal["plain", "packed"]
 
 
 def measure_ceiling(
-    backend: Backend, config: RunConfig, shape: LlamaShape, tokens: int, seconds: float
+    backend: Backend, config: RunConfig, shape: Shape, tokens: int, seconds: float
 ) -> Ceiling:
     """Return the ceiling for ``tokens`` rows, spending about ``seconds``.
 
@@ -146,8 +148,7 @@ def _directions(
     # Made where they are used: at a large batch the host would take minutes for y alone.
     sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
     x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
-    # The head stays in the wider format, as FP8 training leaves it.
-    narrow = precision.bits <= _EIGHT_BITS and gemm.name != "lm_head"
+    narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
     products = _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
     return [
         GemmCeiling(

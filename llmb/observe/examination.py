@@ -15,8 +15,8 @@ from llmb.observe import probes
 from llmb.observe.canonical import Canonical
 from llmb.observe.passes import LIVE, Sketches
 from llmb.plugin.backend import Backend
-from llmb.reference.data import random_tokens
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.data import Batch, make_batch
+from llmb.reference.shapes import Shape
 
 _DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
 
@@ -26,7 +26,7 @@ class Examination:
 
     __slots__ = ("_canonical", "_saved", "_seed", "_shape", "missing", "passes", "tensors")
 
-    def __init__(self, canonical: Canonical, shape: LlamaShape, seed: int) -> None:
+    def __init__(self, canonical: Canonical, shape: Shape, seed: int) -> None:
         """Examine the model of ``canonical``; tokens and signs follow from ``seed``."""
         self._canonical, self._shape, self._seed = canonical, shape, seed
         self._saved: dict[str, Tensor] = {}
@@ -38,14 +38,16 @@ class Examination:
         """Take the gradients of the step in whose pause the stream ended."""
         self._take(LIVE, loss)
 
-    def probe(self, name: str, model: nn.Module, backend: Backend, dtype: str, ids: Tensor) -> None:
-        """Run one probe; ``ids`` is overwritten with its tokens, in the same memory every time."""
+    def probe(
+        self, name: str, model: nn.Module, backend: Backend, dtype: str, batch: Batch
+    ) -> None:
+        """Run one probe; its tokens overwrite those of ``batch``, in the same memory every time."""
         for parameter in model.parameters():
             parameter.grad = None
         self._edit(name, dtype)
-        ids.copy_(probe_tokens(self._seed, name, self._shape).expand_as(ids))
+        batch.fill(probe_batch(self._seed, name, self._shape))
         backend.step_begin()
-        loss = model(ids, labels=ids)
+        loss = model(batch.ids, labels=batch.labels, **batch.extra)
         loss.backward()
         backend.step_end()
         backend.synchronize()
@@ -56,7 +58,8 @@ class Examination:
             self._canonical.write(target, value)
         edits = probes.edits(name, self._shape, dtype)
         # Out-projections are not kept: every probe makes them from zero, or from the live weights.
-        kept = set(edits) - set(probes.out_projections(self._shape))
+        parts = probes.parts(self._shape)
+        kept = set(edits) - {*parts.out, *parts.biases}
         self._saved = {target: self._canonical.value(target).clone() for target in kept}
         for target, edit in edits.items():
             self._canonical.write(target, edit(self._canonical.value(target)))
@@ -74,10 +77,9 @@ class Examination:
         self.passes.append(name)
 
 
-def probe_tokens(seed: int, name: str, shape: LlamaShape) -> Tensor:
-    """Return the one sequence ``[1, sequence]`` of a probe."""
-    number = probes.token_seed(seed, name)
-    return random_tokens(number, 1, shape.sequence_length, shape.vocab_size)
+def probe_batch(seed: int, name: str, shape: Shape) -> Batch:
+    """Return the one sequence of a probe, on the CPU."""
+    return make_batch(probes.token_seed(seed, name), 1, shape)
 
 
 def places(

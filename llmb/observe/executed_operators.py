@@ -64,7 +64,7 @@ class Nested:
     within: tuple[int, ...]
 
 
-def watch(work: Callable[[], None]) -> dict[int, Nested]:
+def watch(work: Callable[[], object]) -> dict[int, Nested]:
     """Do ``work`` and return, by number, every call of an operator that it made.
 
     Raises:

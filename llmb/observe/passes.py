@@ -16,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
 from llmb.observe.sketch import sketch
+from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
-from llmb.reference.llama import Llama
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.models import model_of, replace_parameter
+from llmb.reference.shapes import Shape
 
 LIVE, STEP = "live", "step"
 LOSS = "loss"
@@ -35,16 +36,17 @@ class Collector(Protocol):
 class Sketches:
     """The sketch of every gradient of one pass."""
 
-    def __init__(self, name: str, seed: int, shape: LlamaShape) -> None:
+    def __init__(self, name: str, seed: int, shape: Shape) -> None:
         """Collect pass ``name`` with the signs of ``seed``."""
         self._name, self._seed = name, seed
         self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
+        self._head = probes.parts(shape).head
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Add the sketch of ``gradient``; of the head's in ``branches`` one a branch, too."""
         self._add(f"{self._name}/{parameter}", gradient)
-        if parameter == probes.OUT:
+        if parameter == self._head:
             for branch, own in self._channels.items():
                 self._add(f"{self._name}/out/{branch}", gradient[:, own.slice])
 
@@ -92,16 +94,16 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **named)
 
 
-def bare(shape: LlamaShape) -> Llama:
+def bare(shape: Shape) -> nn.Module:
     """Return the model without weights: its parameters have shapes and no memory."""
     with torch.device("meta"), _NoInitialValues():
-        return Llama(shape)
+        return model_of(shape)
 
 
 def plain_pass(
     weights: Callable[[str], Tensor],
-    shape: LlamaShape,
-    ids: Tensor,
+    shape: Shape,
+    batch: Batch,
     dtype: torch.dtype,
     device: str,
     collect: Collector,
@@ -110,27 +112,27 @@ def plain_pass(
     parts: int = 1,
     finish: Callable[[], None] | None = None,
 ) -> float:
-    """Run the reference model once on ``ids`` ``[batch, sequence]`` and return its loss.
+    """Run the reference model once on ``batch``, without dropout, and return its loss.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
     above the weights memory holds the gradients of about one layer. With ``finish``, which waits
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
-    each. With ``parts`` the batch is taken in as many pieces, which
-    add up; with ``format_name`` products are rounded to that format.
+    each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged; with
+    ``format_name`` products are rounded to that format.
     """
     model: nn.Module = bare(shape)
     for name, _ in list(model.named_parameters()):
-        owner = model.get_submodule(name.rpartition(".")[0])
-        owner.weight = nn.Parameter(weights(name).to(device=device, dtype=dtype))
+        replace_parameter(model, name, weights(name).to(device=device, dtype=dtype))
     if format_name is not None:
         model = emulate(model, format_name)
+    model.eval()
     takers = {name: _taker(name, collect) for name, _ in model.named_parameters()}
     if finish is None:
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
     total = 0.0
-    for part in ids.to(device).chunk(parts):
-        loss = model(part, labels=part) * (len(part) / len(ids))
+    for part in batch.to(device).split(parts):
+        loss = model(part.ids, labels=part.labels, **part.extra) / parts
         loss.backward()
         if finish is not None:
             finish()
@@ -149,6 +151,6 @@ def _taker(name: str, collect: Collector) -> Callable[[Tensor], None]:
     return take
 
 
-def without_layers(shape: LlamaShape) -> LlamaShape:
+def without_layers(shape: Shape) -> Shape:
     """Return the shape of the model that is left where every branch is silent."""
     return replace(shape, num_hidden_layers=0)

@@ -1,10 +1,11 @@
 """The isolating probes: weights under which one pass shows every branch of the model by itself.
 
 ``branches``: each branch (attention or feed-forward of one layer) may write only into channels of
-its own, faintly, and the embedding writes into none of those. No error travels from one branch to
-another: the gradients of a branch's matrices show its own rounding alone, and the head's gradient
-in its channels shows what it put out. ``head``: all branches are silent and the final gain is so
-high that the softmax is sharp, so the gradients show how exactly the logits were computed.
+its own, faintly, and the embeddings write into none of those, or much more faintly still. No error
+travels from one branch to another: the gradients of a branch's matrices show its own rounding
+alone, and the head's gradient in its channels shows what it put out. ``head``: all branches are
+silent and the final gain is so high that the softmax is sharp, so the gradients show how exactly
+the logits were computed.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
 
 BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
-EMBEDDING, GAIN, OUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 #: Branches are this faint beside the embedding: 2**-12 is far below their own rounding and exact in
 #: every binary format. FP16 has no room for gradients that small.
 _FAINT = 12
 _FAINT_FP16 = 0
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
+_LOUD = 64.0  # times: positions beside tokens
 
 
 @dataclass(frozen=True)
@@ -43,49 +44,121 @@ class Channels:
         return slice(self.first, self.first + self.width)
 
 
-def out_projections(shape: LlamaShape) -> tuple[str, ...]:
-    """Return the names of the matrices through which branches write, two a layer, in order."""
-    return tuple(
-        f"model.layers.{layer}.{last}.weight"
-        for layer in range(shape.num_hidden_layers)
-        for last in ("self_attn.o_proj", "mlp.down_proj")
+@dataclass(frozen=True)
+class Parts:
+    """The parameters of a model that the probes are about, by name."""
+
+    #: The matrices through which branches write, two a layer, in order.
+    out: tuple[str, ...]
+    #: Embeddings ``[n, hidden]`` that are nothing else.
+    embeddings: tuple[str, ...]
+    #: The matrix ``[vocab, hidden]`` that makes the logits, and whether it is an embedding, too.
+    head: str
+    tied: bool
+    #: The gain of the last norm before the head.
+    gain: str
+    #: Biases beside ``out``.
+    biases: tuple[str, ...] = ()
+    #: A matrix between the last layer and the head, None where there is none.
+    between: str | None = None
+
+
+def parts(shape: Shape) -> Parts:
+    """Return what the probes are about in the model of ``shape``."""
+    layers = range(shape.num_hidden_layers)
+    if isinstance(shape, LlamaShape):
+        ends = ("self_attn.o_proj", "mlp.down_proj")
+        return Parts(
+            out=tuple(f"model.layers.{i}.{end}.weight" for i in layers for end in ends),
+            embeddings=("model.embed_tokens.weight",),
+            head="lm_head.weight",
+            tied=False,
+            gain="model.norm.weight",
+        )
+    if isinstance(shape, Gpt2Shape):
+        ends = ("attn.c_proj", "mlp.c_proj")
+        stems = [f"transformer.h.{i}.{end}" for i in layers for end in ends]
+        return Parts(
+            out=tuple(f"{stem}.weight" for stem in stems),
+            biases=tuple(f"{stem}.bias" for stem in stems),
+            embeddings=("transformer.wpe.weight",),
+            head="transformer.wte.weight",
+            tied=True,
+            gain="transformer.ln_f.weight",
+        )
+    ends = ("attention.output.dense", "output.dense")
+    stems = [f"bert.encoder.layer.{i}.{end}" for i in layers for end in ends]
+    embeddings = "bert.embeddings"
+    return Parts(
+        out=tuple(f"{stem}.weight" for stem in stems),
+        biases=tuple(f"{stem}.bias" for stem in stems),
+        embeddings=(
+            f"{embeddings}.position_embeddings.weight",
+            f"{embeddings}.token_type_embeddings.weight",
+        ),
+        head=f"{embeddings}.word_embeddings.weight",
+        tied=True,
+        gain="cls.predictions.transform.LayerNorm.weight",
+        between="cls.predictions.transform.dense.weight",
     )
 
 
-def channels(shape: LlamaShape) -> dict[str, Channels]:
+def channels(shape: Shape) -> dict[str, Channels]:
     """Return each branch's own channels, by the name of its out-projection; half are nobody's.
 
     Empty where there are not enough channels for every branch to have one.
     """
-    names = out_projections(shape)
-    width = shape.hidden_size // (2 * len(names))
+    names = parts(shape).out
+    width = shape.hidden_size // (2 * len(names)) if names else 0
     base = shape.hidden_size - width * len(names)
     return {n: Channels(base + i * width, width) for i, n in enumerate(names)} if width else {}
 
 
-def edits(probe: str, shape: LlamaShape, dtype: str) -> Mapping[str, Callable[[Tensor], Tensor]]:
+def edits(probe: str, shape: Shape, dtype: str) -> Mapping[str, Callable[[Tensor], Tensor]]:
     """Return name -> what becomes of the parameter under ``probe``; the others stay.
 
     ``dtype`` is the one a run computes in (torch's name). Every edit is exact in any binary format,
     down to the smallest normal number.
     """
-    if probe == HEAD:
-        # Logits of normalised states times N(0, range): their deviation is range * sqrt(hidden).
-        present = shape.initializer_range * math.sqrt(shape.hidden_size)
-        gain = 2.0 ** round(math.log2(_SHARP / present))
-        silent = dict.fromkeys(out_projections(shape), torch.zeros_like)
-        return {**silent, GAIN: lambda value: value * gain}
-    faint = 2.0 ** -(_FAINT_FP16 if dtype == "float16" else _FAINT)
-    own = channels(shape)
+    return _head(shape) if probe == HEAD else _branches(shape, dtype)
+
+
+def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
+    # Logits of normalised states times N(0, range): their deviation is range * sqrt(hidden).
+    model = parts(shape)
+    present = shape.initializer_range * math.sqrt(shape.hidden_size)
+    gain = 2.0 ** round(math.log2(_SHARP / present))
     found: dict[str, Callable[[Tensor], Tensor]] = {
-        name: _only_rows(own.get(name), faint) for name in out_projections(shape)
+        **dict.fromkeys((*model.out, *model.biases), torch.zeros_like),
+        model.gain: lambda value: value * gain,
     }
+    if model.tied and model.between is None:
+        # A state that is mostly the token's own vector would make its logit dwarf all others.
+        found |= dict.fromkeys(model.embeddings, lambda value: value * _LOUD)
+    return found
+
+
+def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]:
+    model, own = parts(shape), channels(shape)
+    faint = 2.0 ** -(_FAINT_FP16 if dtype == "float16" else _FAINT)
+    kept = {name: own.get(name) for name in model.out}
+    kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
+    found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
     if own:
         first = min(c.first for c in own.values())
-        found[EMBEDDING] = lambda value: torch.cat(
-            (value[:, :first], torch.zeros_like(value[:, first:])), dim=1
-        )
+        found |= dict.fromkeys(model.embeddings, _scaled_from(first, 0.0))
+        if model.tied:  # what is silent here would have no logit, and its branch no gradient
+            found[model.head] = _scaled_from(first, faint)
+    if model.between is not None:
+        found[model.between] = lambda value: torch.eye(len(value)).to(value)
     return found
+
+
+def _scaled_from(first: int, scale: float) -> Callable[[Tensor], Tensor]:
+    def edit(value: Tensor) -> Tensor:
+        return torch.cat((value[:, :first], value[:, first:] * scale), dim=1)
+
+    return edit
 
 
 def _only_rows(kept: Channels | None, scale: float) -> Callable[[Tensor], Tensor]:

@@ -12,11 +12,14 @@ from llmb.observe.places import STATES
 from llmb.observe.witness import KINDS
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_adamw
+from llmb.reference.recipe import Optimizer
 
 _VECTOR = 64  # elements: a multiple of every vector's length
 
 
-def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[str, Tensor]:
+def replay(
+    step: AuditedStep, seen: Mapping[str, Tensor], device: str, constants: Optimizer
+) -> dict[str, Tensor]:
     """Return value and moments after ``step``, from those before it and the gradients.
 
     ``seen`` holds what the worker read, by ``<step>/<what>``, float32. torch's AdamW runs with the
@@ -42,7 +45,7 @@ def replay(step: AuditedStep, seen: Mapping[str, Tensor], device: str) -> dict[s
         parameter.grad = part("replay/gradient", number)
         parameters.append(parameter)
     optimizer = build_adamw(
-        parameters, foreach=step.foreach, fused=step.fused, capturable=step.capturable
+        parameters, constants, foreach=step.foreach, fused=step.fused, capturable=step.capturable
     )
     # The counter lies where this build of torch puts it: on the device for some kernels.
     beside = device if step.fused or step.capturable else "cpu"

@@ -14,12 +14,12 @@ from torch import Tensor
 from llmb.config import Precision, RunConfig
 from llmb.errors import is_out_of_memory
 from llmb.observe import probes
-from llmb.observe.examination import probe_tokens
+from llmb.observe.examination import probe_batch
 from llmb.observe.passes import STEP, Samples, Sketches, bare, plain_pass, without_layers
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
-from llmb.reference.data import random_tokens
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.data import Batch, make_batch
+from llmb.reference.shapes import BertShape, Shape
 
 C = TypeVar("C", Sketches, Samples)
 #: Narrower classes whose borders a run in a format is held against, widest first.
@@ -38,7 +38,7 @@ class Retake:
     def __init__(
         self,
         config: RunConfig,
-        shape: LlamaShape,
+        shape: Shape,
         seed: int,
         token_seeds: Mapping[str, int],
         scratch: Path,
@@ -86,6 +86,7 @@ class Retake:
     ) -> dict[str, Tensor]:
         """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
         collect, loss = self._in_parts(
+            name,
             batch,
             lambda: Sketches(name, self._seed, self._shape),
             lambda collect, parts: self._run(name, dtype, device, batch, collect, fmt, parts),
@@ -99,27 +100,31 @@ class Retake:
         """Return the elements ``where`` of the gradients of the audited step."""
         batch = self._config.batch_size
         return self._in_parts(
+            STEP,
             batch,
             lambda: Samples(where, self.sizes),
             lambda collect, parts: self._run(STEP, dtype, device, batch, collect, fmt, parts),
         )[0].values
 
     def _in_parts(
-        self, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
+        self, name: str, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
     ) -> tuple[C, float]:
         """Return what was collected, and the loss.
 
-        An honest model may need more memory than the vendor's: the batch is then taken in pieces.
+        An honest model may need more memory than the vendor's: the batch is then taken in more
+        pieces, unless its loss is a mean over another number of tokens in each.
         """
-        parts = 1
+        parts = 1 if name in probes.PROBES else self._config.accumulate
         while True:
             collect = make()
             try:
                 return collect, run(collect, parts)
             except RuntimeError as error:
-                if not is_out_of_memory(error) or parts >= batch:
+                more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
+                fixed = isinstance(self._shape, BertShape)
+                if not is_out_of_memory(error) or not more or fixed:
                     raise
-                parts *= 2
+                parts = more[0]
 
     def _run(
         self,
@@ -143,20 +148,17 @@ class Retake:
             value = file.read(parameter)
             return edits[parameter](value) if parameter in edits else value
 
-        ids = self._tokens(name, batch)
         return plain_pass(
-            *(weights, shape, ids, dtype, device, collect),
+            *(weights, shape, self._batch(name, batch), dtype, device, collect),
             format_name=fmt,
             parts=parts,
             finish=self._finish,
         )
 
-    def _tokens(self, name: str, batch: int) -> Tensor:
-        shape = self._shape
+    def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:
-            return probe_tokens(self._seed, name, shape).expand(batch, -1)
-        size, length = self._config.batch_size, shape.sequence_length
-        return random_tokens(self._token_seeds[name], size, length, shape.vocab_size)
+            return probe_batch(self._seed, name, self._shape).repeat(size)
+        return make_batch(self._token_seeds[name], self._config.batch_size, self._shape)
 
 
 def how(precision: Precision) -> tuple[torch.dtype, str | None]:

@@ -50,7 +50,7 @@ class Census:
         """Stop listening."""
         self._programs.close()
 
-    def step(self, forward_backward: Callable[[], None]) -> TypesEvidence:
+    def step(self, forward_backward: Callable[[], object]) -> TypesEvidence:
         """Do ``forward_backward`` under observation and return what it and the compiler showed.
 
         It runs as it does unobserved, compiled code included. After training it runs once; again,
@@ -80,7 +80,7 @@ class Census:
             omitted=len(ran[_MOST_KINDS:]) + len(held[_MOST_KINDS:]),
         )
 
-    def _settled(self, forward_backward: Callable[[], None]) -> list[Call]:
+    def _settled(self, forward_backward: Callable[[], object]) -> list[Call]:
         for _ in range(_ATTEMPTS):
             before = self._programs.records
             calls = watch(forward_backward)

@@ -13,6 +13,7 @@ from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.finding import Audit
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import SystemDescription
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 
 # Version history of the record, one line per change; old versions load for ever.
 # llmb.run/1  2026-11  first version.
@@ -20,6 +21,8 @@ from llmb.records.system import SystemDescription
 # llmb.run/1  2026-11  plugin.environment added: empty in records before.
 # llmb.run/1  2026-11  timing.audited_steps, ceilings' squares and best_product_flops_per_second
 #                      added: empty and None in records before.
+# llmb.run/1  2026-11  workload.family and optimizer, config.definition and accumulate added:
+#                      those of llama-1.4b, None and 1 in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -30,11 +33,13 @@ class WorkloadFacts(Frozen):
     """What was trained."""
 
     name: str
+    family: str = "llama"
     mode: str
     parameters: int
     flops_per_token: int
     tokens_per_step: int
     shapes: dict[str, int | float | None]
+    optimizer: Optimizer = OFFICIAL_OPTIMIZER
 
 
 class FileDigest(Frozen):

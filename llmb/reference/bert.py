@@ -69,7 +69,7 @@ class Projected(nn.Module):
 
 
 class Attention(nn.Module):
-    """A branch: norm, attention, projection. (The names are Hugging Face's.)"""
+    """A branch: norm, attention, projection. Names are Hugging Face's."""
 
     def __init__(self, shape: BertShape) -> None:
         super().__init__()

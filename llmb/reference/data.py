@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -25,11 +25,35 @@ class Batch:
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch on ``device``; where the labels are the ids, they stay the same."""
-        ids = self.ids.to(device, non_blocking=True)
-        labels = ids if self.labels is self.ids else self.labels.to(device, non_blocking=True)
-        extra = {name: value.to(device, non_blocking=True) for name, value in self.extra.items()}
-        return Batch(ids, labels, extra)
+        """Return the batch on ``device``."""
+        return self._each(lambda value: value.to(device, non_blocking=True))
+
+    def fill(self, sequence: Batch) -> None:
+        """Overwrite every sequence with the one of ``sequence``, in the same memory."""
+        self.ids.copy_(sequence.ids.expand_as(self.ids))
+        if self.labels is not self.ids:
+            self.labels.copy_(sequence.labels.expand_as(self.labels))
+        for name, value in self.extra.items():
+            value.copy_(sequence.extra[name].expand_as(value))
+
+    def repeat(self, count: int) -> Batch:
+        """Return a batch of ``count`` times the one sequence of this."""
+        return self._each(lambda value: value.expand(count, *value.shape[1:]))
+
+    def split(self, parts: int) -> list[Batch]:
+        """Return ``parts`` batches of equal size that make up this one."""
+        size = len(self.ids) // parts
+        return [self._each(_rows(i * size, (i + 1) * size)) for i in range(parts)]
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        ids = change(self.ids)
+        # Where the labels are the ids, they stay the same object.
+        labels = ids if self.labels is self.ids else change(self.labels)
+        return Batch(ids, labels, {name: change(value) for name, value in self.extra.items()})
+
+
+def _rows(first: int, end: int) -> Callable[[Tensor], Tensor]:
+    return lambda value: value[first:end]
 
 
 def random_tokens(seed: int, batch_size: int, sequence_length: int, vocab_size: int) -> Tensor:

@@ -37,9 +37,9 @@ def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tenso
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
     value = torch.empty(size).normal_(0.0, shape.initializer_range, generator=generator)
-    if isinstance(shape, LlamaShape) and shape.padding_idx is not None:
-        if name.endswith("embed_tokens.weight"):
-            value[shape.padding_idx] = 0.0
+    padding = shape.padding_idx if isinstance(shape, LlamaShape) else None
+    if padding is not None and name.endswith("embed_tokens.weight"):
+        value[padding] = 0.0
     return value
 
 

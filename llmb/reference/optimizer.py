@@ -1,4 +1,4 @@
-"""The optimizer: ``torch.optim.AdamW`` with the benchmark's hyper-parameters on all parameters."""
+"""The optimizer: ``torch.optim.AdamW`` with the workload's constants on all parameters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import AdamW
 
-LEARNING_RATE = 1e-5
-BETAS = (0.9, 0.999)
-EPS = 1e-6
-WEIGHT_DECAY = 0.01
+from .recipe import OFFICIAL_OPTIMIZER, Optimizer
 
 
 def build_adamw(
     parameters: Iterable[nn.Parameter],
+    constants: Optimizer = OFFICIAL_OPTIMIZER,
     *,
     foreach: bool | None = None,
     fused: bool | None = None,
@@ -26,10 +24,10 @@ def build_adamw(
     """
     return AdamW(
         parameters,
-        lr=LEARNING_RATE,
-        betas=BETAS,
-        eps=EPS,
-        weight_decay=WEIGHT_DECAY,
+        lr=constants.lr,
+        betas=constants.betas,
+        eps=constants.eps,
+        weight_decay=constants.weight_decay,
         foreach=foreach,
         fused=fused,
         capturable=capturable,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 
@@ -23,6 +23,10 @@ class Optimizer:
         return 2 if self.name == "AdamW" else 0
 
 
+#: That of the fixed workload.
+OFFICIAL_OPTIMIZER = Optimizer()
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What one optimizer step of the original is made of.
@@ -30,7 +34,7 @@ class Recipe:
     The defaults are llama-1.4b's, the fixed workload of the benchmark.
     """
 
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: Optimizer = OFFICIAL_OPTIMIZER
     #: Sequences a device takes at once, and how many times before the optimizer's step.
     micro_batch_size: int | None = None
     accumulate: int = 1
@@ -38,3 +42,7 @@ class Recipe:
     clip_grad_norm: float | None = None
     #: The original computes in the narrow format over float32 weights (autocast).
     mixed_precision: bool = False
+
+
+#: That of the fixed workload.
+OFFICIAL_RECIPE = Recipe()

@@ -92,3 +92,11 @@ class BertShape:
 
 
 Shape = Union[LlamaShape, Gpt2Shape, BertShape]  # noqa: UP007  (evaluated on Python 3.10, too)
+
+#: Every family of models by its name.
+FAMILIES: dict[str, type[Shape]] = {
+    "llama": LlamaShape,
+    "llama-ungated": UngatedLlamaShape,
+    "gpt2": Gpt2Shape,
+    "bert": BertShape,
+}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from .data import Batch
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,12 @@ def train_loop(
     model: nn.Module,
     optimizer: Optimizer,
     steps: Iterable[Step],
-    batch: Callable[[int], Tensor],
+    batches: Callable[[int], Sequence[Batch]],
     pause: Callable[[Step, Tensor], bool] = _never,
 ) -> Iterator[StepDone]:
-    """Train one step per entry of ``steps`` on ``batch(seed)`` and yield after each.
+    """Train one step per entry of ``steps`` on ``batches(seed)`` and yield after each.
 
+    A step has one batch, or several whose gradients are accumulated: its loss is their mean.
     ``pause`` is called in every step once its gradients are there: whether a step is looked at, and
     whether it is the last, is known no earlier. It gets the step and its loss, and ends the loop by
     returning True. Nothing is timed, synchronised or read here: whoever drives the iterator does
@@ -46,11 +50,17 @@ def train_loop(
     """
     optimizer.zero_grad(set_to_none=True)  # whatever gradients came with the model do not count
     for step in steps:
-        ids = batch(step.seed)
-        loss = model(ids, labels=ids)
-        loss.backward()
-        if pause(step, loss.detach()):
+        parts = batches(step.seed)
+        losses = []
+        for part in parts:
+            loss = model(part.ids, labels=part.labels, **part.extra)
+            if len(parts) > 1:
+                loss = loss / len(parts)
+            loss.backward()
+            losses.append(loss.detach())
+        total = losses[0] if len(parts) == 1 else torch.stack(losses).sum()
+        if pause(step, total):
             return
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        yield StepDone(step, loss.detach())
+        yield StepDone(step, total)

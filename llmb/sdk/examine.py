@@ -132,7 +132,7 @@ def _settle(plugin: InstalledPlugin, request: RunRequest) -> _Settled:
             return _Settled(offer, FP32, {}, str(error))
         if not offer.available:
             return _Settled(offer, FP32, {})
-        workload = workloads.find(request.workload, request.shape_overrides)
+        workload = workloads.of(request)
         precision = next(iter(offer.precisions), FP32)
         try:
             config = selection.resolve(offer, request, workload)

@@ -24,10 +24,11 @@ from llmb.plugin.backend import Backend
 from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import resolve
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
+from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, train_loop
 from llmb.sdk.report import SkipError
 from llmb.wire.messages import CheckOrder
@@ -125,7 +126,7 @@ class Processed:
     model: nn.Module
     #: Canonical name -> value on the CPU.
     pristine: dict[str, Tensor]
-    shape: LlamaShape
+    shape: Shape
 
 
 class Subject:
@@ -232,15 +233,18 @@ class Subject:
         model, config, backend, plugin = self.processed.model, self.config, self.device, self.plugin
         self.watch.mark("checking")
         before = [p.detach().cpu().clone() for p in model.parameters()]
-        optimizer = build_adamw(model.parameters(), **plugin.optimizer_options(config))
+        optimizer = build_adamw(
+            model.parameters(), OFFICIAL_OPTIMIZER, **plugin.optimizer_options(config)
+        )
         steps = [Step(index, index, fence=True) for index in range(_STEPS)]
         seen: dict[str, Any] = {"losses": []}
 
-        def batch(seed: int) -> Tensor:
+        def batches(seed: int) -> tuple[Batch]:
             backend.step_begin()
-            return self.batch(seed).to(config.device, non_blocking=True)
+            ids = self.batch(seed).to(config.device, non_blocking=True)
+            return (Batch(ids, ids),)
 
-        for done in train_loop(model, optimizer, steps, batch):
+        for done in train_loop(model, optimizer, steps, batches):
             if done.step.index == 0:
                 seen["program"] = _answer(plugin.program, [done.loss, *model.parameters()])
             backend.step_end()
@@ -260,9 +264,9 @@ class Subject:
         shape = self._shape()
         return random_tokens(seed, 2, shape.sequence_length, shape.vocab_size)
 
-    def _shape(self) -> LlamaShape:
+    def _shape(self) -> Shape:
         request = self.order.request
-        return workloads.find(request.workload, request.shape_overrides).shape
+        return workloads.of(request).shape
 
 
 def _let_torch_wrap_itself() -> None:

@@ -6,98 +6,134 @@ The official sizes and formulas are written out again here; ``llmb.workloads`` i
 from __future__ import annotations
 
 from collections import Counter
+from typing import cast
 
 from llmb.config import FP32
 from llmb.records.run_record import Ceiling, RunRecord
 from llmb.submission.comparison import Comparison
+from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
-Shapes = dict[str, int | float | None]
-
-#: The fixed workload, as in the rules.
-_OFFICIAL: dict[str, Shapes] = {
-    "llama-1.4b": {
-        "vocab_size": 32000,
-        "hidden_size": 3200,
-        "intermediate_size": 6400,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 32,
-        "sequence_length": 256,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "initializer_range": 0.02,
-        "padding_idx": 0,
-    }
-}
 _OFFICIAL_TIMED_STEPS = 50
-_NEEDED = {name for name, size in _OFFICIAL["llama-1.4b"].items() if isinstance(size, int)}
 
 
 def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     """Compare shapes, parameters, FLOPs and tokens per step, and the class of the run."""
-    official = _OFFICIAL.get(record.config.workload)
+    official = _official(record)
     if official is None:
-        known = ", ".join(_OFFICIAL)
-        comparison.expect("config.workload", record.config.workload, f"one of {known}")
+        known = f"one of {', '.join(OFFICIAL)}, or a definition of a family"
+        comparison.expect("config.workload", record.config.workload, known)
         return
-    overrides: dict[str, int] = dict(record.config.shape_overrides.items())
-    shapes: Shapes = {**official, **overrides}
-    if "num_attention_heads" in overrides:
-        shapes["num_key_value_heads"] = overrides["num_attention_heads"]
-    comparison.expect("workload.shapes", record.workload.shapes, shapes)
-    sizes = {name: size for name, size in shapes.items() if isinstance(size, int)}
     facts = record.workload
-    positive = all(size > 0 for size in overrides.values())
+    comparison.expect("workload.name", facts.name, record.config.workload)
+    comparison.expect("workload.family", facts.family, official.family)
+    comparison.expect(
+        "workload.optimizer", tuple(vars(facts.optimizer).values()), official.optimizer
+    )
+    overrides: dict[str, int] = dict(record.config.shape_overrides.items())
+    shapes: Shapes = {**official.shapes, **overrides}
+    if "num_attention_heads" in overrides and "num_key_value_heads" in official.shapes:
+        grouped = _whole(official.shapes, "num_attention_heads")
+        grouped //= _whole(official.shapes, "num_key_value_heads")
+        shapes["num_key_value_heads"] = max(1, overrides["num_attention_heads"] // grouped)
+    comparison.expect("workload.shapes", facts.shapes, shapes)
+    sizes = {name: size for name, size in shapes.items() if isinstance(size, int)}
+    positive = all(size > 0 for name, size in sizes.items() if name != "padding_idx")
     if comparison.require("config.shape_overrides", dict(overrides), positive, "at least 1 each"):
-        comparison.expect("workload.parameters", facts.parameters, _parameters(sizes))
-        flops = _training_flops_per_token(sizes)
+        comparison.expect("workload.parameters", facts.parameters, _parameters(record, sizes))
+        flops = _training_flops_per_token(record, sizes)
         comparison.expect("workload.flops_per_token", facts.flops_per_token, flops)
     tokens = record.config.batch_size * sizes["sequence_length"]
     comparison.expect("workload.tokens_per_step", facts.tokens_per_step, tokens)
-    _compare_class(record, official, comparison)
+    parts = record.config.accumulate
+    must = f"a divisor of the batch size {record.config.batch_size}"
+    comparison.require("config.accumulate", parts, record.config.batch_size % parts == 0, must)
+    _compare_class(record, official.shapes, comparison)
+
+
+def _official(record: RunRecord) -> Official | None:
+    """Return what the workload of ``record`` is by its name, or by a user's own definition."""
+    definition = record.config.definition
+    if definition is None:
+        return OFFICIAL.get(record.config.workload)
+    family = str(definition.get("family"))
+    own = {name: size for name, size in definition.items() if name != "family"}
+    if family not in DEFAULTS or not own.keys() <= DEFAULTS[family].keys():
+        return None
+    if record.config.workload in OFFICIAL or any(isinstance(size, str) for size in own.values()):
+        return None
+    shapes = {name: own.get(name, size) for name, size in DEFAULTS[family].items()}
+    return Official(family, cast("Shapes", shapes), FIXED)
+
+
+def _whole(shapes: Shapes, name: str) -> int:
+    size = shapes[name]
+    return size if isinstance(size, int) else 0
 
 
 def _compare_class(record: RunRecord, official: Shapes, comparison: Comparison) -> None:
     config = record.config
-    changed = any(official[name] != size for name, size in config.shape_overrides.items())
-    debug = changed or config.timed_steps < _OFFICIAL_TIMED_STEPS
+    changed = any(official.get(name) != size for name, size in config.shape_overrides.items())
+    debug = changed or config.timed_steps < _OFFICIAL_TIMED_STEPS or config.definition is not None
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"
     comparison.require("waivers", record.waivers, bool(record.waivers) == debug, must)
 
 
-def _layer_matrices(sizes: dict[str, int]) -> dict[str, int]:
-    """Return the elements of each weight matrix of one layer, by its name."""
-    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
-    head = hidden // sizes["num_attention_heads"]
-    queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
-    return {
-        "self_attn.q_proj": hidden * queries,
-        "self_attn.k_proj": hidden * keys,
-        "self_attn.v_proj": hidden * keys,
-        "self_attn.o_proj": queries * hidden,
-        "mlp.gate_proj": hidden * inner,
-        "mlp.up_proj": hidden * inner,
-        "mlp.down_proj": inner * hidden,
+def _matrices(record: RunRecord, sizes: dict[str, int]) -> Counter[tuple[int, int]]:
+    """Return how often a token is multiplied with a matrix of what inputs and outputs."""
+    hidden, inner, layers = (
+        sizes[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")
+    )
+    family, once = record.workload.family, [(hidden, sizes["vocab_size"])]
+    if family.startswith("llama"):
+        head = hidden // sizes["num_attention_heads"]
+        queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
+        layer = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
+        layer += [(hidden, inner)] * (1 if family == "llama-ungated" else 2)
+    elif family == "gpt2":
+        layer = [(hidden, 3 * hidden), (hidden, hidden), (hidden, inner)]
+    else:
+        layer = [(hidden, hidden)] * 4 + [(hidden, inner)]
+        once.append((hidden, hidden))
+    layer.append((inner, hidden))
+    return Counter({product: n * layers for product, n in Counter(layer).items()}) + Counter(once)
+
+
+def _parameters(record: RunRecord, sizes: dict[str, int]) -> int:
+    hidden, vocabulary, layers = (
+        sizes[name] for name in ("hidden_size", "vocab_size", "num_hidden_layers")
+    )
+    matrices = sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
+    if record.workload.family.startswith("llama"):
+        norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
+        return matrices + layers * sum(norms.values()) + vocabulary * hidden + hidden
+    norms = {"first": 2 * hidden, "second": 2 * hidden}
+    biases = {
+        "queries, keys, values": 3 * hidden,
+        "attention out": hidden,
+        "in": sizes["intermediate_size"],
+        "out": hidden,
     }
+    layer = sum(norms.values()) + sum(biases.values())
+    outside = {"positions": sizes["max_position_embeddings"] * hidden, "norm": 2 * hidden}
+    if record.workload.family == "bert":
+        outside |= {
+            "token types": sizes["type_vocab_size"] * hidden,
+            "pooler": hidden * hidden + hidden,
+            "transform, less its matrix": hidden + 2 * hidden,
+            "decoder": vocabulary,
+            "order": 2 * hidden + 2,
+        }
+    return matrices + layers * layer + sum(outside.values())
 
 
-def _parameters(sizes: dict[str, int]) -> int:
-    hidden, vocabulary = sizes["hidden_size"], sizes["vocab_size"]
-    norms = {"input_layernorm": hidden, "post_attention_layernorm": hidden}
-    layer = sum(_layer_matrices(sizes).values()) + sum(norms.values())
-    outside = {"embed_tokens": vocabulary * hidden, "norm": hidden, "lm_head": hidden * vocabulary}
-    return sizes["num_hidden_layers"] * layer + sum(outside.values())
-
-
-def _training_flops_per_token(sizes: dict[str, int]) -> int:
+def _training_flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
     """Return FLOPs per token, a multiply-add as two, backward as two forwards."""
     length, hidden = sizes["sequence_length"], sizes["hidden_size"]
     width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
-    layer = 2 * sum(_layer_matrices(sizes).values()) + scores + mixing
-    forward = sizes["num_hidden_layers"] * layer + 2 * hidden * sizes["vocab_size"]
-    return 3 * forward
+    products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
+    return 3 * (products + sizes["num_hidden_layers"] * (scores + mixing))
 
 
 def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
@@ -112,7 +148,7 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect(f"{field}.precision", ceiling.precision, name)
         rate = _attained(ceiling)
         comparison.expect(f"{field}.flops_per_second", ceiling.flops_per_second, rate)
-        tokens = record.workload.tokens_per_step
+        tokens = record.workload.tokens_per_step // record.config.accumulate
         comparison.expect(f"{field}.tokens", ceiling.tokens, tokens)
         products = Counter[tuple[str, int, int, int]]()
         for gemm in ceiling.gemms:
@@ -129,20 +165,17 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
 def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
     """Return how often the model multiplies what: (direction, tokens, inputs, outputs) -> count."""
     sizes = {k: v for k, v in record.workload.shapes.items() if isinstance(v, int)}
-    if not sizes.keys() >= _NEEDED or sizes["num_attention_heads"] < 1:
+    family = record.workload.family
+    needed = {k for k, v in DEFAULTS.get(family, {}).items() if isinstance(v, int)}
+    if not needed or not sizes.keys() >= needed - {"padding_idx"}:
         return {}  # not shapes at all, which has been noted already
-    hidden, inner = sizes["hidden_size"], sizes["intermediate_size"]
-    head = hidden // sizes["num_attention_heads"]
-    queries, keys = head * sizes["num_attention_heads"], head * sizes["num_key_value_heads"]
-    layer = [(hidden, queries), (hidden, keys), (hidden, keys), (queries, hidden)]
-    layer += [(hidden, inner), (hidden, inner), (inner, hidden)]
-    layers = sizes["num_hidden_layers"]
-    every = Counter({product: n * layers for product, n in Counter(layer).items()})
-    every[hidden, sizes["vocab_size"]] += 1
+    if sizes["num_attention_heads"] < 1:
+        return {}
+    tokens = record.workload.tokens_per_step // record.config.accumulate
     return {
-        (direction, record.workload.tokens_per_step, k, n): count
+        (direction, tokens, k, n): count
         for direction in ("forward", "grad_input", "grad_weight")
-        for (k, n), count in every.items()
+        for (k, n), count in _matrices(record, sizes).items()
     }
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from llmb import __version__
+from llmb import __version__, workloads
 from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
 from llmb.audit.rules import RULES_VERSION
 from llmb.config import OFFICIAL_TIMED_STEPS, AuditMode, Frozen, RunConfig
@@ -42,7 +42,7 @@ from llmb.reference import pins
 from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
-from llmb.workloads import Workload, find
+from llmb.workloads import Workload
 from llmb.workloads.arithmetic import flops_per_token, parameter_count
 
 E = TypeVar("E", bound=Frozen)
@@ -127,12 +127,14 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
 
 def waivers(config: RunConfig) -> tuple[str, ...]:
     """Return why a run is a debug run; nothing for an official one."""
-    official = asdict(find(config.workload, {}).shape)
+    official = asdict(workloads.find(config.workload, {}, config.definition).shape)
     found = [
         f"--{name.replace('_', '-')} {value} (official: {official[name]})"
         for name, value in config.shape_overrides.items()
         if value != official[name]
     ]
+    if config.definition is not None:
+        found.append(f"--workload {config.workload} (a model of the user's own)")
     if config.timed_steps < OFFICIAL_TIMED_STEPS:
         found.append(f"--timed-steps {config.timed_steps} (official: {OFFICIAL_TIMED_STEPS})")
     if config.audit is AuditMode.OFF:
@@ -187,11 +189,13 @@ def _facts(raw: Raw) -> WorkloadFacts:
     shape = raw.workload.shape
     return WorkloadFacts(
         name=raw.workload.name,
+        family=raw.workload.family,
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
         flops_per_token=flops_per_token(shape),
         tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size),
         shapes=asdict(shape),
+        optimizer=raw.workload.recipe.optimizer,
     )
 
 

@@ -13,6 +13,7 @@ from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
+from llmb import workloads
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.records import audited, evidence
@@ -21,7 +22,6 @@ from llmb.supervision.selection import is_cpu
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child
 from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
-from llmb.workloads import find
 from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
@@ -136,7 +136,7 @@ class Examiner:
     def _is_heavy(self) -> bool:
         """Tell whether the reference of a whole batch is left to the device."""
         config = self._config
-        workload = find(config.workload, config.shape_overrides)
+        workload = workloads.of(config)
         flops = workload.tokens_per_step(config.batch_size) * flops_per_token(workload.shape)
         return not is_cpu(config.device) and flops > _HOST_FLOPS
 

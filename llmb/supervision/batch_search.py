@@ -12,20 +12,21 @@ _LEVEL_GAIN = 0.02
 _MOST_REFINEMENTS = 3
 
 
-def search(measure: Callable[[int], BatchTrial], timed_steps: int) -> SearchLog:
+def search(measure: Callable[[int], BatchTrial], timed_steps: int, unit: int = 1) -> SearchLog:
     """Climb by doubling until memory ends or throughput levels off, then refine around the best.
 
-    ``measure`` runs one batch size and reports running out of memory instead of raising.
+    ``measure`` runs one batch size and reports running out of memory instead of raising. All sizes
+    are multiples of ``unit``.
 
     Raises:
-        NotEnoughMemoryError: not even batch size 1 fits.
+        NotEnoughMemoryError: not even the smallest fits.
     """
     trials: dict[int, BatchTrial] = {}
 
-    def rate(batch_size: int) -> float:
-        if batch_size not in trials:
-            trials[batch_size] = measure(batch_size)
-        return trials[batch_size].tokens_per_second or 0.0
+    def rate(units: int) -> float:
+        if units not in trials:
+            trials[units] = measure(units * unit)
+        return trials[units].tokens_per_second or 0.0
 
     size = 1
     while rate(size) and (size == 1 or rate(size) > rate(size // 2) * (1 + _LEVEL_GAIN)):
@@ -39,9 +40,9 @@ def search(measure: Callable[[int], BatchTrial], timed_steps: int) -> SearchLog:
     best = max(trials, key=rate)
     if not rate(best):
         raise NotEnoughMemoryError(
-            f"no batch size works: {trials[best].message or 'batch size 1 does not fit'}"
+            f"no batch size works: {trials[best].message or f'batch size {unit} does not fit'}"
         )
-    return SearchLog(timed_steps=timed_steps, trials=tuple(trials.values()), best=best)
+    return SearchLog(timed_steps=timed_steps, trials=tuple(trials.values()), best=best * unit)
 
 
 def _neighbours(best: int, tried: dict[int, BatchTrial]) -> list[int]:

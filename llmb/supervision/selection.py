@@ -84,16 +84,24 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         NotEnoughMemoryError: it does not fit.
     """
     precision = _precision(offer, request, workload)
-    batch_size = request.batch_size if isinstance(request.batch_size, int) else 1
-    check_memory(offer, workload, precision, batch_size)
+    parts = request.accumulate
+    batch_size = request.batch_size if isinstance(request.batch_size, int) else parts
+    if batch_size % parts:
+        raise UsageError(
+            f"--batch-size {batch_size} cannot be accumulated in {parts} equal parts: "
+            f"use a multiple of {parts}, or --micro-batch-size"
+        )
+    check_memory(offer, workload, precision, batch_size // parts)
     return RunConfig(
         workload=request.workload,
+        definition=request.definition,
         mode=request.mode,
         plugin=offer.plugin,
         plugin_options=offer.options,
         device=offer.device,
         precision=precision,
         batch_size=batch_size,
+        accumulate=parts,
         seed=secrets.randbits(63) if request.seed is None else request.seed,
         warmup_steps=request.warmup_steps or 1,
         timed_steps=request.timed_steps,
@@ -104,7 +112,9 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
 
 
 def _usual_audit(request: RunRequest) -> AuditMode:
-    debug = request.shape_overrides or request.timed_steps < OFFICIAL_TIMED_STEPS
+    debug = (
+        request.shape_overrides or request.definition or request.timed_steps < OFFICIAL_TIMED_STEPS
+    )
     return AuditMode.QUICK if debug else AuditMode.FULL
 
 
@@ -142,11 +152,9 @@ def check_memory(offer: Offer, workload: Workload, precision: Precision, batch_s
 
 
 def _what_fits(offer: Offer, workload: Workload, precision: Precision, have: int) -> str:
-    if needed_bytes(workload, precision, 1) <= have:
-        size = 1
-        while needed_bytes(workload, precision, size + 1) <= have:
-            size += 1
-        return f"use --batch-size {size}"
+    one, two = (needed_bytes(workload, precision, size) for size in (1, 2))
+    if one <= have:
+        return f"use --batch-size {1 + (have - one) // (two - one)}"
     for other in offer.precisions:
         if other.native and needed_bytes(workload, other, 1) <= have:
             need = needed_bytes(workload, other, 1)

@@ -126,12 +126,14 @@ class Stations:
         def measure(batch_size: int) -> BatchTrial:
             return self._trial(trial.model_copy(update={"batch_size": batch_size}))
 
-        return batch_search.search(measure, _TRIAL_STEPS)
+        return batch_search.search(measure, _TRIAL_STEPS, config.accumulate)
 
     def _trial(self, config: RunConfig) -> BatchTrial:
         size = config.batch_size
         try:
-            selection.check_memory(self._negotiated.offer, self._workload, config.precision, size)
+            selection.check_memory(
+                self._negotiated.offer, self._workload, config.precision, config.micro_batch_size
+            )
         except NotEnoughMemoryError as error:
             return _no_memory(size, "predicted_out_of_memory", error)
         self.say(f"trying batch size {size}")

@@ -3,41 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
-from llmb.config import ShapeName
+from pydantic import TypeAdapter, ValidationError
+
+from llmb.config import Definition, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
 from llmb.workloads.table import WORKLOADS, Workload
 
-__all__ = ["WORKLOADS", "Workload", "find"]
+__all__ = ["WORKLOADS", "Workload", "define", "find", "of"]
 
 
-def find(name: str, overrides: Mapping[ShapeName, int]) -> Workload:
-    """Return workload ``name`` with ``overrides`` applied to its shape.
+def of(run: RunRequest | RunConfig) -> Workload:
+    """Return the workload of ``run``, with its own sizes.
 
     Raises:
         UsageError: unknown name, or shapes that make no model.
     """
-    if name not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        raise UsageError(f"unknown workload {name!r}: choose one of {known}")
-    base = WORKLOADS[name]
+    return find(run.workload, run.shape_overrides, run.definition)
+
+
+def find(
+    name: str, overrides: Mapping[ShapeName, int], definition: Definition | None = None
+) -> Workload:
+    """Return workload ``name`` with ``overrides`` applied to its shape.
+
+    ``definition`` says what it is where it is none of llmb's own.
+
+    Raises:
+        UsageError: unknown name, or shapes that make no model.
+    """
+    if definition is not None:
+        base = define(name, definition)
+    elif name in WORKLOADS:
+        base = WORKLOADS[name]
+    else:
+        raise UsageError(
+            f"unknown workload {name!r}: choose one of {', '.join(WORKLOADS)}, "
+            "or a file NAME.json with sizes of your own"
+        )
     shape = _override(base.shape, overrides)
     _check(shape)
     return replace(base, shape=shape)
 
 
+def define(name: str, definition: Definition) -> Workload:
+    """Return a user's own workload: ``family``, and any sizes that differ from its defaults.
+
+    Raises:
+        UsageError: the name is taken, or a family or a size is none.
+    """
+    if name in WORKLOADS:
+        raise UsageError(
+            f"workload {name!r}: the name is taken by one of llmb's own, choose another"
+        )
+    sizes = dict(definition)
+    family = sizes.pop("family", None)
+    if family not in FAMILIES:
+        raise UsageError(f"workload {name!r}: family {family!r} is none of {', '.join(FAMILIES)}")
+    kind = FAMILIES[str(family)]
+    known = [field.name for field in fields(kind)]
+    unknown = sorted(sizes.keys() - set(known))
+    if unknown:
+        raise UsageError(
+            f"workload {name!r}: {unknown[0]!r} is no size of {family} (it has {', '.join(known)})"
+        )
+    try:
+        shape: Shape = TypeAdapter(kind).validate_python(sizes)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"workload {name!r}: {where}: {first['msg']}") from None
+    for field, value in vars(shape).items():
+        if isinstance(value, int) and field != "padding_idx" and value < 1:
+            raise UsageError(f"workload {name!r}: {field} is {value}: it must be at least 1")
+    return Workload(name, shape, None)
+
+
 def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
+    grouped = 1
+    if isinstance(shape, LlamaShape):
+        grouped = shape.num_attention_heads // shape.num_key_value_heads
     for field, value in overrides.items():
         if value < 1:
             raise UsageError(f"--{field.replace('_', '-')} is {value}: it must be at least 1")
+        sizes: dict[str, Any] = {**vars(shape), field: value}
+        shape = type(shape)(**sizes)
     if isinstance(shape, LlamaShape) and "num_attention_heads" in overrides:
         # As many query heads share a key-value head as before: in the fixed workload, one.
-        grouped = shape.num_attention_heads // shape.num_key_value_heads
-        heads = overrides["num_attention_heads"]
-        shape = replace(shape, num_key_value_heads=max(1, heads // grouped))
-    return replace(shape, **overrides)
+        shape = replace(shape, num_key_value_heads=max(1, shape.num_attention_heads // grouped))
+    return shape
 
 
 def _check(shape: Shape) -> None:

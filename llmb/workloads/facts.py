@@ -32,7 +32,7 @@ def facts(workload: Workload) -> dict[str, Any]:
         "name": workload.name,
         "family": workload.family,
         "document": workload.document,
-        "document_name": DOCUMENTS[workload.document],
+        "document_name": None if workload.document is None else DOCUMENTS[workload.document],
         "modes": [mode.value for mode in workload.modes],
         "parameters": parameter_count(shape),
         "shapes": asdict(shape),

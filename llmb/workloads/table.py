@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmb.config import OFFICIAL_WORKLOAD, Mode
-from llmb.reference.recipe import Optimizer, Recipe
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.reference.recipe import OFFICIAL_RECIPE, Optimizer, Recipe
+from llmb.reference.shapes import (
+    FAMILIES,
+    BertShape,
+    Gpt2Shape,
+    LlamaShape,
+    Shape,
+    UngatedLlamaShape,
+)
 
-Family = Literal["llama", "gpt2", "bert"]
 Document = Literal["gpt-bench", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
 
 #: The source documents by their short names.
@@ -29,9 +35,10 @@ class Workload:
 
     name: str
     shape: Shape
-    document: Document
+    #: None for a user's own.
+    document: Document | None
     modes: tuple[Mode, ...] = (Mode.TRAIN,)
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: Recipe = OFFICIAL_RECIPE
     #: Name of the way the document counts work (``llmb.workloads.conventions``).
     convention: str = "gemm_full"
     #: Devices the document ran it on; None where it names none.
@@ -40,11 +47,9 @@ class Workload:
     notes: tuple[str, ...] = ()
 
     @property
-    def family(self) -> Family:
-        """The kind of model."""
-        if isinstance(self.shape, LlamaShape):
-            return "llama"
-        return "gpt2" if isinstance(self.shape, Gpt2Shape) else "bert"
+    def family(self) -> str:
+        """The kind of model, a name of ``FAMILIES``."""
+        return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
 
     def tokens_per_step(self, batch_size: int) -> int:
         """Return the tokens one step counts: every position, as in the source document."""
@@ -140,9 +145,7 @@ _MEAN_OF_RATES = (
     "optimizer's step; here it is all work by all time"
 )
 _LIKE_LLM_TRAIN_BENCH = (_UNSHIFTED, _MEAN_OF_RATES)
-_WRONG_FILE = (
-    "the original's file holds the 125m values, a slip: these are the intended ones"
-)
+_WRONG_FILE = "the original's file holds the 125m values, a slip: these are the intended ones"
 _POSITIONS = (
     "the original makes its rotary tables in bfloat16, where positions above 256 collapse; here "
     "they are made in float32"

@@ -67,9 +67,7 @@ def test_in_float64_logits_losses_and_gradients_agree_to_1e_12() -> None:
     theirs.tie_weights()
     batch = make_batch(3, 3, SHAPE)
     order, types = batch.extra["next_sentence_label"], batch.extra["token_type_ids"]
-    shown = theirs(
-        batch.ids, token_type_ids=types, labels=batch.labels, next_sentence_label=order
-    )
+    shown = theirs(batch.ids, token_type_ids=types, labels=batch.labels, next_sentence_label=order)
     shown.loss.backward()
     loss = ours(batch.ids, labels=batch.labels, **batch.extra)
     loss.backward()

@@ -69,9 +69,7 @@ def float64_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     def loss(self: nn.Module, logits: Tensor, labels: Tensor, **_: object) -> Tensor:
         return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
-    monkeypatch.setattr(
-        GPT2LMHeadModel, "loss_function", property(lambda self: loss.__get__(self))
-    )
+    monkeypatch.setattr(GPT2LMHeadModel, "loss_function", property(lambda self: loss.__get__(self)))
 
 
 def compared(attention: str, dtype: torch.dtype) -> tuple[str, float]:

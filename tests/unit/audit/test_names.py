@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmb.audit import equivalence, precision, replay
 from llmb.observe import passes, probes, retake, witness
+from llmb.observe.passes import bare
+from llmb.reference.shapes import BertShape, Gpt2Shape
 from tests.unit.builders_audit import SMALL
 
 
@@ -19,9 +23,11 @@ def test_every_class_that_a_border_is_measured_for_has_a_floor() -> None:
     assert borders | set(retake.BORDERS) <= set(precision.FLOORS)
 
 
-def test_the_parts_of_a_branch_that_are_forward_are_those_it_writes_through() -> None:
-    names = [f"branches/{name}" for name in probes.out_projections(SMALL)]
-    outs = [f"branches/out/{name}" for name in probes.out_projections(SMALL)]
-    assert all(precision._is_forward(name) for name in (*names, *outs, f"head/{probes.OUT}"))
-    assert not precision._is_forward(f"branches/{probes.OUT}")
-    assert not precision._is_forward("branches/model.layers.0.mlp.up_proj.weight")
+@pytest.mark.parametrize("shape", [SMALL, Gpt2Shape(), BertShape()], ids=["llama", "gpt2", "bert"])
+def test_the_parts_of_a_branch_that_are_forward_are_those_it_writes_through(shape) -> None:
+    parts = probes.parts(shape)
+    shown = {f"{probe}/{n}" for probe in probes.PROBES for n, _ in bare(shape).named_parameters()}
+    shown |= {f"branches/out/{name}" for name in parts.out}
+    written = {key for key in shown if key.endswith(parts.out)}
+    assert len(written) == 3 * len(parts.out)
+    assert {key for key in shown if precision._is_forward(key)} == {*written, f"head/{parts.head}"}

@@ -84,8 +84,8 @@ def test_what_a_probe_edited_is_put_back_for_the_next_but_the_out_projections() 
         examined.probe(name, model, Backend(), "float32", ids)
     now = dict(model.named_parameters())
     changed = {name for name, value in pristine.items() if not torch.equal(now[name], value)}
-    assert changed == {*probes.out_projections(SMALL), probes.GAIN}
-    assert all(not now[name].any() for name in probes.out_projections(SMALL))
+    assert changed == {*probes.parts(SMALL).out, "model.norm.weight"}
+    assert all(not now[name].any() for name in probes.parts(SMALL).out)
 
 
 def test_the_tokens_of_a_probe_are_written_into_the_memory_the_model_was_given_last() -> None:

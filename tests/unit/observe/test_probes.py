@@ -30,7 +30,7 @@ SHAPE = LlamaShape(
     num_key_value_heads=4,
     sequence_length=24,
 )
-OUTS = probes.out_projections(SHAPE)
+OUTS = probes.parts(SHAPE).out
 
 
 # -- channels -------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ OUTS = probes.out_projections(SHAPE)
 def test_out_projections_are_the_last_matrix_of_each_branch_in_the_models_order() -> None:
     model = build(replace(SHAPE, num_hidden_layers=2), 1, torch.float32)
     names = [n for n, _ in model.named_parameters() if "o_proj" in n or "down_proj" in n]
-    assert list(probes.out_projections(replace(SHAPE, num_hidden_layers=2))) == names
+    assert list(probes.parts(replace(SHAPE, num_hidden_layers=2)).out) == names
 
 
 @pytest.mark.parametrize(("hidden", "layers"), [(96, 3), (3200, 12), (64, 2), (100, 7), (24, 6)])
@@ -48,7 +48,7 @@ def test_every_branch_has_channels_of_its_own_and_half_of_all_are_nobodys(
 ) -> None:
     shape = replace(SHAPE, hidden_size=hidden, num_hidden_layers=layers)
     own = probes.channels(shape)
-    assert list(own) == list(probes.out_projections(shape))
+    assert list(own) == list(probes.parts(shape).out)
     taken = [channel for one in own.values() for channel in range(hidden)[one.slice]]
     assert len(taken) == len(set(taken)) == 2 * layers * (hidden // (4 * layers))
     assert len(taken) <= hidden / 2
@@ -90,7 +90,7 @@ def test_the_embedding_writes_into_no_branchs_channels() -> None:
 def test_where_branches_have_no_channels_their_matrices_are_only_made_faint() -> None:
     shape = replace(SHAPE, hidden_size=20, num_hidden_layers=6)
     edits = probes.edits(BRANCHES, shape, "bfloat16")
-    assert set(edits) == set(probes.out_projections(shape))
+    assert set(edits) == set(probes.parts(shape).out)
     assert torch.equal(edits[OUTS[0]](random(20, 8)), random(20, 8) * 2**-12)
 
 

@@ -90,7 +90,7 @@ def test_the_head_probe_needs_no_layers_and_shows_the_same_of_what_is_left(
     with opened(tmp_path, digests) as again:
         found = again.sketches(probes.HEAD, torch.float32, "cpu", 1)
     expected = by_hand(probes.HEAD, 1, probe_tokens(SEED, probes.HEAD, SMALL))
-    names = (probes.EMBEDDING, probes.GAIN, probes.OUT, "loss")
+    names = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "loss")
     assert set(found) == {f"head/{name}" for name in names}
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-8)
@@ -103,7 +103,7 @@ def test_edits_are_those_of_the_format_the_run_computes_in(
         strong = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
     with opened(tmp_path, digests) as again:
         faint = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
-    out = f"branches/out/{probes.out_projections(SMALL)[0]}"
+    out = f"branches/out/{probes.parts(SMALL).out[0]}"
     assert strong[out].norm() > 100 * faint[out].norm()
 
 
@@ -134,10 +134,10 @@ def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
 
 def test_the_live_weights_can_be_read_one_by_one(tmp_path: Path, digests: dict[str, str]) -> None:
     with opened(tmp_path, digests) as again:
-        assert torch.equal(again.live(probes.OUT), weights(1)[probes.OUT])
+        assert torch.equal(again.live("lm_head.weight"), weights(1)["lm_head.weight"])
         assert again.live("no.such.weight") is None
     with opened(tmp_path, {STEP_WEIGHTS: digests[STEP_WEIGHTS]}) as again:
-        assert again.live(probes.OUT) is None
+        assert again.live("lm_head.weight") is None
 
 
 @pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from llmb.reference import llama
+from llmb.reference import models
 from llmb.reference.llama import Llama
 from llmb.reference.models import build, initial_value
 from llmb.reference.shapes import LlamaShape
@@ -43,7 +43,7 @@ def test_the_order_in_which_threads_finish_changes_nothing(
         time.sleep(next(delays))
         return initial_value(*arguments)
 
-    monkeypatch.setattr(llama, "initial_value", late)
+    monkeypatch.setattr(models, "initial_value", late)
     assert same_bits(build(shape, seed=1, dtype=torch.float32), model)
 
 

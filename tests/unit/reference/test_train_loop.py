@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, make_batch
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
@@ -19,12 +19,12 @@ STEPS = [Step(index=i, seed=100 + i, fence=i == 2) for i in range(3)]
 
 
 @pytest.fixture
-def batch(shape: LlamaShape) -> Callable[[int], Tensor]:
-    return lambda seed: random_tokens(seed, 3, shape.sequence_length, shape.vocab_size)
+def batch(shape: LlamaShape) -> Callable[[int], list[Batch]]:
+    return lambda seed: [make_batch(seed, 3, shape)]
 
 
 def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
-    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+    shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     done = list(train_loop(model, build_adamw(model.parameters()), STEPS, batch))
 
@@ -32,7 +32,8 @@ def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
     optimizer = build_adamw(by_hand.parameters())
     losses = []
     for seed in (100, 101, 102):
-        loss = by_hand(batch(seed), labels=batch(seed))
+        (drawn,) = batch(seed)
+        loss = by_hand(drawn.ids, labels=drawn.labels)
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
@@ -48,7 +49,7 @@ def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
 
 
 def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
-    model: Llama, batch: Callable[[int], Tensor]
+    model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     for done in train_loop(model, build_adamw(model.parameters()), STEPS, batch):
         assert all(parameter.grad is None for parameter in model.parameters())
@@ -57,14 +58,14 @@ def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
 
 
 def test_each_step_is_handed_back_as_it_came_in_order(
-    model: Llama, batch: Callable[[int], Tensor]
+    model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     done = train_loop(model, build_adamw(model.parameters()), STEPS, batch)
     assert [each.step for each in done] == STEPS
 
 
 def test_the_next_step_is_pulled_only_when_asked_for(
-    model: Llama, batch: Callable[[int], Tensor]
+    model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     pulled: list[int] = []
 
@@ -81,14 +82,14 @@ def test_the_next_step_is_pulled_only_when_asked_for(
 
 
 def test_each_step_draws_one_batch_and_calls_forward_and_the_optimizer_once(
-    model: Llama, batch: Callable[[int], Tensor]
+    model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     calls: list[str] = []
     optimizer = build_adamw(model.parameters())
     optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
     model.register_forward_hook(lambda *_: calls.append("forward"))
 
-    def counted(seed: int) -> Tensor:
+    def counted(seed: int) -> list[Batch]:
         calls.append(f"batch {seed}")
         return batch(seed)
 
@@ -100,7 +101,7 @@ def test_each_step_draws_one_batch_and_calls_forward_and_the_optimizer_once(
 
 
 def test_no_steps_leave_the_model_as_it_was(
-    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+    shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     assert list(train_loop(model, build_adamw(model.parameters()), [], batch)) == []
     fresh = dict(build(shape, seed=1, dtype=torch.float32).named_parameters())
@@ -111,7 +112,7 @@ def test_no_steps_leave_the_model_as_it_was(
 
 
 def test_every_step_pauses_once_with_its_gradients_there_and_its_weights_as_they_were(
-    model: Llama, batch: Callable[[int], Tensor]
+    model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     optimizer = build_adamw(model.parameters())
     calls: list[tuple[Step, float]] = []
@@ -132,7 +133,7 @@ def test_every_step_pauses_once_with_its_gradients_there_and_its_weights_as_they
 
 
 def test_a_pause_changes_nothing_of_what_is_computed(
-    shape: LlamaShape, model: Llama, batch: Callable[[int], Tensor]
+    shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     paused = train_loop(
         model, build_adamw(model.parameters()), STEPS, batch, lambda step, loss: False
@@ -147,7 +148,7 @@ def test_a_pause_changes_nothing_of_what_is_computed(
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_a_pause_that_says_so_is_where_the_loop_ends_gradients_there_and_no_update_made(
-    model: Llama, batch: Callable[[int], Tensor], last: int
+    model: Llama, batch: Callable[[int], list[Batch]], last: int
 ) -> None:
     stepped: list[int] = []
     optimizer = build_adamw(model.parameters())
