@@ -113,6 +113,11 @@ class Stage:
     #: Elements of each canonical parameter, in the model's order.
     sizes: Mapping[str, int]
 
+    def without_dropout(self, batches: Sequence[Batch]) -> Tensor:
+        """Make the step's pass again as anybody can compute it; dropout stays off."""
+        self.model.eval()
+        return self.untimed_pass(batches)
+
     def untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
         """Go forward and backward as a step does, from no gradients; return the loss."""
         self.model.zero_grad(set_to_none=True)
@@ -146,13 +151,12 @@ def be_audited(
     witness.read()
     examination = Examination(canonical, stage.shape, last.seed)
     glances = witness.glance_again(last.step, "before")
-    if getattr(stage.shape, "dropout", 0.0):  # the same pass, which can be computed again
-        glances |= witness.glance_again(last.step, "after")
-        stage.model.eval()
-        examination.live(stage.untimed_pass(batches))
-    else:
+    drawn = getattr(stage.shape, "dropout", 0.0) > 0
+    if not drawn:
         examination.live(last.loss)
-        glances |= witness.glance_again(last.step, "after")
+    glances |= witness.glance_again(last.step, "after")
+    if drawn:
+        examination.live(stage.without_dropout(batches))
     notebook.phase("being audited: weights")
     notebook.weights(audited.LIVE_WEIGHTS, canonical)
     if witness.steps():
@@ -164,7 +168,6 @@ def be_audited(
     if guard.types is not None:
         notebook.phase("being audited: types of operands")
         notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(batches)))
-        stage.model.zero_grad(set_to_none=True)
     failure = None
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."

@@ -60,7 +60,7 @@ def command_line(record: RunRecord) -> str:
         "device": config.device,
         "precision": config.precision.name,
         "batch-size": config.batch_size,
-        "accumulate": config.accumulate,
+        **({"accumulate": config.accumulate} if config.accumulate > 1 else {}),
         "seed": config.seed,
         "warmup-steps": config.warmup_steps,
         "timed-steps": config.timed_steps,

@@ -15,7 +15,7 @@ from llmb.observe import probes
 from llmb.observe.canonical import Canonical
 from llmb.observe.passes import LIVE, Sketches
 from llmb.plugin.backend import Backend
-from llmb.reference.data import Batch, make_batch
+from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 
 _DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
@@ -45,7 +45,7 @@ class Examination:
         for parameter in model.parameters():
             parameter.grad = None
         self._edit(name, dtype)
-        batch.fill(probe_batch(self._seed, name, self._shape))
+        batch.fill(probes.batch(self._seed, name, self._shape))
         backend.step_begin()
         loss = model(batch.ids, labels=batch.labels, **batch.extra)
         loss.backward()
@@ -75,11 +75,6 @@ class Examination:
                 sketches.add(parameter, gradient)
         self.tensors |= sketches.tensors
         self.passes.append(name)
-
-
-def probe_batch(seed: int, name: str, shape: Shape) -> Batch:
-    """Return the one sequence of a probe, on the CPU."""
-    return make_batch(probes.token_seed(seed, name), 1, shape)
 
 
 def places(

@@ -40,15 +40,24 @@ class Sketches:
         """Collect pass ``name`` with the signs of ``seed``."""
         self._name, self._seed = name, seed
         self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
-        self._head = probes.parts(shape).head
+        parts = probes.parts(shape)
+        #: Rows of a tied head that only the logits have a gradient in.
+        self._head, self._others = parts.head, None
+        if self._channels and parts.tied:
+            others = torch.ones(shape.vocab_size, dtype=torch.bool)
+            others[probes.batch(seed, name, shape).ids] = False
+            self._others = others.nonzero().flatten()
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Add the sketch of ``gradient``; of the head's in ``branches`` one a branch, too."""
         self._add(f"{self._name}/{parameter}", gradient)
         if parameter == self._head:
+            rows = gradient
+            if self._others is not None:
+                rows = gradient.index_select(0, self._others.to(gradient.device))
             for branch, own in self._channels.items():
-                self._add(f"{self._name}/out/{branch}", gradient[:, own.slice])
+                self._add(f"{self._name}/out/{branch}", rows[:, own.slice])
 
     def loss(self, value: Tensor) -> None:
         """Take the loss of the pass."""

@@ -6,6 +6,10 @@ travels from one branch to another: the gradients of a branch's matrices show it
 alone, and the head's gradient in its channels shows what it put out. ``head``: all branches are
 silent and the final gain is so high that the softmax is sharp, so the gradients show how exactly
 the logits were computed.
+
+Where norms take the mean away, it would cover what is faint: there embeddings come in pairs of
+opposite channels, whose mean is zero. Where the head is an embedding, what a branch puts out shows
+in the rows of tokens that are not in the input.
 """
 
 from __future__ import annotations
@@ -18,17 +22,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from llmb.reference.data import Batch, make_batch
 from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
 
 BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
 
 #: Branches are this faint beside the embedding: 2**-12 is far below their own rounding and exact in
-#: every binary format. FP16 has no room for gradients that small.
-_FAINT = 12
+#: every binary format; where a mean is taken away, 2**-6 stays above the rounding of that in
+#: float32. FP16 has no room for gradients that small.
+_FAINT, _FAINT_CENTRED = 12, 6
 _FAINT_FP16 = 0
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
 _LOUD = 64.0  # times: positions beside tokens
+#: What BERT's last matrix is scaled by: so near zero GELU is a straight line to within 2**-20.
+_STRAIGHT = 2.0**-20
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,11 @@ class Parts:
     gain: str
     #: Biases beside ``out``.
     biases: tuple[str, ...] = ()
+    #: Whether norms take the mean away; then the biases after the last layer, and gains before the
+    #: last one.
+    centred: bool = False
+    offsets: tuple[str, ...] = ()
+    gains: tuple[str, ...] = ()
     #: A matrix between the last layer and the head, None where there is none.
     between: str | None = None
 
@@ -85,6 +98,8 @@ def parts(shape: Shape) -> Parts:
             head="transformer.wte.weight",
             tied=True,
             gain="transformer.ln_f.weight",
+            centred=True,
+            offsets=("transformer.ln_f.bias",),
         )
     ends = ("attention.output.dense", "output.dense")
     stems = [f"bert.encoder.layer.{i}.{end}" for i in layers for end in ends]
@@ -99,6 +114,13 @@ def parts(shape: Shape) -> Parts:
         head=f"{embeddings}.word_embeddings.weight",
         tied=True,
         gain="cls.predictions.transform.LayerNorm.weight",
+        centred=True,
+        offsets=(
+            "bert.encoder.ln.bias",
+            "cls.predictions.transform.dense.bias",
+            "cls.predictions.transform.LayerNorm.bias",
+        ),
+        gains=("bert.encoder.ln.weight",),
         between="cls.predictions.transform.dense.weight",
     )
 
@@ -140,23 +162,35 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
 
 def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]:
     model, own = parts(shape), channels(shape)
-    faint = 2.0 ** -(_FAINT_FP16 if dtype == "float16" else _FAINT)
+    power = _FAINT_CENTRED if model.centred else _FAINT
+    faint = 2.0 ** -(_FAINT_FP16 if dtype == "float16" else power)
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
-    if own:
-        first = min(c.first for c in own.values())
-        found |= dict.fromkeys(model.embeddings, _scaled_from(first, 0.0))
-        if model.tied:  # what is silent here would have no logit, and its branch no gradient
-            found[model.head] = _scaled_from(first, faint)
+    if not own:
+        return found
+    first = min(c.first for c in own.values())
+    found |= dict.fromkeys(model.embeddings, _scaled_from(first, 0.0, centred=model.centred))
+    if model.tied:  # what is silent here would have no logit at all
+        found[model.head] = _scaled_from(first, 2.0**-12, centred=model.centred)
+    found |= dict.fromkeys(model.offsets, torch.zeros_like)
+    found |= dict.fromkeys(model.gains, torch.ones_like)
     if model.between is not None:
-        found[model.between] = lambda value: torch.eye(len(value)).to(value)
+        found[model.between] = lambda value: (torch.eye(len(value)) * _STRAIGHT).to(value)
     return found
 
 
-def _scaled_from(first: int, scale: float) -> Callable[[Tensor], Tensor]:
+def _scaled_from(first: int, scale: float, *, centred: bool) -> Callable[[Tensor], Tensor]:
+    """Scale the channels from ``first`` on; of those before make pairs of opposite ones."""
+
     def edit(value: Tensor) -> Tensor:
-        return torch.cat((value[:, :first], value[:, first:] * scale), dim=1)
+        edited = value.clone()
+        edited[:, first:] *= scale
+        if centred:
+            even = first - first % 2
+            edited[:, even:first] = 0.0
+            edited[:, 1:even:2] = -value[:, 0:even:2]
+        return edited
 
     return edit
 
@@ -170,6 +204,11 @@ def _only_rows(kept: Channels | None, scale: float) -> Callable[[Tensor], Tensor
         return edited
 
     return edit
+
+
+def batch(seed: int, probe: str, shape: Shape) -> Batch:
+    """Return the one sequence of ``probe``, on the CPU."""
+    return make_batch(token_seed(seed, probe), 1, shape)
 
 
 def token_seed(seed: int, probe: str) -> int:

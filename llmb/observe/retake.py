@@ -14,7 +14,6 @@ from torch import Tensor
 from llmb.config import Precision, RunConfig
 from llmb.errors import is_out_of_memory
 from llmb.observe import probes
-from llmb.observe.examination import probe_batch
 from llmb.observe.passes import STEP, Samples, Sketches, bare, plain_pass, without_layers
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
@@ -157,7 +156,7 @@ class Retake:
 
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:
-            return probe_batch(self._seed, name, self._shape).repeat(size)
+            return probes.batch(self._seed, name, self._shape).repeat(size)
         return make_batch(self._token_seeds[name], self._config.batch_size, self._shape)
 
 

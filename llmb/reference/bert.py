@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .head import TiedHead
 from .loss import masked_loss
 from .shapes import BertShape
 
@@ -170,11 +171,13 @@ class Predictions(nn.Module):
     def __init__(self, shape: BertShape) -> None:
         super().__init__()
         self.transform = Transform(shape)
+        self.decoder = TiedHead()
         self.bias = nn.Parameter(torch.zeros(shape.vocab_size))
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """Map ``x`` ``[B, T, hidden]`` to logits ``[B, T, vocab]`` with ``embedding``."""
-        return F.linear(self.transform(x), embedding, self.bias)
+        out: Tensor = self.decoder(self.transform(x), embedding, self.bias)
+        return out
 
 
 class Heads(nn.Module):

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .head import TiedHead
+
 Rounding = Callable[[Tensor], Tensor]
 
 _E4M3_MAX = 448.0
@@ -74,12 +76,26 @@ class _Emulated(nn.Module):
     def __init__(self, linear: nn.Linear, forward: Rounding, backward: Rounding) -> None:
         super().__init__()
         self.weight = linear.weight
+        self.bias: nn.Parameter | None = linear.bias
         self._roundings = (forward, backward)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the product in the emulated format."""
+        """Return the product in the emulated format; a bias is added in the type of ``x``."""
         out: Tensor = _Product.apply(x, self.weight, *self._roundings)  # type: ignore[no-untyped-call]
-        return out
+        return out if self.bias is None else out + self.bias
+
+
+class _EmulatedHead(nn.Module):
+    """A tied head whose operands are rounded."""
+
+    def __init__(self, forward: Rounding, backward: Rounding) -> None:
+        super().__init__()
+        self._roundings = (forward, backward)
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Return the logits, their product in the emulated format."""
+        out: Tensor = _Product.apply(x, weight, *self._roundings)  # type: ignore[no-untyped-call]
+        return out if bias is None else out + bias
 
 
 #: Format -> rounding of activations and weights, rounding of incoming gradients.
@@ -97,7 +113,14 @@ def emulate(model: nn.Module, name: str) -> nn.Module:
     """
     forward, backward = FORMATS[name]
     for path, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and not (name == "FP8" and path == "lm_head"):
+        new: nn.Module | None = None
+        if name == "FP8" and (path == "lm_head" or isinstance(module, TiedHead)):
+            continue
+        if isinstance(module, nn.Linear):
+            new = _Emulated(module, forward, backward)
+        elif isinstance(module, TiedHead):
+            new = _EmulatedHead(forward, backward)
+        if new is not None:
             owner, _, last = path.rpartition(".")
-            setattr(model.get_submodule(owner), last, _Emulated(module, forward, backward))
+            setattr(model.get_submodule(owner), last, new)
     return model

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .head import TiedHead
 from .loss import causal_loss
 from .shapes import Gpt2Shape
 
@@ -90,8 +91,9 @@ class Gpt2(nn.Module):
     def __init__(self, shape: Gpt2Shape) -> None:
         super().__init__()
         self.transformer = Transformer(shape)
+        self.lm_head = TiedHead()
 
     def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the logits ``[B, T, vocab]``, or with ``labels`` ``[B, T]`` the scalar loss."""
-        logits = F.linear(self.transformer(ids), self.transformer.wte.weight)
+        logits: Tensor = self.lm_head(self.transformer(ids), self.transformer.wte.weight)
         return logits if labels is None else causal_loss(logits, labels)

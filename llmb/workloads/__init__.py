@@ -56,9 +56,7 @@ def define(name: str, definition: Definition) -> Workload:
         UsageError: the name is taken, or a family or a size is none.
     """
     if name in WORKLOADS:
-        raise UsageError(
-            f"workload {name!r}: the name is taken by one of llmb's own, choose another"
-        )
+        raise UsageError(f"workload {name!r} is one of llmb's own: choose another name")
     sizes = dict(definition)
     family = sizes.pop("family", None)
     if family not in FAMILIES:

@@ -19,6 +19,8 @@ RUN_OPTIONS = frozenset(
         "--device",
         "--precision",
         "--batch-size",
+        "--micro-batch-size",
+        "--accumulate",
         "--seed",
         "--seed-commitment",
         "--warmup-steps",

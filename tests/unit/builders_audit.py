@@ -74,9 +74,9 @@ SMALL = LlamaShape(
 
 def make_small(patch: pytest.MonkeyPatch) -> None:
     """Make the fixed workload's vocabulary small, as long as ``patch`` lasts."""
-    known = workloads._WORKLOADS["llama-1.4b"]
+    known = workloads.WORKLOADS["llama-1.4b"]
     small = replace(known, shape=replace(known.shape, vocab_size=VOCABULARY))
-    patch.setitem(workloads._WORKLOADS, "llama-1.4b", small)
+    patch.setitem(workloads.WORKLOADS, "llama-1.4b", small)
 
 
 @pytest.fixture

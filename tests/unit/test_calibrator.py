@@ -20,7 +20,7 @@ from llmb.observe.witness import KINDS
 from llmb.records import audited, evidence
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.records.evidence import LibraryBaseline, LitmusEvidence
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import HonestOrder
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
@@ -106,7 +106,7 @@ def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_o
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", run.honest.seed, shape)
-    plain_pass(weights.__getitem__, shape, ids, torch.bfloat16, "cpu", collect)
+    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.bfloat16, "cpu", collect)
     for name, value in collect.tensors.items():
         assert torch.equal(shown[f"BF16/{name}"], value)
 

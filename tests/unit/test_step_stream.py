@@ -214,9 +214,20 @@ def test_batches_are_fresh_tokens_of_their_seed_and_the_latest_is_kept() -> None
     begun: list[int] = []
     backend = SimpleNamespace(step_begin=lambda: begun.append(1))
     batches = step_stream.Batches(config, shape, backend)
-    assert batches.latest is None
-    first, second = batches.make(5), batches.make(6)
-    assert torch.equal(first, random_tokens(5, 2, shape.sequence_length, shape.vocab_size))
-    assert not torch.equal(first, second)
-    assert batches.latest is second
+    assert batches.latest == ()
+    (first,), (second,) = batches.make(5), batches.make(6)
+    assert torch.equal(first.ids, random_tokens(5, 2, shape.sequence_length, shape.vocab_size))
+    assert not torch.equal(first.ids, second.ids)
+    assert batches.latest == [second]
     assert len(begun) == 2
+
+
+def test_a_step_that_accumulates_has_the_same_tokens_in_parts() -> None:
+    config = audit_config().model_copy(update={"batch_size": 4})
+    shape, backend = shape_of(config), SimpleNamespace(step_begin=lambda: None)
+    (whole,) = step_stream.Batches(config, shape, backend).make(5)
+    parted = config.model_copy(update={"accumulate": 2})
+    parts = step_stream.Batches(parted, shape, backend).make(5)
+    assert parted.micro_batch_size == 2
+    assert [len(part.ids) for part in parts] == [2, 2]
+    assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)

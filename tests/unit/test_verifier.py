@@ -21,7 +21,7 @@ from llmb.observe.retake import Retake
 from llmb.observe.weights import digests
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from llmb.wire.messages import Done, ReferenceOrder
 from tests.unit import builders_audit
@@ -168,7 +168,7 @@ def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", run.reference.seed, shape)
-    plain_pass(weights.__getitem__, shape, ids, torch.float32, "cpu", collect)
+    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", collect)
     assert collect.tensors
     assert all(torch.equal(found[name], value) for name, value in collect.tensors.items())
 

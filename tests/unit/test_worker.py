@@ -14,7 +14,7 @@ from llmb.config import FP32
 from llmb.observe.passes import Samples, Sketches, plain_pass
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, shape_of, small_vocabulary
 
@@ -55,7 +55,7 @@ def test_the_weights_left_are_those_the_last_gradients_were_computed_with(
     assert (probed.last_step, probed.token_seed, probed.seed) == (END, 1000 + END, 99)
     ids = random_tokens(probed.token_seed, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", probed.seed, shape)
-    loss = plain_pass(weights.__getitem__, shape, ids, torch.float32, "cpu", collect)
+    loss = plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", collect)
     shown = read(run, audited.GRADIENTS)
     assert shown["live/loss"].tolist() == [torch.tensor(loss).item()]
     for name, value in collect.tensors.items():
@@ -78,7 +78,7 @@ def test_the_weights_of_the_audited_step_give_the_gradients_that_were_sampled_in
     sizes = {name: value.numel() for name, value in weights.items()}
     samples = Samples(seen["7/where"].long(), {name: sizes[name] for name in names(run)})
     ids = random_tokens(kept.token_seed, 2, shape.sequence_length, shape.vocab_size)
-    plain_pass(weights.__getitem__, shape, ids, torch.float32, "cpu", samples)
+    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", samples)
     assert torch.equal(samples.values, seen["7/gradient"])
 
 

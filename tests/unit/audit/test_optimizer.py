@@ -6,8 +6,8 @@ import pytest
 
 from llmb.audit import optimizer
 from llmb.records.evidence import OptimizerEvidence
-from llmb.records.finding import Level, Status
-from llmb.reference import optimizer as reference
+from llmb.records.finding import Finding, Level, Status
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 from tests.builders import optimizer_evidence, repeat_timing
 
 HONEST = optimizer_evidence(repeat_timing())
@@ -23,17 +23,19 @@ def changed(**changes: object) -> OptimizerEvidence:
     return HONEST.model_copy(update=changes)
 
 
-def test_the_constants_expected_are_those_of_the_reference() -> None:
-    assert {
-        "lr": reference.LEARNING_RATE,
-        "betas": reference.BETAS,
-        "eps": reference.EPS,
-        "weight_decay": reference.WEIGHT_DECAY,
-    } == optimizer.EXPECTED
+def judge(evidence: OptimizerEvidence, path: str = "x") -> Finding:
+    return optimizer.judge(evidence, OFFICIAL_OPTIMIZER, path)
+
+
+def test_the_constants_expected_are_those_of_the_workload() -> None:
+    other = Optimizer(lr=1e-3, eps=1e-8)
+    found = optimizer.judge(HONEST, other, "x")
+    assert found.status is Status.FAIL
+    assert "lr is 1e-05, not 0.001; eps is 1e-06, not 1e-08" in found.message
 
 
 def test_an_honest_optimizer_passes_and_points_to_its_evidence() -> None:
-    found = optimizer.judge(HONEST, "evidence/repeat-0/optimizer.json")
+    found = judge(HONEST, "evidence/repeat-0/optimizer.json")
     assert (found.id, found.level, found.status) == ("O1", Level.BLOCK, Status.PASS)
     assert found.evidence == ("evidence/repeat-0/optimizer.json",)
     assert found.measured == f"torch.optim.adamw.AdamW, 111 parameters, {STEPS} steps"
@@ -42,7 +44,7 @@ def test_an_honest_optimizer_passes_and_points_to_its_evidence() -> None:
 @pytest.mark.parametrize("switch", ["foreach", "fused", "capturable"])
 @pytest.mark.parametrize("value", [True, False])
 def test_the_choice_of_kernel_is_free(switch: str, value: bool) -> None:
-    assert optimizer.judge(with_group(**{switch: value}), "x").status is Status.PASS
+    assert judge(with_group(**{switch: value}), "x").status is Status.PASS
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_the_choice_of_kernel_is_free(switch: str, value: bool) -> None:
     ],
 )
 def test_each_fault_fails_the_rule_and_is_named(evidence: OptimizerEvidence, words: str) -> None:
-    found = optimizer.judge(evidence, "x")
+    found = judge(evidence)
     assert found.status is Status.FAIL
     assert found.level is Level.BLOCK
     assert words in found.message
 
 
 def test_every_fault_is_named_and_not_only_the_first() -> None:
-    found = optimizer.judge(changed(step_hooks=1, trainable=0, steps_max=0), "x")
+    found = judge(changed(step_hooks=1, trainable=0, steps_max=0))
     assert found.message.count(";") == 2

@@ -16,6 +16,7 @@ from llmb.observe.witness import KINDS, Witness
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.optimizer import build_adamw
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.train_loop import Step
 
 Arrays = dict[str, list[float]]
@@ -49,7 +50,7 @@ def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[A
     again = {}
     for step in witness.steps():
         if all(f"{step.index}/before/{kind}" in seen for kind in KINDS):
-            again |= replay(step, seen, "cpu")
+            again |= replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)
     found = StepsEvidence(steps=witness.steps(), pause_ns=1, longest_pause_ns=1)
     return found, as_lists(seen), as_lists(again)
 
@@ -59,7 +60,7 @@ def as_lists(tensors: dict[str, torch.Tensor]) -> Arrays:
 
 
 def judged(steps: StepsEvidence, seen: Arrays, again: Arrays) -> Finding:
-    return judge(steps, seen, again, "e")
+    return judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -281,7 +282,7 @@ def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
     seen = witness.tensors()
     (step,) = witness.steps()
     steps = StepsEvidence(steps=(step,), pause_ns=1, longest_pause_ns=1)
-    finding = judged(steps, as_lists(seen), as_lists(replay(step, seen, "cpu")))
+    finding = judged(steps, as_lists(seen), as_lists(replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)))
     assert finding.status is Status.PASS, finding.message
 
 

@@ -12,6 +12,7 @@ from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.audited import PristineDigest, PristineEvidence
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 
 NAMES = ("embed", "norm", "head")
 SHAPES = {"embed": (50, 8), "norm": (8,), "head": (50, 8)}
@@ -62,7 +63,8 @@ def judged(
     pristine: PristineEvidence | None = None,
     steps: int = 60,
 ) -> Finding:
-    return judge(weights, pristine or right(), precision, steps, "evidence/weights.json")
+    path = "evidence/weights.json"
+    return judge(weights, pristine or right(), precision, OFFICIAL_OPTIMIZER, steps, path)
 
 
 def fault(weights: WeightsEvidence, **how: Any) -> str:

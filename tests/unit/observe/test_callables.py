@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmb.observe.callables import Callables, below, file_of, functions
+from llmb.reference import data as reference_data
 from llmb.reference import optimizer as reference_optimizer
 
 
@@ -86,8 +87,8 @@ def test_other_defaults_of_the_same_function_are_a_replacement(
 
 
 def test_a_constant_of_llmb_counts_too(before: Callables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_optimizer, "LEARNING_RATE", 0.0)
-    assert before.replaced(Callables()) == ("llmb.reference.optimizer.LEARNING_RATE",)
+    monkeypatch.setattr(reference_data, "MASKED", 0.01)
+    assert before.replaced(Callables()) == ("llmb.reference.data.MASKED",)
 
 
 @pytest.mark.parametrize(

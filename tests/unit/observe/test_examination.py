@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmb.observe import examination, probes
+from llmb.observe import probes
 from llmb.observe.canonical import Canonical, Origin
-from llmb.observe.examination import Examination, places, probe_tokens
+from llmb.observe.examination import Examination, places
 from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.probes import BRANCHES, HEAD, PROBES
 from llmb.plugin.builtin.cpu import CpuBackend
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 
@@ -55,8 +55,8 @@ def of_the_reference(name: str, dtype: torch.dtype, batch: int) -> dict[str, Ten
     for target, edit in edits.items():
         weights[target] = edit(weights[target])
     collect = Sketches(name, SEED, SMALL)
-    ids = probe_tokens(SEED, name, SMALL).expand(batch, -1)
-    loss = plain_pass(weights.__getitem__, SMALL, ids, dtype, "cpu", collect)
+    ids = probes.batch(SEED, name, SMALL).repeat(batch).ids
+    loss = plain_pass(weights.__getitem__, SMALL, Batch(ids, ids), dtype, "cpu", collect)
     collect.loss(torch.tensor(loss))
     return collect.tensors
 
@@ -68,7 +68,7 @@ def test_probes_one_after_the_other_show_what_the_reference_shows_from_the_same_
     model, _, examined = make(dtype)
     ids = torch.zeros(3, SMALL.sequence_length, dtype=torch.int64)
     for name in PROBES:
-        examined.probe(name, model, Backend(), str(dtype).removeprefix("torch."), ids)
+        examined.probe(name, model, Backend(), str(dtype).removeprefix("torch."), Batch(ids, ids))
     assert examined.passes == [BRANCHES, HEAD]
     assert examined.missing == []
     expected = of_the_reference(BRANCHES, dtype, 3) | of_the_reference(HEAD, dtype, 3)
@@ -81,7 +81,7 @@ def test_what_a_probe_edited_is_put_back_for_the_next_but_the_out_projections() 
     pristine = weights_of(torch.float32)
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
     for name in PROBES:
-        examined.probe(name, model, Backend(), "float32", ids)
+        examined.probe(name, model, Backend(), "float32", Batch(ids, ids))
     now = dict(model.named_parameters())
     changed = {name for name, value in pristine.items() if not torch.equal(now[name], value)}
     assert changed == {*probes.parts(SMALL).out, "model.norm.weight"}
@@ -94,20 +94,19 @@ def test_the_tokens_of_a_probe_are_written_into_the_memory_the_model_was_given_l
     memory, seen = ids.data_ptr(), []
     model.register_forward_pre_hook(lambda _, given: seen.append((given[0].data_ptr(), given[0])))
     for name in PROBES:
-        examined.probe(name, model, Backend(), "float32", ids)
+        examined.probe(name, model, Backend(), "float32", Batch(ids, ids))
         (place, given), *_ = seen[-1:]
         assert place == memory
-        assert torch.equal(given, probe_tokens(SEED, name, SMALL).expand(4, -1))
-    assert not torch.equal(probe_tokens(SEED, BRANCHES, SMALL), probe_tokens(SEED, HEAD, SMALL)), (
-        "new data in the same buffer"
-    )
+        assert torch.equal(given, probes.batch(SEED, name, SMALL).repeat(4).ids)
+    one, other = (probes.batch(SEED, name, SMALL).ids for name in (BRANCHES, HEAD))
+    assert not torch.equal(one, other), "new data in the same buffer"
 
 
 def test_the_device_is_told_of_a_probe_as_of_a_step_and_waited_for() -> None:
     model, _, examined = make()
     backend = Backend()
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
-    examined.probe(HEAD, model, backend, "float32", ids)
+    examined.probe(HEAD, model, backend, "float32", Batch(ids, ids))
     assert backend.told == ["begin", "end", "synchronize"]
 
 
@@ -116,7 +115,7 @@ def test_gradients_of_the_step_before_are_no_part_of_a_probe() -> None:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
-    examined.probe(HEAD, model, Backend(), "float32", ids)
+    examined.probe(HEAD, model, Backend(), "float32", Batch(ids, ids))
     expected = of_the_reference(HEAD, torch.float32, 1)
     assert all(torch.equal(examined.tensors[key], expected[key]) for key in expected)
 
@@ -129,9 +128,9 @@ def test_live_gradients_are_sketched_as_they_stand_and_those_that_are_not_there_
     model.model.norm.weight.grad = None
     examined.live(loss)
     weights, collect = weights_of(torch.float32), Sketches("live", SEED, SMALL)
-    collect.loss(
-        torch.tensor(plain_pass(weights.__getitem__, SMALL, ids, torch.float32, "cpu", collect))
-    )
+    batch = Batch(ids, ids)
+    right = plain_pass(weights.__getitem__, SMALL, batch, torch.float32, "cpu", collect)
+    collect.loss(torch.tensor(right))
     assert examined.missing == ["live/model.norm.weight"]
     assert set(collect.tensors) - set(examined.tensors) == {"live/model.norm.weight"}
     assert all(torch.equal(collect.tensors[key], t) for key, t in examined.tensors.items())
@@ -267,8 +266,8 @@ def test_a_map_that_adds_a_parameter_of_its_own_does_not_disturb_the_numbers() -
 
 
 def test_tokens_of_a_probe_are_one_sequence_of_the_models_own_length_and_vocabulary() -> None:
-    found = examination.probe_tokens(SEED, HEAD, SMALL)
+    found = probes.batch(SEED, HEAD, SMALL).ids
     assert found.shape == (1, SMALL.sequence_length)
     assert 0 <= found.min() <= found.max() < SMALL.vocab_size
-    assert torch.equal(found, examination.probe_tokens(SEED, HEAD, SMALL))
-    assert not torch.equal(found, examination.probe_tokens(SEED + 1, HEAD, SMALL))
+    assert torch.equal(found, probes.batch(SEED, HEAD, SMALL).ids)
+    assert not torch.equal(found, probes.batch(SEED + 1, HEAD, SMALL).ids)

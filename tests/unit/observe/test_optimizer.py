@@ -16,6 +16,7 @@ from llmb.observe.optimizer import OptimizerBaseline
 from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Status
 from llmb.reference.optimizer import build_adamw
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 
 STEPS = 3
 
@@ -46,7 +47,7 @@ def observed(
 
 
 def assert_fails(evidence: OptimizerEvidence) -> None:
-    assert judge(evidence, "x").status is Status.FAIL
+    assert judge(evidence, OFFICIAL_OPTIMIZER, "x").status is Status.FAIL
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,9 @@ def test_the_harnesss_own_optimizer_is_written_down_as_honest(
     baseline: OptimizerBaseline, model: nn.Module, switches: dict[str, bool]
 ) -> None:
     found = observed(baseline, model, build_adamw(model.parameters(), **switches))
-    assert judge(found, "x").status is Status.PASS, judge(found, "x").message
+    assert judge(found, OFFICIAL_OPTIMIZER, "x").status is Status.PASS, judge(
+        found, OFFICIAL_OPTIMIZER, "x"
+    ).message
     assert found.class_name == "torch.optim.adamw.AdamW"
     assert (found.trainable, found.missing, found.repeated) == (3, (), ())
     assert (found.steps_min, found.steps_max) == (STEPS, STEPS)
@@ -174,7 +177,7 @@ def test_padding_that_needs_no_gradient_may_be_held_without_a_counter(
     model[0].padding = nn.Parameter(torch.empty(0), requires_grad=False)
     found = observed(baseline, model, build_adamw(model.parameters()))
     assert (found.trainable, found.steps_min, found.missing) == (3, STEPS, ())
-    assert judge(found, "x").status is Status.PASS
+    assert judge(found, OFFICIAL_OPTIMIZER, "x").status is Status.PASS
 
 
 def test_a_parameter_held_twice_is_named(baseline: OptimizerBaseline, model: nn.Module) -> None:

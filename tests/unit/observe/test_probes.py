@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from llmb.audit.distance import gaps
 from llmb.observe import probes
 from llmb.observe.passes import Sketches
-from llmb.observe.probes import BRANCHES, EMBEDDING, GAIN, HEAD, PROBES
+from llmb.observe.probes import BRANCHES, HEAD, PROBES
 from llmb.reference import formats
-from llmb.reference.data import random_tokens
+from llmb.reference.data import make_batch
 from llmb.reference.formats import _Emulated
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
@@ -30,7 +30,8 @@ SHAPE = LlamaShape(
     num_key_value_heads=4,
     sequence_length=24,
 )
-OUTS = probes.parts(SHAPE).out
+OUTS, GAIN = probes.parts(SHAPE).out, probes.parts(SHAPE).gain
+(EMBEDDING,) = probes.parts(SHAPE).embeddings
 
 
 # -- channels -------------------------------------------------------------------------------
@@ -133,7 +134,7 @@ def test_tokens_of_probes_follow_from_the_seed_and_differ_between_probes() -> No
 
 def tokens(probe: str) -> Tensor:
     seed = probes.token_seed(4, probe)
-    return random_tokens(seed, 1, SHAPE.sequence_length, SHAPE.vocab_size)
+    return make_batch(seed, 1, SHAPE).ids
 
 
 def edited(probe: str, dtype: torch.dtype) -> nn.Module:

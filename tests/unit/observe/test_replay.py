@@ -13,6 +13,7 @@ from llmb.observe.replay import can_replay, replay
 from llmb.observe.witness import KINDS, Witness
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_adamw
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.train_loop import Step
 
 KERNELS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
@@ -52,7 +53,7 @@ def watched(
 
 
 def differing(step: AuditedStep, seen: Mapping[str, Tensor]) -> dict[str, int]:
-    found = replay(step, seen, "cpu")
+    found = replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)
     return {
         kind: int(
             (seen[f"{step.index}/after/{kind}"] != found[f"{step.index}/replayed/{kind}"]).sum()
@@ -78,7 +79,7 @@ def test_a_replay_with_the_same_kernel_and_type_gives_the_same_bits(
 def test_the_replay_changes_nothing_of_what_was_seen() -> None:
     step, seen = watched(torch.float32, {"fused": True})
     before = {name: tensor.clone() for name, tensor in seen.items()}
-    replay(step, seen, "cpu")
+    replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)
     assert all(torch.equal(tensor, before[name]) for name, tensor in seen.items())
 
 

@@ -12,11 +12,10 @@ from torch import Tensor
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import probes, retake, weights_file
-from llmb.observe.examination import probe_tokens
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
-from llmb.reference.data import random_tokens
+from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 from tests.unit.builders_runtime import run_config
@@ -51,7 +50,8 @@ def by_hand(name: str, seed: int, ids: Tensor, fmt: str | None = None) -> dict[s
         for target, edit in probes.edits(name, SMALL, "bfloat16").items():
             values[target] = edit(values[target])
     loss = plain_pass(
-        values.__getitem__, SMALL, ids, torch.float32, "cpu", collect, format_name=fmt
+        *(values.__getitem__, SMALL, Batch(ids, ids), torch.float32, "cpu", collect),
+        format_name=fmt,
     )
     collect.loss(torch.tensor(loss))
     return collect.tensors
@@ -80,7 +80,7 @@ def test_a_probe_is_made_again_with_its_edits_and_one_sequence_as_often_as_asked
 ) -> None:
     with opened(tmp_path, digests) as again:
         found = again.sketches(probes.BRANCHES, torch.float32, "cpu", batch)
-    ids = probe_tokens(SEED, probes.BRANCHES, SMALL).expand(batch, -1)
+    ids = probes.batch(SEED, probes.BRANCHES, SMALL).repeat(batch).ids
     assert equal(found, by_hand(probes.BRANCHES, 1, ids))
 
 
@@ -89,7 +89,7 @@ def test_the_head_probe_needs_no_layers_and_shows_the_same_of_what_is_left(
 ) -> None:
     with opened(tmp_path, digests) as again:
         found = again.sketches(probes.HEAD, torch.float32, "cpu", 1)
-    expected = by_hand(probes.HEAD, 1, probe_tokens(SEED, probes.HEAD, SMALL))
+    expected = by_hand(probes.HEAD, 1, probes.batch(SEED, probes.HEAD, SMALL).ids)
     names = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "loss")
     assert set(found) == {f"head/{name}" for name in names}
     for name, value in found.items():
@@ -116,7 +116,14 @@ def test_samples_are_of_the_audited_steps_weights_and_tokens(
     sizes = {name: value.numel() for name, value in weights(2).items()}
     samples = Samples(where, sizes)
     values = weights(2)
-    plain_pass(values.__getitem__, SMALL, tokens(TOKENS[STEP]), torch.float32, "cpu", samples)
+    plain_pass(
+        values.__getitem__,
+        SMALL,
+        Batch(*(tokens(TOKENS[STEP]),) * 2),
+        torch.float32,
+        "cpu",
+        samples,
+    )
     assert torch.equal(found, samples.values)
     assert again.sizes == sizes
 

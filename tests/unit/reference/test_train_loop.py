@@ -165,3 +165,44 @@ def test_a_pause_that_says_so_is_where_the_loop_ends_gradients_there_and_no_upda
     assert len(stepped) == last
     assert pulled == list(range(last + 1))
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# -- accumulation ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_gradients_accumulated_over_parts_are_those_of_the_whole_batch(
+    shape: LlamaShape, parts: int
+) -> None:
+    seen = []
+    for count in (1, parts):
+        model = build(shape, seed=1, dtype=torch.float64)
+        optimizer = build_adamw(model.parameters())
+        gradients: list[torch.Tensor] = []
+
+        def pause(step: Step, loss: Tensor, model=model, gradients=gradients) -> bool:
+            gradients += [p.grad.clone() for p in model.parameters()]
+            return False
+
+        def split(seed: int, count: int = count) -> list[Batch]:
+            return make_batch(seed, 4, shape).split(count)
+
+        (done,) = train_loop(model, optimizer, STEPS[:1], split, pause)
+        seen.append((done.loss, gradients))
+    (whole, right), (summed, found) = seen
+    assert torch.allclose(summed, whole, rtol=1e-12)
+    for one, other in zip(right, found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-15)
+
+
+def test_a_step_of_parts_pauses_and_steps_once(model: Llama, shape: LlamaShape) -> None:
+    calls: list[str] = []
+    optimizer = build_adamw(model.parameters())
+    optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
+    model.register_forward_hook(lambda *_: calls.append("forward"))
+    paused = train_loop(
+        *(model, optimizer, STEPS[:1], lambda seed: make_batch(seed, 4, shape).split(2)),
+        lambda step, loss: bool(calls.append("pause")),
+    )
+    next(paused)
+    assert calls == ["forward", "forward", "pause", "optimizer"]

@@ -6,7 +6,7 @@ import pytest
 
 from llmb import workloads
 from llmb.errors import UsageError
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import Gpt2Shape, LlamaShape
 
 
 def test_the_official_workload_is_the_reference_shape_unchanged() -> None:
@@ -36,6 +36,61 @@ def test_each_shape_flag_changes_its_field_and_no_other(field: str) -> None:
 def test_key_value_heads_follow_the_query_heads_as_the_workload_has_no_groups() -> None:
     shape = workloads.find("llama-1.4b", {"num_attention_heads": 8}).shape
     assert shape.num_key_value_heads == 8
+
+
+@pytest.mark.parametrize(("heads", "keys"), [(32, 8), (8, 2), (4, 1), (2, 1)])
+def test_as_many_query_heads_share_a_key_value_head_as_in_the_workload(
+    heads: int, keys: int
+) -> None:
+    shape = workloads.find("llama-3.1-8b", {"num_attention_heads": heads}).shape
+    assert isinstance(shape, LlamaShape)
+    assert shape.num_key_value_heads == keys
+
+
+def test_query_heads_that_cannot_share_theirs_evenly_are_refused() -> None:
+    own = {"family": "llama", "num_attention_heads": 16, "num_key_value_heads": 5}
+    with pytest.raises(UsageError, match="--num-attention-heads 16 cannot share 5 key-value heads"):
+        workloads.find("own", {}, own)
+
+
+@pytest.mark.parametrize("name", ["gpt2-125m", "nemo-bert-base"])
+def test_a_sequence_longer_than_the_positions_of_the_model_is_refused(name: str) -> None:
+    most = {"gpt2-125m": 1024, "nemo-bert-base": 2048}[name]
+    assert workloads.find(name, {"sequence_length": most}).shape.sequence_length == most
+    with pytest.raises(UsageError, match=f"{most + 1} is longer .* use at most {most}"):
+        workloads.find(name, {"sequence_length": most + 1})
+
+
+# -- a user's own ---------------------------------------------------------------------------
+
+
+def test_a_definition_is_its_family_with_other_sizes() -> None:
+    own = workloads.find("mine", {"num_hidden_layers": 2}, {"family": "gpt2", "hidden_size": 96})
+    assert own.shape == Gpt2Shape(hidden_size=96, num_hidden_layers=2)
+    assert (own.name, own.family, own.document) == ("mine", "gpt2", None)
+
+
+@pytest.mark.parametrize(
+    ("definition", "message"),
+    [
+        ({}, "family None is none of llama,"),
+        ({"family": "mamba"}, "family 'mamba' is none of llama,"),
+        ({"family": "llama", "d_model": 64}, "'d_model' is no size of llama .it has vocab_size,"),
+        ({"family": "gpt2", "hidden_size": "wide"}, "hidden_size: Input should be a valid integer"),
+        ({"family": "gpt2", "num_hidden_layers": 0}, "num_hidden_layers is 0: it must be at least"),
+        ({"family": "llama", "hidden_size": 100}, "--hidden-size 100 is not divisible"),
+    ],
+)
+def test_a_definition_that_makes_no_model_is_refused(
+    definition: dict[str, int | str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        workloads.find("mine", {}, definition)
+
+
+def test_a_definition_does_not_take_the_name_of_one_of_llmbs_own() -> None:
+    with pytest.raises(UsageError, match=r"'llama-1\.4b' is one of llmb's own"):
+        workloads.find("llama-1.4b", {}, {"family": "llama", "num_hidden_layers": 1})
 
 
 def test_overrides_do_not_stick_to_the_named_workload() -> None:

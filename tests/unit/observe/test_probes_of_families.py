@@ -1,0 +1,200 @@
+"""The probes of GPT-2 and BERT, whose heads are embeddings: what cheats shows by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+from llmb.audit.distance import gaps
+from llmb.observe import probes
+from llmb.observe.passes import Sketches
+from llmb.observe.probes import HEAD, PROBES
+from llmb.reference import formats
+from llmb.reference.head import TiedHead
+from llmb.reference.models import build
+from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
+
+GPT2 = Gpt2Shape(
+    vocab_size=509,
+    hidden_size=96,
+    intermediate_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    sequence_length=24,
+)
+BERT = BertShape(
+    vocab_size=509,
+    hidden_size=96,
+    intermediate_size=128,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    sequence_length=48,
+)
+SHAPES = {"gpt2": GPT2, "bert": BERT}
+BLOCKS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}
+Cheat = Callable[[nn.Module], object]
+
+
+def shown(family: str, dtype: torch.dtype, cheat: Cheat | None = None) -> dict[str, list[float]]:
+    """Return what the probes show of a model in ``dtype`` with a post-processing."""
+    shape: Shape = SHAPES[family]
+    found: dict[str, list[float]] = {}
+    for probe in PROBES:
+        model = build(shape, 7, torch.bfloat16).to(dtype).eval()
+        with torch.no_grad():
+            for name, edit in probes.edits(probe, shape, "bfloat16").items():
+                parameter = model.get_parameter(name)
+                parameter.copy_(edit(parameter))
+        if cheat is not None:
+            cheat(model)
+        sketches, batch = Sketches(probe, 4, shape), probes.batch(4, probe, shape)
+        model(batch.ids, labels=batch.labels, **batch.extra).backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                sketches.add(name, parameter.grad)
+        found |= {name: tensor.tolist() for name, tensor in sketches.tensors.items()}
+    return found
+
+
+@cache
+def reference(family: str) -> dict[str, list[float]]:
+    every = shown(family, torch.float64)
+    return {n: a for n, a in every.items() if not n.startswith(f"{HEAD}/{BLOCKS[family]}")}
+
+
+def bits(family: str, arrays: dict[str, list[float]]) -> dict[str, float]:
+    return {
+        f"{probe}/{name}": one.bits
+        for probe in PROBES
+        for name, one in gaps(arrays, reference(family), f"{probe}/").items()
+    }
+
+
+@cache
+def honest(family: str) -> dict[str, float]:
+    return bits(family, shown(family, torch.bfloat16))
+
+
+def lost(family: str, cheat: Cheat) -> dict[str, float]:
+    """Return by item how many bits a cheat costs."""
+    found = bits(family, shown(family, torch.bfloat16, cheat))
+    return {item: value - found[item] for item, value in honest(family).items()}
+
+
+def in_fp8(matrix: str) -> Cheat:
+    def cheat(model: nn.Module) -> None:
+        owner, _, last = matrix.rpartition(".")
+        roundings = formats.FORMATS["FP8"]
+        linear = model.get_submodule(matrix)
+        new = (
+            formats._EmulatedHead(*roundings)
+            if isinstance(linear, TiedHead)
+            else formats._Emulated(linear, *roundings)
+        )
+        setattr(model.get_submodule(owner), last, new)
+
+    return cheat
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_every_parameter_but_a_keys_bias_has_a_gradient_that_can_be_compared(family: str) -> None:
+    names = {n for n, _ in build(SHAPES[family], 1, torch.float32).named_parameters()}
+    there = {item.removeprefix("branches/") for item in honest(family)}
+    assert names - there == {n for n in names if n.endswith("attention.self.key.bias")}
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_an_honest_run_in_sixteen_bits_has_at_least_five_bits_in_every_part(family: str) -> None:
+    low = min(honest(family).items(), key=lambda item: item[1])
+    assert low[1] > 4.5, sorted(honest(family).items(), key=lambda item: item[1])[:9]
+
+
+@pytest.mark.parametrize(
+    ("family", "matrix", "own"),
+    [
+        ("gpt2", "transformer.h.1.mlp.c_fc", ".h.1."),
+        ("gpt2", "transformer.h.2.mlp.c_proj", ".h.2."),
+        ("gpt2", "transformer.h.0.attn.c_attn", ".h.0."),
+        ("gpt2", "transformer.h.1.attn.c_proj", ".h.1."),
+        ("bert", "bert.encoder.layer.1.intermediate.dense", ".layer.1."),
+        ("bert", "bert.encoder.layer.2.output.dense", ".layer.2."),
+        ("bert", "bert.encoder.layer.0.attention.self.value", ".layer.0."),
+        ("bert", "bert.encoder.layer.1.attention.output.dense", ".layer.1."),
+    ],
+)
+def test_one_matrix_in_fp8_costs_bits_in_its_own_layer_and_nowhere_else(
+    family: str, matrix: str, own: str
+) -> None:
+    cost = lost(family, in_fp8(matrix))
+    mine = {item: bits for item, bits in cost.items() if own in item}
+    others = {item: bits for item, bits in cost.items() if own not in item}
+    assert max(mine.values()) > 1.5, mine
+    assert max(others.values()) < 0.75, others
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [
+        ("gpt2", "lm_head"),
+        ("bert", "cls.predictions.decoder"),
+        ("bert", "cls.predictions.transform.dense"),
+    ],
+)
+def test_what_makes_the_logits_in_fp8_shows_in_the_head_probe(family: str, head: str) -> None:
+    cost = lost(family, in_fp8(head))
+    assert max(value for item, value in cost.items() if item.startswith("head/")) > 1.5
+
+
+@pytest.mark.parametrize(
+    ("family", "branch"),
+    [
+        ("gpt2", "transformer.h.0.attn"),
+        ("gpt2", "transformer.h.2.mlp"),
+        ("bert", "bert.encoder.layer.0.attention"),
+    ],
+)
+def test_a_branch_that_is_left_out_has_no_bits_left(family: str, branch: str) -> None:
+    def cheat(model: nn.Module) -> None:
+        module = model.get_submodule(branch)
+        plain = module.forward
+        module.forward = lambda *given: plain(*given) * 0
+
+    found = bits(family, shown(family, torch.bfloat16, cheat))
+    # The gradient of the last bias has nothing to do with what the branch puts out.
+    biases = {f"branches/{name}" for name in probes.parts(SHAPES[family]).biases}
+    mine = {item: value for item, value in found.items() if f"{branch}." in item}
+    assert {item for item, value in mine.items() if value > 0.1} <= biases
+
+
+@pytest.mark.parametrize(
+    ("family", "out"),
+    [
+        ("gpt2", "transformer.h.1.mlp.c_proj"),
+        ("gpt2", "transformer.h.0.attn.c_proj"),
+        ("bert", "bert.encoder.layer.2.output.dense"),
+        ("bert", "bert.encoder.layer.0.attention.output.dense"),
+    ],
+)
+def test_an_out_projection_that_is_wrong_in_its_forward_product_alone_shows_in_what_it_puts_out(
+    family: str, out: str
+) -> None:
+    def cheat(model: nn.Module) -> None:
+        module = model.get_submodule(out)
+        plain, (rounded, _) = module.forward, formats.FORMATS["FP8"]
+
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            right = plain(x)
+            wrong = nn.functional.linear(rounded(x), rounded(module.weight), module.bias)
+            return right + (wrong - right).detach()
+
+        module.forward = forward
+
+    cost = lost(family, cheat)
+    own, layer = f"branches/out/{out}.weight", out.removeprefix(BLOCKS[family]).split(".")[1]
+    others = {n: v for n, v in cost.items() if BLOCKS[family] in n and f".{layer}." not in n}
+    assert cost[own] > 1.0
+    assert max(others.values()) < 0.75, others
