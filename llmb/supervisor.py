@@ -52,6 +52,7 @@ def run(
     if commitment is not None:
         request = request.model_copy(update={"seed": commitment.seed})
     workload = workloads.of(request)
+    workloads.check_runnable(workload, request.mode)
     check_writable(output)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload)

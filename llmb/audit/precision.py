@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmb.audit.distance import Gap, gaps
 from llmb.config import Precision
@@ -18,7 +19,11 @@ PROBES = ("branches", "head")
 SLACK, SLACK_FLOAT32 = 0.75, 2.0
 #: Fewest bits of a class, whatever was measured as honest on the device: what a tampered library
 #: computes must not become the yardstick.
-FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 4.5, "BF16": 4.5, "FP8": 2.0}
+FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
+#: Bits below its floor that a class may show where the host's honest run shows as few.
+_LEEWAY = 2.0
+#: Gains and biases of LayerNorm: their gradients are sums over all tokens, in which much cancels.
+_SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 #: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
 #: weights have 1.3 less than BF16.
@@ -85,21 +90,36 @@ class Border:
     name: str
     honest: Bits
     slack: float
+    #: What an honest run in the class has without the device: its bits on the host, by item.
+    host: Mapping[str, float] = field(default_factory=dict)
+
+    def floor(self, item: str) -> float:
+        """Return the fewest bits of ``item``, whatever the device's honest run shows.
+
+        Weights that were trained at a high rate leave fewer bits to any run: there the host's
+        honest run is the measure, in which no vendor has a hand.
+        """
+        fixed = FLOORS.get(self.name, FLOORS["FP8"])
+        if _SUM.search(item):
+            return fixed - _LEEWAY
+        if item not in self.host:
+            return fixed
+        return max(min(fixed, self.host[item] - self.slack), fixed - _LEEWAY)
 
     def limit(self, item: str) -> float:
         """Return the fewest bits that ``item`` may have.
 
         An item that is much better than the others by nature need not be: another order of sums
-        makes it like them.
+        makes it like them. The gradient of a bias is a sum in which much cancels.
         """
         found = self.honest.by_name
-        return min(found[item], statistics.median(found.values())) - self.slack
+        slack = 2 * self.slack if item.endswith(".bias") else self.slack
+        return min(found[item], statistics.median(found.values())) - slack
 
     def short(self, shown: Bits) -> dict[str, float]:
         """Return the items of ``shown`` that do not reach the class, with what they lack."""
         lacks = {item: self.limit(item) - value for item, value in shown.by_name.items()}
-        floor = FLOORS.get(self.name, FLOORS["FP8"])
-        lacks = {i: max(lack, floor - shown.by_name[i]) for i, lack in lacks.items()}
+        lacks = {i: max(lack, self.floor(i) - shown.by_name[i]) for i, lack in lacks.items()}
         return {item: lack for item, lack in lacks.items() if not lack <= 0}
 
 
@@ -124,11 +144,21 @@ class Probes:
     ) -> None:
         """Compare what was ``seen`` with the ``reference``, beside honest runs of each class."""
         self._precision, self._evidence = precision, evidence
-        self._reference, self._host = reference, of_class(reference, "host")
+        self._host = of_class(reference, "host")
         self._shown = bits(seen, reference)
+        host = {
+            f"branches/{name}": one.bits
+            for name, one in gaps(self._host, reference, "branches/").items()
+            if self._host
+        }
         names = dict.fromkeys([precision.name, *_CLASSES])
         self._borders = [
-            Border(name, bits(arrays, reference), _slack(name, precision))
+            Border(
+                name,
+                bits(arrays, reference),
+                _slack(name, precision),
+                host if name == precision.name else {},
+            )
             for name in names
             if (arrays := of_class(honest, name))
             and any(key.startswith("branches/") for key in arrays)
@@ -142,14 +172,10 @@ class Probes:
         """
         if self._declared is None:
             return False
-        floor = FLOORS.get(self._declared.name, FLOORS["FP8"])
-        device = self._declared.honest.by_name
-        host = {
-            f"branches/{name}": one.bits
-            for name, one in gaps(self._host, self._reference, "branches/").items()
-        }
-        short = [host[item] - device[item] for item in host] if self._host else [0.0]
-        return min(device.values()) >= floor and statistics.median(short) <= _ROUGHER
+        device, host = self._declared.honest.by_name, self._declared.host
+        short = [host[item] - device[item] for item in host] or [0.0]
+        enough = all(value >= self._declared.floor(item) for item, value in device.items())
+        return enough and statistics.median(short) <= _ROUGHER
 
     def measured(self) -> Measured:
         """Return the class that was reached, and the bits behind it."""
@@ -257,9 +283,11 @@ class Probes:
         """Return P1 where no honest run can be compared with: it can only convict."""
         declared = self._precision.name
         floor = FLOORS.get(declared, FLOORS["FP8"])
-        fewest = min(self._shown.forward, self._shown.gradient)
-        if fewest >= floor:
+        shown = self._shown.by_name
+        known = self._declared or Border(declared, self._shown, 0.0)
+        if all(value >= known.floor(item) for item, value in shown.items()):
             return self._not_observed("P1", ROUGH)
+        fewest = min(shown.values())
         return self._finding(
             "P1",
             False,

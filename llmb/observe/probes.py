@@ -33,6 +33,8 @@ PROBES = (BRANCHES, HEAD)
 #: float32. FP16 has no room for gradients that small.
 _FAINT, _FAINT_CENTRED = 12, 6
 _FAINT_FP16 = 0
+#: What an embedding that is the head, too, keeps in the branches' channels.
+_QUIET = 2.0**-8
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
 _LOUD = 64.0  # times: positions beside tokens
 #: What BERT's last matrix is scaled by: so near zero GELU is a straight line to within 2**-20.
@@ -67,11 +69,10 @@ class Parts:
     gain: str
     #: Biases beside ``out``.
     biases: tuple[str, ...] = ()
-    #: Whether norms take the mean away; then the biases after the last layer, and gains before the
-    #: last one.
+    #: Whether norms take the mean away; then gains and biases of the norms after the last layer.
     centred: bool = False
-    offsets: tuple[str, ...] = ()
     gains: tuple[str, ...] = ()
+    offsets: tuple[str, ...] = ()
     #: A matrix between the last layer and the head, None where there is none.
     between: str | None = None
 
@@ -99,6 +100,7 @@ def parts(shape: Shape) -> Parts:
             tied=True,
             gain="transformer.ln_f.weight",
             centred=True,
+            gains=("transformer.ln_f.weight",),
             offsets=("transformer.ln_f.bias",),
         )
     ends = ("attention.output.dense", "output.dense")
@@ -115,12 +117,12 @@ def parts(shape: Shape) -> Parts:
         tied=True,
         gain="cls.predictions.transform.LayerNorm.weight",
         centred=True,
+        gains=("bert.encoder.ln.weight", "cls.predictions.transform.LayerNorm.weight"),
         offsets=(
             "bert.encoder.ln.bias",
             "cls.predictions.transform.dense.bias",
             "cls.predictions.transform.LayerNorm.bias",
         ),
-        gains=("bert.encoder.ln.weight",),
         between="cls.predictions.transform.dense.weight",
     )
 
@@ -172,7 +174,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     first = min(c.first for c in own.values())
     found |= dict.fromkeys(model.embeddings, _scaled_from(first, 0.0, centred=model.centred))
     if model.tied:  # what is silent here would have no logit at all
-        found[model.head] = _scaled_from(first, 2.0**-12, centred=model.centred)
+        found[model.head] = _scaled_from(first, _QUIET, centred=model.centred)
     found |= dict.fromkeys(model.offsets, torch.zeros_like)
     found |= dict.fromkeys(model.gains, torch.ones_like)
     if model.between is not None:

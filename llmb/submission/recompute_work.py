@@ -14,6 +14,8 @@ from llmb.submission.comparison import Comparison
 from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
 _OFFICIAL_TIMED_STEPS = 50
+#: The workload whose step is the original's in every part; a run of any other is a debug run.
+_WHOLE = "llama-1.4b"
 
 
 def compare_workload(record: RunRecord, comparison: Comparison) -> None:
@@ -73,7 +75,8 @@ def _whole(shapes: Shapes, name: str) -> int:
 def _compare_class(record: RunRecord, official: Shapes, comparison: Comparison) -> None:
     config = record.config
     changed = any(official.get(name) != size for name, size in config.shape_overrides.items())
-    debug = changed or config.timed_steps < _OFFICIAL_TIMED_STEPS or config.definition is not None
+    other = config.workload != _WHOLE or config.definition is not None
+    debug = changed or other or config.timed_steps < _OFFICIAL_TIMED_STEPS
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"
     comparison.require("waivers", record.waivers, bool(record.waivers) == debug, must)

@@ -133,6 +133,7 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         for name, value in config.shape_overrides.items()
         if value != official[name]
     ]
+    found += workloads.of(config).left_out
     if config.definition is not None:
         found.append(f"--workload {config.workload} (a model of the user's own)")
     if config.timed_steps < OFFICIAL_TIMED_STEPS:

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from llmb.config import Definition, RunConfig, RunRequest, ShapeName
+from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
 from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
 from llmb.workloads.table import WORKLOADS, Workload
 
-__all__ = ["WORKLOADS", "Workload", "define", "find", "of"]
+__all__ = ["WORKLOADS", "Workload", "check_runnable", "define", "find", "of"]
 
 
 def of(run: RunRequest | RunConfig) -> Workload:
@@ -47,6 +47,25 @@ def find(
     shape = _override(base.shape, overrides)
     _check(shape)
     return replace(base, shape=shape)
+
+
+def check_runnable(workload: Workload, mode: Mode) -> None:
+    """Refuse what cannot be run.
+
+    Raises:
+        UsageError: the workload has no such mode, or is trained with an optimizer llmb has not.
+    """
+    name, modes = workload.name, ", ".join(one.value for one in workload.modes)
+    if mode not in workload.modes:
+        raise UsageError(
+            f"workload {name!r} has no mode {mode.value} (it has {modes}), and no other can be run "
+            "yet: llmb workload list shows which train"
+        )
+    optimizer = workload.recipe.optimizer.name
+    if optimizer != "AdamW":
+        raise UsageError(
+            f"workload {name!r} is trained with {optimizer}: only AdamW can be run yet"
+        )
 
 
 def define(name: str, definition: Definition) -> Workload:
