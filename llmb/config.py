@@ -128,6 +128,8 @@ class RunRequest(Frozen):
     batch_size: int | Literal["auto"] | None = None
     #: Parts of a step's batch whose gradients are accumulated.
     accumulate: int = Field(default=1, ge=1)
+    #: Autocast over float32 weights. None: as the workload's original does, where it can be done.
+    mixed_precision: bool | None = None
     #: None: drawn afresh, so that nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     warmup_steps: int | None = Field(default=None, ge=1)
@@ -158,6 +160,8 @@ class RunConfig(Frozen):
     #: Sequences a step takes on each device, all that are accumulated together.
     batch_size: int = Field(ge=1)
     accumulate: int = Field(default=1, ge=1)
+    #: Forward passes run under autocast to the precision; the weights are float32.
+    mixed_precision: bool = False
     #: Model and tokens follow from it. Children are shown the model's part of it only.
     seed: int = Field(ge=0, lt=2**63)
     #: At least this many untimed steps; the record's timing says how many there were.

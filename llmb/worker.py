@@ -6,12 +6,14 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from llmb import workloads
 from llmb.config import AuditMode, RunConfig
@@ -31,8 +33,9 @@ from llmb.records import audited, evidence
 from llmb.reference.data import Batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_adamw
+from llmb.reference.recipe import Recipe
 from llmb.reference.shapes import Shape
-from llmb.reference.train_loop import train_loop
+from llmb.reference.train_loop import StepDone, train_loop
 from llmb.step_stream import Batches, StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
@@ -55,9 +58,8 @@ def work(channel: Channel) -> None:
 
     channel.send(Phase(name="making the model"))
     workload = workloads.of(config)
-    shape = workload.shape
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build(shape, config.seed, dtype, config.device)
+    model: nn.Module = build(workload.shape, config.seed, dtype, config.device)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
@@ -74,8 +76,8 @@ def work(channel: Channel) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name="training"))
     channel.send(Ready())
-    batches = Batches(config, shape, backend)
-    for done in train_loop(model, optimizer, stream, batches.make, stream.pause):
+    batches = Batches(config, workload.shape, backend)
+    for done in training(config, workload.recipe, model, optimizer, stream, batches):
         stream.witness.after()
         if done.step.index == 0:
             notebook.program(plugin, [done.loss, *model.parameters()])
@@ -86,7 +88,7 @@ def work(channel: Channel) -> None:
 
     backend.step_end()
     backend.synchronize()
-    stage = Stage(plugin, model, canonical, backend, config, shape, pristine.sizes)
+    stage = Stage(plugin, model, canonical, backend, config, workload.shape, pristine.sizes)
     if guard is not None:
         own = {StepStream: stream, Witness: stream.witness, Canonical: canonical}
         guard.close({**own, Notebook: notebook, Channel: channel, FenceSamples: samples})
@@ -98,6 +100,23 @@ def work(channel: Channel) -> None:
     if guard is not None and batches.latest:
         be_audited(notebook, stage, stream, batches.latest, guard)
     channel.send(Worked(steps=stream.done))
+
+
+def training(
+    config: RunConfig,
+    recipe: Recipe,
+    model: nn.Module,
+    optimizer: AdamW,
+    stream: StepStream,
+    batches: Batches,
+) -> Iterator[StepDone]:
+    """Train as the workload's original does, and yield after each step."""
+    return train_loop(
+        *(model, optimizer, stream, batches.make, stream.pause),
+        context=lambda: autocast(config),
+        clip_grad_norm=recipe.clip_grad_norm,
+        clipped=stream.witness.clipped,
+    )
 
 
 @dataclass(frozen=True)
@@ -124,11 +143,21 @@ class Stage:
         self.backend.step_begin()
         total = torch.zeros(())
         for part in batches:
-            loss = self.model(part.ids, labels=part.labels, **part.extra) / len(batches)
+            with autocast(self.config):
+                loss = self.model(part.ids, labels=part.labels, **part.extra)
+            loss = loss / len(batches)
             loss.backward()
             total = total.to(loss.device) + loss.detach()
         self.backend.step_end()
         return total
+
+
+def autocast(config: RunConfig) -> AbstractContextManager[object]:
+    """Return the context of a forward pass."""
+    if not config.mixed_precision:
+        return nullcontext()
+    dtype = getattr(torch, config.precision.dtype)
+    return torch.autocast(torch.device(config.device).type, dtype)
 
 
 def be_audited(
@@ -168,14 +197,13 @@ def be_audited(
     if guard.types is not None:
         notebook.phase("being audited: types of operands")
         notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(batches)))
-    failure = None
+    failure, dtype = None, stage.config.precision.dtype
     if canonical.missing:
         failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."
     for name in () if failure else probes.PROBES:
         notebook.phase(f"being audited: probe {name}")
-        examination.probe(
-            name, stage.model, stage.backend, stage.config.precision.dtype, batches[-1]
-        )
+        context = autocast(stage.config)
+        examination.probe(name, stage.model, stage.backend, dtype, batches[-1], context)
     notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
     probed = audited.ProbedEvidence(
         seed=last.seed,

@@ -258,7 +258,9 @@ class _Bench:
         if steps is None or seen is None or replayed is None:
             return
         path = self._path(audited.STEP_VALUES)
-        yield replay.judge(steps, seen, replayed, self._facts.workload.optimizer, path)
+        workload = self._facts.workload
+        constants, clip = workload.optimizer, workload.clip_grad_norm
+        yield replay.judge(steps, seen, replayed, constants, path, clip)
         if self._facts.workload.shapes.get("dropout"):
             yield _drawn()
             return

@@ -18,11 +18,18 @@ _EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 #: remainder of a vector lies elsewhere than in the replay.
 _CLOSE_SHARE = 0.02
 _TINY = 2.0**-120
+#: Numbers below float16's normal ones are so far apart.
+_SMALLEST = {"float16": 2.0**-23}
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
 
 def judge(
-    steps: StepsEvidence, seen: Arrays, replayed: Arrays, constants: Optimizer, path: str
+    steps: StepsEvidence,
+    seen: Arrays,
+    replayed: Arrays,
+    constants: Optimizer,
+    path: str,
+    clip_grad_norm: float | None = None,
 ) -> Finding:
     """Return O2 from what the worker read and what the calibrator's AdamW made of it.
 
@@ -35,6 +42,8 @@ def judge(
     again = [step for step in judged if _names(step, "replayed") <= set(replayed)]
     faults = [fault for step in judged for fault in _formula(step, seen, constants)]
     faults += [fault for step in judged for fault in _kept(step, seen)]
+    if clip_grad_norm is not None:
+        faults += [fault for step in judged for fault in _clipped(step, seen, clip_grad_norm)]
     if len(judged) < len(stepped):
         faults.append("the optimizer does not keep the moments of AdamW")
     elements = close = wrong = 0
@@ -72,6 +81,33 @@ def _kept(step: AuditedStep, seen: Arrays) -> Iterator[str]:
         changed = sum(a != b for a, b in zip(after, later, strict=True))
         if changed:
             yield f"{changed} elements of {kind} changed between step {step.index} and the next"
+
+
+def _clipped(step: AuditedStep, seen: Arrays, most: float) -> Iterator[str]:
+    """Yield a sentence where gradients were not all scaled by one factor, or by too large a one.
+
+    The factor is min(1, most / norm) of all gradients; those that were read have no larger norm.
+    """
+    before = seen.get(f"{step.index}/replay/unclipped")
+    after = seen[f"{step.index}/replay/gradient"]
+    if before is None or len(before) != len(after):
+        yield f"step {step.index}: the gradients were not read before they were clipped"
+        return
+    square = math.fsum(a * a for a in before)
+    if square == 0:
+        return
+    factor = math.fsum(a * b for a, b in zip(before, after, strict=True)) / square
+    types = (segment.dtype for segment in step.segments for _ in range(segment.states))
+    odd = sum(
+        not abs(b - factor * a)
+        <= 2 * _EPS.get(dtype, 2.0**-7) * abs(a) + _SMALLEST.get(dtype, _TINY)
+        for a, b, dtype in zip(before, after, types, strict=True)
+    )
+    if odd:
+        yield f"step {step.index}: {odd} gradients were not scaled as the others were"
+    rough = 1 + _EPS["bfloat16"]
+    if not 0 < factor <= min(1.0, most / math.sqrt(square)) * rough:
+        yield f"step {step.index}: gradients were scaled by {factor:.4g}, not to a norm of {most:g}"
 
 
 def _names(step: AuditedStep, *when: str) -> set[str]:

@@ -92,6 +92,11 @@ _COUNT = click.IntRange(min=1)
     show_default=True,
     help="Parts of a step's batch, whose gradients add up.",
 )
+@click.option(
+    "--mixed-precision/--no-mixed-precision",
+    default=None,
+    help="Autocast over float32 weights [default: as the workload's original].",
+)
 @click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]")
 @click.option(
     "--seed-commitment",
@@ -164,7 +169,7 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
     name, definition = _workload(flags["workload"])
-    same = ["plugin", "device", "precision", "accumulate", "seed"]
+    same = ["plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
     same += ["warmup_steps", "timed_steps", "repeats", "audit"]
     return RunRequest(
         workload=name,

@@ -67,8 +67,9 @@ def command_line(record: RunRecord) -> str:
         "repeats": config.repeats,
         "audit": config.audit.value,
     }
+    mixed = "mixed-precision" if config.mixed_precision else "no-mixed-precision"
     flags |= {name.replace("_", "-"): size for name, size in config.shape_overrides.items()}
-    words = ["llmb", "run"]
+    words = ["llmb", "run", *(["--" + mixed] if _may_be_mixed(config) else [])]
     for flag, value in flags.items():
         # A value that begins with a dash would be read as a flag of its own.
         dashed = str(value).startswith("-")
@@ -80,6 +81,14 @@ def command_line(record: RunRecord) -> str:
     if not line.isprintable():
         raise BundleRefusedError(f"the configuration holds unprintable text: {printable(line)}")
     return line
+
+
+def _may_be_mixed(config: RunConfig) -> bool:
+    from llmb.workloads import WORKLOADS
+
+    workload = WORKLOADS.get(config.workload)
+    usual = workload is not None and workload.recipe.mixed_precision
+    return usual or config.mixed_precision
 
 
 def _workload(config: RunConfig) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,13 @@ class Examination:
         self._take(LIVE, loss)
 
     def probe(
-        self, name: str, model: nn.Module, backend: Backend, dtype: str, batch: Batch
+        self,
+        name: str,
+        model: nn.Module,
+        backend: Backend,
+        dtype: str,
+        batch: Batch,
+        context: AbstractContextManager[object] | None = None,
     ) -> None:
         """Run one probe; its tokens overwrite those of ``batch``, in the same memory every time."""
         for parameter in model.parameters():
@@ -47,7 +54,8 @@ class Examination:
         self._edit(name, dtype)
         batch.fill(probes.batch(self._seed, name, self._shape))
         backend.step_begin()
-        loss = model(batch.ids, labels=batch.labels, **batch.extra)
+        with context or nullcontext():
+            loss = model(batch.ids, labels=batch.labels, **batch.extra)
         loss.backward()
         backend.step_end()
         backend.synchronize()

@@ -186,13 +186,14 @@ def _scaled_from(first: int, scale: float, *, centred: bool) -> Callable[[Tensor
     """Scale the channels from ``first`` on; of those before make pairs of opposite ones."""
 
     def edit(value: Tensor) -> Tensor:
-        edited = value.clone()
-        edited[:, first:] *= scale
-        if centred:
-            even = first - first % 2
-            edited[:, even:first] = 0.0
-            edited[:, 1:even:2] = -value[:, 0:even:2]
-        return edited
+        base, own = value[:, :first], value[:, first:]
+        own = own * scale if scale else torch.zeros_like(own)
+        if not centred:
+            return torch.cat((base, own), dim=1)
+        half = value[:, 0 : first - first % 2 : 2]
+        pairs = torch.stack((half, -half), dim=2).flatten(1)
+        left = torch.zeros_like(value[:, : first % 2])
+        return torch.cat((pairs, left, own), dim=1)
 
     return edit
 

@@ -135,6 +135,14 @@ class Witness:
                 seen.tensors |= self._states(seen, "next")
             self._ended = False
 
+    def clipped(self) -> None:
+        """Look at the gradients of an audited step again, once they have been clipped."""
+        if self._open:
+            seen = self._seen[-1]
+            seen.tensors["replay/unclipped"] = seen.tensors["replay/gradient"]
+            with torch.no_grad():
+                seen.tensors["replay/gradient"] = self._gather(seen, "state", STATES, _gradient)
+
     def after(self) -> None:
         """Look again where the optimizer has just made an audited step."""
         if self._open:

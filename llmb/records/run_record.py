@@ -21,8 +21,8 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  plugin.environment added: empty in records before.
 # llmb.run/1  2026-11  timing.audited_steps, ceilings' squares and best_product_flops_per_second
 #                      added: empty and None in records before.
-# llmb.run/1  2026-11  workload.family and optimizer, config.definition and accumulate added:
-#                      those of llama-1.4b, None and 1 in records before.
+# llmb.run/1  2026-11  workload.family, optimizer and clip_grad_norm, config.definition, accumulate
+#                      and mixed_precision added: those of llama-1.4b in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -40,6 +40,8 @@ class WorkloadFacts(Frozen):
     tokens_per_step: int
     shapes: dict[str, int | float | None]
     optimizer: Optimizer = OFFICIAL_OPTIMIZER
+    #: Largest norm of all gradients together; None where they are not clipped.
+    clip_grad_norm: float | None = None
 
 
 class FileDigest(Frozen):

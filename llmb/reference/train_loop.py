@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -33,27 +34,38 @@ def _never(step: Step, loss: Tensor) -> bool:
     return False
 
 
+def _nothing() -> None:
+    pass
+
+
 def train_loop(
     model: nn.Module,
     optimizer: Optimizer,
     steps: Iterable[Step],
     batches: Callable[[int], Sequence[Batch]],
     pause: Callable[[Step, Tensor], bool] = _never,
+    *,
+    context: Callable[[], AbstractContextManager[object]] = nullcontext,
+    clip_grad_norm: float | None = None,
+    clipped: Callable[[], None] = _nothing,
 ) -> Iterator[StepDone]:
     """Train one step per entry of ``steps`` on ``batches(seed)`` and yield after each.
 
     A step has one batch, or several whose gradients are accumulated: its loss is their mean.
-    ``pause`` is called in every step once its gradients are there: whether a step is looked at, and
-    whether it is the last, is known no earlier. It gets the step and its loss, and ends the loop by
-    returning True. Nothing is timed, synchronised or read here: whoever drives the iterator does
-    that between steps, the same for a timed step as for any other.
+    Forward passes run in ``context()``, such as autocast. ``pause`` is called in every step once
+    its gradients are there: whether a step is looked at, and whether it is the last, is known no
+    earlier. It gets the step and its loss, and ends the loop by returning True. With
+    ``clip_grad_norm`` the gradients are then scaled so that their norm, all together, is that at
+    most, and ``clipped`` is called. Nothing is timed, synchronised or read here: whoever drives the
+    iterator does that between steps, the same for a timed step as for any other.
     """
     optimizer.zero_grad(set_to_none=True)  # whatever gradients came with the model do not count
     for step in steps:
         parts = batches(step.seed)
         losses = []
         for part in parts:
-            loss = model(part.ids, labels=part.labels, **part.extra)
+            with context():
+                loss = model(part.ids, labels=part.labels, **part.extra)
             if len(parts) > 1:
                 loss = loss / len(parts)
             loss.backward()
@@ -61,6 +73,9 @@ def train_loop(
         total = losses[0] if len(parts) == 1 else torch.stack(losses).sum()
         if pause(step, total):
             return
+        if clip_grad_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
+            clipped()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         yield StepDone(step, total)

@@ -62,11 +62,21 @@ class Constants(NamedTuple):
 
 
 class Official(NamedTuple):
-    """A workload: its family, its sizes, its optimizer."""
+    """A workload: its family, its sizes, how it is trained."""
 
     family: str
     shapes: Shapes
     optimizer: Constants
+
+    @property
+    def clip_grad_norm(self) -> float | None:
+        """The largest norm of all gradients; the fixed workload's and SGD's are not clipped."""
+        return None if self.optimizer in (FIXED, _SGD) else 1.0
+
+    @property
+    def mixed_precision(self) -> bool:
+        """Whether the weights are float32 whatever computes."""
+        return self.optimizer in (_DEFAULT, _NEMO)
 
 
 def _sizes(*sizes: int) -> Shapes:

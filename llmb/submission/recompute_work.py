@@ -14,8 +14,6 @@ from llmb.submission.comparison import Comparison
 from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
 _OFFICIAL_TIMED_STEPS = 50
-#: The workload whose step is the original's in every part; a run of any other is a debug run.
-_WHOLE = "llama-1.4b"
 
 
 def compare_workload(record: RunRecord, comparison: Comparison) -> None:
@@ -28,9 +26,9 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     facts = record.workload
     comparison.expect("workload.name", facts.name, record.config.workload)
     comparison.expect("workload.family", facts.family, official.family)
-    comparison.expect(
-        "workload.optimizer", tuple(vars(facts.optimizer).values()), official.optimizer
-    )
+    constants = tuple(vars(facts.optimizer).values())
+    comparison.expect("workload.optimizer", constants, official.optimizer)
+    comparison.expect("workload.clip_grad_norm", facts.clip_grad_norm, official.clip_grad_norm)
     overrides: dict[str, int] = dict(record.config.shape_overrides.items())
     shapes: Shapes = {**official.shapes, **overrides}
     if "num_attention_heads" in overrides and "num_key_value_heads" in official.shapes:
@@ -49,7 +47,7 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     parts = record.config.accumulate
     must = f"a divisor of the batch size {record.config.batch_size}"
     comparison.require("config.accumulate", parts, record.config.batch_size % parts == 0, must)
-    _compare_class(record, official.shapes, comparison)
+    _compare_class(record, official, comparison)
 
 
 def _official(record: RunRecord) -> Official | None:
@@ -72,10 +70,11 @@ def _whole(shapes: Shapes, name: str) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _compare_class(record: RunRecord, official: Shapes, comparison: Comparison) -> None:
-    config = record.config
-    changed = any(official.get(name) != size for name, size in config.shape_overrides.items())
-    other = config.workload != _WHOLE or config.definition is not None
+def _compare_class(record: RunRecord, official: Official, comparison: Comparison) -> None:
+    config, shapes = record.config, official.shapes
+    changed = any(shapes.get(name) != size for name, size in config.shape_overrides.items())
+    narrow = official.mixed_precision and not config.mixed_precision
+    other = narrow or config.definition is not None
     debug = changed or other or config.timed_steps < _OFFICIAL_TIMED_STEPS
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"

@@ -133,7 +133,7 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         for name, value in config.shape_overrides.items()
         if value != official[name]
     ]
-    found += workloads.of(config).left_out
+    found += workloads.of(config).left_out(mixed_precision=config.mixed_precision)
     if config.definition is not None:
         found.append(f"--workload {config.workload} (a model of the user's own)")
     if config.timed_steps < OFFICIAL_TIMED_STEPS:
@@ -197,6 +197,7 @@ def _facts(raw: Raw) -> WorkloadFacts:
         tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size),
         shapes=asdict(shape),
         optimizer=raw.workload.recipe.optimizer,
+        clip_grad_norm=raw.workload.recipe.clip_grad_norm,
     )
 
 

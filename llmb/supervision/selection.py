@@ -84,6 +84,9 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         NotEnoughMemoryError: it does not fit.
     """
     precision = _precision(offer, request, workload)
+    mixed = _is_mixed(request, workload, precision)
+    if mixed:
+        precision = precision.model_copy(update={"master_weights": True})
     parts = request.accumulate
     batch_size = request.batch_size if isinstance(request.batch_size, int) else parts
     if batch_size % parts:
@@ -102,6 +105,7 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         precision=precision,
         batch_size=batch_size,
         accumulate=parts,
+        mixed_precision=mixed,
         seed=secrets.randbits(63) if request.seed is None else request.seed,
         warmup_steps=request.warmup_steps or 1,
         timed_steps=request.timed_steps,
@@ -109,6 +113,19 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         shape_overrides=request.shape_overrides,
         audit=request.audit or _usual_audit(request),
     )
+
+
+def _is_mixed(request: RunRequest, workload: Workload, precision: Precision) -> bool:
+    """Tell whether forward passes run under autocast over float32 weights."""
+    possible = precision.name == BF16.name and not precision.master_weights
+    if request.mixed_precision is None:
+        return possible and workload.recipe.mixed_precision
+    if request.mixed_precision and not possible:
+        raise UsageError(
+            f"--mixed-precision: not with {precision.name}, use --precision BF16 (FP16 would need "
+            "a gradient scaler, which llmb has not yet)"
+        )
+    return request.mixed_precision
 
 
 def _usual_audit(request: RunRequest) -> AuditMode:

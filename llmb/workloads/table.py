@@ -51,15 +51,11 @@ class Workload:
         """The kind of model, a name of ``FAMILIES``."""
         return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """What the original's step has and llmb's has not: a run without it is a debug run."""
-        found = []
-        if self.recipe.clip_grad_norm is not None:
-            found.append(f"gradients are not clipped to {self.recipe.clip_grad_norm:g}")
-        if self.recipe.mixed_precision:
-            found.append("the weights are in the declared precision, with no autocast")
-        return tuple(found)
+    def left_out(self, *, mixed_precision: bool) -> tuple[str, ...]:
+        """Return what the original's step has and this one has not: it is a debug run."""
+        if self.recipe.mixed_precision and not mixed_precision:
+            return ("the original keeps float32 weights: --precision BF16 --mixed-precision",)
+        return ()
 
     def tokens_per_step(self, batch_size: int) -> int:
         """Return the tokens one step counts: every position, as in the source document."""

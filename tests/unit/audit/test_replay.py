@@ -24,7 +24,9 @@ DTYPES = ["float32", "bfloat16", "float16"]
 Change = Callable[[torch.optim.AdamW], object]
 
 
-def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[Any, Arrays, Arrays]:
+def watched(
+    dtype: str, change: Change | None = None, steps: int = 6, clip: float | None = None
+) -> tuple[Any, Arrays, Arrays]:
     """Return two audited steps of a real AdamW, what was seen of them and the replay of it."""
     generator = torch.Generator().manual_seed(1)
     model = nn.Module()
@@ -42,6 +44,9 @@ def watched(dtype: str, change: Change | None = None, steps: int = 6) -> tuple[A
         if index in (2, steps - 1):
             witness.glance()
             witness.before(Step(index, 7, fence=False), 5)
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+            witness.clipped()
         optimizer.step()
         witness.after()
     witness.next()
@@ -292,3 +297,36 @@ def test_a_step_that_nobody_looked_at_again_fails() -> None:
     found = judged(steps, left, again)
     assert found.status is Status.FAIL
     assert "exp_avg_sq was not looked at again in the step after step 2" in found.message
+
+
+# -- clipping -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("most", [0.01, 100.0])
+def test_a_clipped_step_is_replayed_with_its_clipped_gradients(dtype: str, most: float) -> None:
+    steps, seen, again = watched(dtype, clip=most)
+    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", most)
+    assert found.status is Status.PASS, found.message
+
+
+def test_gradients_that_were_not_clipped_enough_fail() -> None:
+    steps, seen, again = watched("float32", clip=0.02)
+    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    assert found.status is Status.FAIL
+    assert "not to a norm of 0.01" in found.message
+
+
+def test_gradients_that_were_never_clipped_fail() -> None:
+    steps, seen, again = watched("float32")
+    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    assert found.status is Status.FAIL
+    assert "not read before they were clipped" in found.message
+
+
+def test_a_gradient_that_was_scaled_unlike_the_others_fails() -> None:
+    steps, seen, again = watched("float32", clip=0.01)
+    seen[f"{steps.steps[-1].index}/replay/unclipped"][3] *= 1.5
+    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    assert found.status is Status.FAIL
+    assert "gradients were not scaled as the others" in found.message

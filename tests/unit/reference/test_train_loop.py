@@ -206,3 +206,45 @@ def test_a_step_of_parts_pauses_and_steps_once(model: Llama, shape: LlamaShape) 
     )
     next(paused)
     assert calls == ["forward", "forward", "pause", "optimizer"]
+
+
+# -- clipping and autocast ------------------------------------------------------------------------
+
+
+def test_gradients_are_clipped_to_their_norm_after_the_pause_and_before_the_step(
+    model: Llama, batch: Callable[[int], list[Batch]]
+) -> None:
+    norms: list[float] = []
+
+    def norm() -> float:
+        return float(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
+
+    optimizer = build_adamw(model.parameters())
+    optimizer.register_step_pre_hook(lambda *_: norms.append(norm()))
+    loop = train_loop(
+        *(model, optimizer, STEPS[:1], batch, lambda step, loss: bool(norms.append(norm()))),
+        clip_grad_norm=0.01,
+        clipped=lambda: norms.append(-1.0),
+    )
+    next(loop)
+    before, called, after = norms
+    assert before > 0.1
+    assert called == -1.0
+    assert after == pytest.approx(0.01, rel=1e-3)
+
+
+def test_forward_passes_run_in_the_context_and_backward_passes_do_not(
+    model: Llama, batch: Callable[[int], list[Batch]]
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    model.register_forward_hook(
+        lambda *_: seen.append(("forward", torch.is_autocast_enabled("cpu")))
+    )
+    model.lm_head.weight.register_hook(
+        lambda grad: seen.append(("backward", torch.is_autocast_enabled("cpu")))
+    )
+    context = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
+    (done,) = train_loop(model, build_adamw(model.parameters()), STEPS[:1], batch, context=context)
+    assert seen == [("forward", True), ("backward", False)]
+    assert all(p.dtype is torch.float32 for p in model.parameters())
+    assert done.loss.isfinite()
