@@ -26,6 +26,8 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     facts = record.workload
     comparison.expect("workload.name", facts.name, record.config.workload)
     comparison.expect("workload.family", facts.family, official.family)
+    if facts.family != official.family:
+        return
     constants = tuple(vars(facts.optimizer).values())
     comparison.expect("workload.optimizer", constants, official.optimizer)
     comparison.expect("workload.clip_grad_norm", facts.clip_grad_norm, official.clip_grad_norm)
@@ -33,7 +35,7 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     shapes: Shapes = {**official.shapes, **overrides}
     if "num_attention_heads" in overrides and "num_key_value_heads" in official.shapes:
         grouped = _whole(official.shapes, "num_attention_heads")
-        grouped //= _whole(official.shapes, "num_key_value_heads")
+        grouped = max(1, grouped // _whole(official.shapes, "num_key_value_heads"))
         shapes["num_key_value_heads"] = max(1, overrides["num_attention_heads"] // grouped)
     comparison.expect("workload.shapes", facts.shapes, shapes)
     sizes = {name: size for name, size in shapes.items() if isinstance(size, int)}
@@ -59,10 +61,20 @@ def _official(record: RunRecord) -> Official | None:
     own = {name: size for name, size in definition.items() if name != "family"}
     if family not in DEFAULTS or not own.keys() <= DEFAULTS[family].keys():
         return None
-    if record.config.workload in OFFICIAL or any(isinstance(size, str) for size in own.values()):
+    if record.config.workload in OFFICIAL:
         return None
     shapes = {name: own.get(name, size) for name, size in DEFAULTS[family].items()}
+    if not all(_is_size(name, shapes[name], usual) for name, usual in DEFAULTS[family].items()):
+        return None
     return Official(family, cast("Shapes", shapes), FIXED)
+
+
+def _is_size(name: str, size: int | float | str | None, usual: int | float | None) -> bool:
+    """Tell whether ``size`` can be one where the family's own default is ``usual``."""
+    if name == "padding_idx":
+        return size is None or isinstance(size, int)
+    whole = isinstance(usual, int)
+    return isinstance(size, int) and size > 0 if whole else isinstance(size, (int, float))
 
 
 def _whole(shapes: Shapes, name: str) -> int:

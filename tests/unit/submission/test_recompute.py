@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 
+from llmb import workloads
 from llmb.measure import statistics as first
 from llmb.submission import recompute_time
 from llmb.submission.comparison import equal
 from llmb.submission.recompute import mismatches
+from llmb.workloads.arithmetic import flops_per_token, parameter_count
 from tests.builders import edited, make_record
 
 DERIVED = [
@@ -357,3 +360,76 @@ def test_the_second_path_loads_neither_the_first_nor_torch():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+# -- workloads ------------------------------------------------------------------------------------
+
+OWN = {"family": "gpt2", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+
+
+def of_workload(record, name, definition=None):
+    """Return ``record`` as one of workload ``name``, with every derived number right."""
+    workload = workloads.find(name, {}, definition)
+    shape, recipe = workload.shape, workload.recipe
+
+    def change_(data):
+        data["config"] |= {"workload": name, "definition": definition, "mixed_precision": True}
+        data["workload"] |= {
+            "name": name,
+            "family": workload.family,
+            "shapes": asdict(shape),
+            "parameters": parameter_count(shape),
+            "flops_per_token": flops_per_token(shape),
+            "optimizer": asdict(recipe.optimizer),
+            "clip_grad_norm": recipe.clip_grad_norm,
+        }
+
+    return edited(record, change_)
+
+
+def about_the_workload(record):
+    named = ("workload.shapes", "workload.parameters", "workload.flops_per_token")
+    named += ("workload.name", "workload.family", "workload.optimizer", "workload.clip_grad_norm")
+    return [m.field for m in mismatches(record) if m.field in (*named, "config.workload")]
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_both_paths_agree_on_every_workload(record, name):
+    assert about_the_workload(of_workload(record, name)) == []
+
+
+def test_a_users_own_sizes_are_recomputed_and_are_a_debug_run(record):
+    own = of_workload(record, "mine", OWN)
+    # Its optimizer is the fixed workload's.
+    assert about_the_workload(own) == []
+    assert "class" in [m.field for m in mismatches(own)]
+
+
+@pytest.mark.parametrize("field", ["family", "optimizer", "clip_grad_norm", "parameters", "name"])
+def test_another_workloads_facts_are_found(record, field):
+    honest, other = of_workload(record, "gpt2-125m"), of_workload(record, "llama-1.4b")
+
+    def mix(data):
+        data["workload"][field] = other.model_dump(mode="json")["workload"][field]
+
+    assert f"workload.{field}" in about_the_workload(edited(honest, mix))
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"family": "mamba"},
+        {"hidden_size": 64},
+        {**OWN, "d_model": 3},
+        {**OWN, "hidden_size": "wide"},
+        {**OWN, "num_attention_heads": 0},
+        {**OWN, "sequence_length": 2.5},
+        {**OWN, "vocab_size": None},
+        {"family": "llama", "num_key_value_heads": 0},
+    ],
+)
+def test_a_definition_that_is_none_is_found_and_breaks_nothing(record, definition):
+    def change_(data):
+        data["config"] |= {"workload": "mine", "definition": definition}
+
+    assert "config.workload" in about_the_workload(edited(record, change_))
