@@ -149,14 +149,19 @@ def shares(steps: int, *, audited: bool) -> None:
         stamps.append(time.perf_counter())
         total = time.perf_counter() - begin
     worker.send(Worked(steps=stream.done))
+    tell(inside, total, stream.pause_ns)
+    if audits:
+        extra(stamps, audits)
+
+
+def tell(inside: list[float], total: float, pause_ns: int) -> None:
+    """Print how much of ``total`` seconds lies outside the steps, which took ``inside``."""
     outside, count = total - sum(inside), len(inside)
     print(f"{count} steps in {total:.2f} s, median step {statistics.median(inside):.3f} s")
     print(
         f"outside the step: {1e3 * outside / count:.2f} ms a step, {outside / total:.3%}; "
-        f"of it pauses {stream.pause_ns / 1e6 / count:.2f} ms"
+        f"of it pauses {pause_ns / 1e6 / count:.2f} ms"
     )
-    if audits:
-        extra(stamps, audits)
 
 
 def extra(stamps: list[float], audits: tuple[int, ...]) -> None:

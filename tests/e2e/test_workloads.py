@@ -57,7 +57,7 @@ def test_an_unknown_workload_is_one_line_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2-125m", "nemo-bert-base"])
-def test_another_family_is_trained_under_the_audit_and_its_bundle_is_verified(
+def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     tmp_path: Path, name: str
 ) -> None:
     flags = ("--workload", name, "--precision=BF16", "--accumulate=2", *DEBUG)
