@@ -83,7 +83,7 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     channel.send(Phase(name="optimizer steps"))
     replayed: dict[str, Tensor] = {}
     for step in steps.steps:
-        if can_replay(step, values):
+        if can_replay(step, values, workload.recipe.optimizer):
             replayed |= replay(step, values, config.device, workload.recipe.optimizer)
     backend.synchronize()
     announce.write_bytes(audited.REPLAY, save(replayed))

@@ -29,7 +29,7 @@ from llmb.audit import (
 )
 from llmb.audit import weights as rule_w1
 from llmb.audit.distance import gaps
-from llmb.config import Frozen, Precision
+from llmb.config import Frozen, Mode, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.finding import Audit, Finding, Level, Status
@@ -103,16 +103,17 @@ def judge(files: Files, facts: Facts) -> Judgement:
             f"evidence does not hold what it must ({type(error).__name__}: {error})"
         ) from error
     found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
-    found.append(time.judge_schedule(facts.repeats))
+    found.append(time.judge_schedule(facts.repeats, facts.workload.mode))
     found += pace.judge(facts.repeats, facts.system)
     found.append(pace.judge_stationarity(facts.repeats, facts.system))
     found.append(_physics(facts))
-    found.append(loss.judge(facts.repeats, facts.workload))
+    if facts.workload.mode == Mode.TRAIN.value:
+        found.append(loss.judge(facts.repeats, facts.workload))
     measured = [m for bench in benches if (m := bench.measured()) is not None]
     lowest = _lowest(measured)
     complete = len(measured) == len(benches)
     return Judgement(
-        audit=rules.complete(found),
+        audit=rules.complete(found, facts.workload.mode),
         effective=lowest.effective if complete and lowest else None,
         bits=lowest.bits if lowest else PrecisionBits(),
         precision_observed=complete and lowest is not None,
@@ -260,7 +261,9 @@ class _Bench:
         path = self._path(audited.STEP_VALUES)
         workload = self._facts.workload
         constants, clip = workload.optimizer, workload.clip_grad_norm
-        yield replay.judge(steps, seen, replayed, constants, path, clip)
+        stepped = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
+        skipped = stepped.skipped if stepped is not None else 0
+        yield replay.judge(steps, seen, replayed, constants, path, clip, skipped=skipped)
         if self._facts.workload.shapes.get("dropout"):
             yield _drawn()
             return
@@ -308,8 +311,9 @@ class _Bench:
     def _optimizer(self) -> Iterator[Finding]:
         seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
         if seen is not None:
-            constants = self._facts.workload.optimizer
-            yield optimizer.judge(seen, constants, self._path(evidence.OPTIMIZER))
+            constants, fmt = self._facts.workload.optimizer, self._facts.precision
+            scaled = fmt.master_weights and fmt.dtype == "float16"
+            yield optimizer.judge(seen, constants, self._path(evidence.OPTIMIZER), scaled=scaled)
 
     def _program(self) -> Iterator[Finding]:
         data, fmt = self._files(self._path(evidence.PROGRAM)), self._facts.precision

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -22,6 +23,20 @@ def model_of(shape: Shape) -> nn.Module:
         return Gpt2(shape)
     assert isinstance(shape, BertShape)
     return Bert(shape)
+
+
+def blocks_of(model: nn.Module, shape: Shape) -> Iterable[nn.Module]:
+    """Return the blocks of a model of ``shape``, in order.
+
+    Raises:
+        AttributeError: it is another model.
+    """
+    path = "bert.encoder.layer"
+    if isinstance(shape, LlamaShape):
+        path = "model.layers"
+    elif isinstance(shape, Gpt2Shape):
+        path = "transformer.h"
+    return model.get_submodule(path).children()
 
 
 def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tensor:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from llmb import __version__, workloads
 from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
 from llmb.audit.rules import RULES_VERSION
-from llmb.config import OFFICIAL_TIMED_STEPS, AuditMode, Frozen, RunConfig
+from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, summary
 from llmb.plugin import discovery
@@ -133,11 +133,12 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         for name, value in config.shape_overrides.items()
         if value != official[name]
     ]
-    found += workloads.of(config).left_out(mixed_precision=config.mixed_precision)
+    found += workloads.of(config).otherwise(config)
     if config.definition is not None:
         found.append(f"--workload {config.workload} (a model of the user's own)")
-    if config.timed_steps < OFFICIAL_TIMED_STEPS:
-        found.append(f"--timed-steps {config.timed_steps} (official: {OFFICIAL_TIMED_STEPS})")
+    if config.timed_steps < config.mode.official_steps:
+        usual = config.mode.official_steps
+        found.append(f"--timed-steps {config.timed_steps} (official: {usual})")
     if config.audit is AuditMode.OFF:
         found.append("--audit off")
     return tuple(found)
@@ -194,7 +195,7 @@ def _facts(raw: Raw) -> WorkloadFacts:
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
         flops_per_token=flops_per_token(shape),
-        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size),
+        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
         shapes=asdict(shape),
         optimizer=raw.workload.recipe.optimizer,
         clip_grad_norm=raw.workload.recipe.clip_grad_norm,

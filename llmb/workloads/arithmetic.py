@@ -106,13 +106,15 @@ def _forward_flops(shape: Shape, keys: int) -> int:
     return 2 * (weights + keys * width * shape.num_hidden_layers)
 
 
-def training_bytes(shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2) -> int:
+def training_bytes(
+    shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2, recomputed: int = 0
+) -> int:
     """Return the estimated peak bytes of a training step: state plus activations.
 
     State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
     none) in the stored dtype. Activations count what autograd saves per token for each layer
     (norms, projections, attention, feed-forward) and the head (logits, their gradient, and the
-    log-softmax).
+    log-softmax). Of ``recomputed`` layers it is their input, and all of one of them at a time.
     """
     value = precision.bytes_per_value
     state = (2 + moments) * value * parameter_count(shape)
@@ -123,7 +125,29 @@ def training_bytes(shape: Shape, precision: Precision, batch_size: int, *, momen
     else:  # both norms' inputs and outputs, q, k, v, attention, and GELU's input and output
         per_layer = hidden * 10 * value + ffn * 2 * value
     head = 3 * shape.vocab_size * value + hidden * (2 * value + 2 * 4)
-    return state + tokens * (shape.num_hidden_layers * per_layer + head)
+    whole = shape.num_hidden_layers - max(0, recomputed - 1)
+    layers = whole * per_layer + recomputed * hidden * value
+    return state + tokens * (layers + head)
+
+
+def inference_bytes(
+    shape: Shape, precision: Precision, batch_size: int, cached: int = 0, generated: int = 0
+) -> int:
+    """Return the estimated peak bytes of a forward pass besides the weights.
+
+    That is the logits, and of one layer what is widest at once; or, where tokens are generated,
+    keys and values of ``cached`` positions and logits of ``generated`` ones, over all sequences.
+    """
+    value = precision.bytes_per_value
+    heads = shape.num_attention_heads
+    kv = shape.num_key_value_heads if isinstance(shape, LlamaShape) else heads
+    if generated:
+        cache = 2 * shape.num_hidden_layers * kv * shape.head_dim * value
+        return cached * cache + generated * shape.vocab_size * value
+    tokens = batch_size * shape.sequence_length
+    layer = 4 * shape.hidden_size * value + 2 * shape.hidden_size * 4
+    layer += 3 * shape.intermediate_size * value
+    return tokens * (layer + shape.vocab_size * value)
 
 
 def weight_bytes(shape: Shape, precision: Precision) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from llmb.config import OFFICIAL_WORKLOAD, Mode
+from llmb.config import OFFICIAL_WORKLOAD, GenerateScope, Mode, RunConfig
 from llmb.reference.recipe import OFFICIAL_RECIPE, Optimizer, Recipe
 from llmb.reference.shapes import (
     FAMILIES,
@@ -29,6 +29,10 @@ DOCUMENTS: dict[Document, str] = {
 }
 
 
+#: Tokens of the Lit-GPT document's prompt, "Hello, my name is", and of what follows it.
+PROMPT_LENGTH, NEW_TOKENS = 6, 200
+
+
 @dataclass(frozen=True)
 class Workload:
     """A model at fixed shapes, in the modes it can be run in."""
@@ -39,6 +43,8 @@ class Workload:
     document: Document | None
     modes: tuple[Mode, ...] = (Mode.TRAIN,)
     recipe: Recipe = OFFICIAL_RECIPE
+    #: In mode generate: what the executor is given.
+    scope: GenerateScope = "step"
     #: Name of the way the document counts work (``llmb.workloads.conventions``).
     convention: str = "gemm_full"
     #: Devices the document ran it on; None where it names none.
@@ -51,15 +57,28 @@ class Workload:
         """The kind of model, a name of ``FAMILIES``."""
         return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
 
-    def left_out(self, *, mixed_precision: bool) -> tuple[str, ...]:
-        """Return what the original's step has and this one has not: it is a debug run."""
-        if self.recipe.mixed_precision and not mixed_precision:
-            return ("the original keeps float32 weights: --precision BF16 --mixed-precision",)
-        return ()
+    def otherwise(self, config: RunConfig) -> tuple[str, ...]:
+        """Return what the original's step has and that of ``config`` has not, or the reverse."""
+        found = []
+        trains = config.mode is Mode.TRAIN
+        if trains and self.recipe.mixed_precision and not config.mixed_precision:
+            found.append("the original keeps float32 weights: --precision BF16 --mixed-precision")
+        if config.dynamic and self.document != "litgpt":
+            found.append("--dynamic (the original's sequences all have one length)")
+        for flag, value, usual in (
+            ("--prompt-length", config.prompt_length, PROMPT_LENGTH),
+            ("--new-tokens", config.new_tokens, NEW_TOKENS),
+        ):
+            if value not in (None, usual):
+                found.append(f"{flag} {value} (official: {usual})")
+        return tuple(found)
 
-    def tokens_per_step(self, batch_size: int) -> int:
-        """Return the tokens one step counts: every position, as in the source document."""
-        return batch_size * self.shape.sequence_length
+    def tokens_per_step(self, batch_size: int, new_tokens: int | None = None) -> int:
+        """Return the tokens one step counts: every position, or all that are generated.
+
+        Of dynamic shapes it is the most a step can have.
+        """
+        return batch_size * (new_tokens or self.shape.sequence_length)
 
 
 # -- shapes that several workloads share ----------------------------------------------------------
@@ -331,6 +350,7 @@ WORKLOADS: dict[str, Workload] = {
             "litgpt",
             modes=(Mode.GENERATE,),
             recipe=Recipe(micro_batch_size=1),
+            scope="model",
             world_size=1,
             notes=("the executor compiles the model; tokens are drawn outside", _POSITIONS, _NORMS),
         ),
