@@ -16,6 +16,7 @@ from llmb.audit import (
     loss,
     namespace,
     optimizer,
+    outputs,
     pace,
     physics,
     precision,
@@ -173,14 +174,18 @@ class _Bench:
 
     def __init__(self, files: Files, facts: Facts, repeat: int) -> None:
         self._files, self._facts, self._repeat = files, facts, repeat
-        self._probes: precision.Probes | None = None
+        self._probes: precision.Probes | outputs.Outputs | None = None
+        self._trains = facts.workload.mode == Mode.TRAIN.value
 
     def findings(self) -> Iterator[Finding]:
         """Yield a finding for every rule whose evidence is there."""
         yield from self._weights()
-        yield from self._passes()
-        yield from self._steps()
-        yield from self._optimizer()
+        if self._trains:
+            yield from self._passes()
+            yield from self._steps()
+            yield from self._optimizer()
+        else:
+            yield from self._outputs()
         yield from self._program()
         yield from self._process()
         loaded = self._read(evidence.PLUGIN, evidence.PluginEvidence)
@@ -197,7 +202,7 @@ class _Bench:
         pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
         if weights is not None:
             path, probed = self._path(evidence.WEIGHTS), self._read_probed()
-            steps = probed.last_step if probed else 0
+            steps = probed.last_step if probed and self._trains else 0
             constants = self._facts.workload.optimizer
             yield rule_w1.judge(weights, pristine, self._facts.precision, constants, steps, path)
 
@@ -238,6 +243,27 @@ class _Bench:
             yield equivalence.judge_live(probed, steps, seen, honest, reference, fmt, paths)
         yield probes.branches()
         yield probes.effective()
+
+    def _outputs(self) -> Iterator[Finding]:
+        """Yield what there is to say of the logits, where nothing is trained."""
+        probed, looked = self._read_probed(), self._read(audited.STEPS, audited.StepsEvidence)
+        seen, steps = self._arrays(audited.GRADIENTS), self._arrays(audited.STEP_VALUES)
+        honest, by_host = self._arrays(audited.HONEST), self._arrays(audited.REFERENCE)
+        if probed is None or looked is None or seen is None or steps is None:
+            return
+        if honest is None or by_host is None:
+            return
+        # What is too much work for the host was computed on the device.
+        reference = {**(self._arrays(audited.DEVICE_REFERENCE) or {}), **by_host}
+        kept = next((step for step in looked.steps if step.weights_kept), None)
+        timing = self._facts.repeats[self._repeat]
+        if kept is not None and not _inside(kept.index, timing):
+            kept = None
+        names = (audited.GRADIENTS, audited.STEP_VALUES, audited.HONEST, audited.REFERENCE)
+        shown = outputs.Shown(probed, kept, seen, steps, honest, reference)
+        judged = outputs.Outputs(shown, self._facts.precision, tuple(map(self._path, names)))
+        self._probes = judged
+        yield from judged.findings()
 
     def _check_whole(self, reference: Arrays) -> None:
         """Hold the reference of each pass that has one to all parameters.

@@ -19,8 +19,12 @@ class Task(Protocol):
 
     #: What it is called while it lasts.
     phase: str
-    witness: Observer
     witness_class: type
+
+    @property
+    def witness(self) -> Observer:
+        """What looks at its steps."""
+        ...
 
     def steps(self, stream: StepStream) -> Iterator[StepDone]:
         """Do the steps of ``stream``, and yield after each."""

@@ -132,7 +132,7 @@ class Forward(Inference):
 
     def _pass(self, seed: int) -> Output:
         backend, ids = self._stage.backend, self._batches.latest[0].ids
-        ids.copy_(random_tokens(seed, *ids.shape, self._stage.shape.vocab_size))
+        ids.copy_(random_tokens(seed, len(ids), ids.shape[1], self._stage.shape.vocab_size))
         backend.step_begin()
         with torch.inference_mode():
             logits = self._program(ids)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from llmb.config import Precision, RunConfig
-from llmb.errors import is_out_of_memory
+from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.observe import probes
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, bare, plain_pass, without_layers
 from llmb.observe.weights_file import WeightsFile
@@ -81,6 +81,17 @@ class Retake:
     ) -> None:
         """Close the weights."""
         self._stack.close()
+
+    @property
+    def live_file(self) -> WeightsFile:
+        """The weights as they were when the stream ended.
+
+        Raises:
+            RunFailedError: the worker left none.
+        """
+        if LIVE_WEIGHTS not in self._files:
+            raise RunFailedError("the worker left no weights")
+        return self._files[LIVE_WEIGHTS]
 
     def live(self, name: str) -> Tensor | None:
         """Return a weight as it was when the stream ended, None if the worker left none."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .data import Batch
 from .train_loop import Step
@@ -26,7 +26,7 @@ def _never(step: Step, logits: Tensor) -> bool:
 
 
 def forward_loop(
-    model: nn.Module,
+    model: Callable[..., Tensor],
     steps: Iterable[Step],
     batches: Callable[[int], Sequence[Batch]],
     pause: Callable[[Step, Tensor], bool] = _never,
