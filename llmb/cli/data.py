@@ -79,11 +79,12 @@ def pack_command(inputs: tuple[Path, ...], as_json: bool, **flags: Any) -> None:
     if as_json:
         click.echo(json.dumps(facts, indent=1))
         return
+    documents = f"{packed.documents:,} document{'s' if packed.documents != 1 else ''}"
     left = f"; {packed.empty:,} without text left out" if packed.empty else ""
     click.echo(
         printable(
             f"wrote {packed.prefix}.bin and .idx: {packed.tokens:,} tokens ({packed.dtype}, "
-            f"vocabulary {packed.vocab_size:,}), {packed.documents:,} documents{left}"
+            f"vocabulary {packed.vocab_size:,}), {documents}{left}"
         )
     )
 

@@ -131,9 +131,7 @@ def _check_inputs(order: Order) -> None:
     for path in order.inputs:
         size_of(path)
         if any(target.exists() and target.samefile(path) for target in targets):
-            raise UsageError(
-                f"{str(path)!r} is an input and would be overwritten: choose another --output"
-            )
+            raise UsageError(f"--output {order.output}: would overwrite the input {str(path)!r}")
 
 
 def _names(paths: tuple[Path, ...]) -> str:
