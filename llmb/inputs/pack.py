@@ -94,7 +94,7 @@ def pack(order: Order, progress: Callable[[int], None] = lambda done: None) -> P
 def _write(
     writer: IndexedWriter, order: Order, path: Path, tokenizer: Tokenizer, vocab_size: int
 ) -> Iterator[int]:
-    """Write the documents of one input; yield about every MiB how many bytes are done."""
+    """Write the documents of one input; yield now and then how many bytes are done."""
     pieces = lines_of(path) if order.lines else pieces_of(path)
     told = 0
     for piece, ids in encode_all(path, pieces, tokenizer):
@@ -125,6 +125,8 @@ def _vocab_size(order: Order, tokenizer: Tokenizer) -> int:
 
 def _check_inputs(order: Order) -> None:
     """Refuse what would fail later: inputs that cannot be read, or that would be overwritten."""
+    if not str(order.output).isprintable():
+        raise UsageError(f"--output {str(order.output)!r}: not readable text")
     if order.output.is_dir():
         raise UsageError(f"--output {order.output}: a folder; give a prefix such as folder/corpus")
     targets = [with_suffix(order.prefix, suffix) for suffix in (".bin", ".idx")]

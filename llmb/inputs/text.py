@@ -19,8 +19,8 @@ from llmb.inputs.indexed_writer import dtype_for
 #: The tokenizer whose tokens are the bytes of the text.
 BYTES = "bytes"
 #: Bytes that are tokenised at once, up to the end of the line.
-PIECE_BYTES = 2**20
-#: Pieces that a tokenizer may spread over the cores.
+PIECE_BYTES = 2**18
+#: Pieces that a tokenizer may spread over the cores; it takes a hundred times their memory.
 _BATCH_BYTES = 16 * PIECE_BYTES
 _MOST_PIECES = 4096
 
@@ -88,7 +88,7 @@ class Json:
         """Return the ids of each piece; UsageError where it is not UTF-8."""
         texts = [_decoded(path, piece) for piece in pieces]
         with _told(f"{str(path)!r} cannot be tokenised"):
-            found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(one.ids, np.int64) for one in found]
 
 
@@ -100,8 +100,8 @@ def open_tokenizer(name: str) -> Tokenizer:
 def read_text(path: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
     """Return the tokens of the text at ``path`` ``[tokens]``: bytes mapped, others in memory.
 
-    Text is tokenised in pieces of a MiB up to the end of the line, so that a token never spans
-    two pieces: the ids are the same on every machine with the same version of the tokenizer.
+    Text is tokenised in pieces of 256 KiB up to the end of the line, each as a text of its own:
+    no token spans two. The ids are the same on every machine with the same version of the library.
     """
     if isinstance(tokenizer, Bytes):
         return mapped(path, "<u1", size_of(path))
@@ -119,7 +119,7 @@ def encode_all(
 
 
 def pieces_of(path: Path) -> Iterator[Piece]:
-    """Yield the text in pieces of about a MiB, cut at the end of a line where there is one."""
+    """Yield the text in pieces of 256 KiB and more, cut at the end of a line where there is one."""
     yield from _pieces(path, lambda stream: stream.read(PIECE_BYTES) + _rest(stream))
 
 
@@ -140,7 +140,7 @@ def _pieces(path: Path, take: Callable[[IO[bytes]], bytes]) -> Iterator[Piece]:
 
 
 def _rest(stream: IO[bytes]) -> bytes:
-    """Return the rest of the line; of one that does not end, a MiB up to a whole character."""
+    """Return the rest of the line; of one that does not end, a part up to a whole character."""
     rest = stream.readline(PIECE_BYTES)
     if rest.endswith(b"\n"):
         return rest

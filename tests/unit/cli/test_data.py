@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import llmb
 from llmb.cli import data
 from llmb.errors import UsageError
 from llmb.inputs.contents import describe
@@ -58,6 +63,50 @@ def test_pack_replaces_only_when_told_to(folder):
 @pytest.mark.parametrize("words", [("pack", "a.txt"), ("pack", "--output", "x"), ("show",)])
 def test_what_is_missing_is_a_usage_error(words):
     assert CliRunner().invoke(data.command, words).exit_code == UsageError.exit_code
+
+
+def ended(*words, before=""):
+    """Run the command as a user does, after the Python line ``before``."""
+    code = f"{before}\nimport sys\nfrom llmb.cli import main\nsys.argv[0] = 'llmb'\nmain()"
+    path = str(Path(llmb.__file__).resolve().parent.parent)
+    return subprocess.run(
+        [sys.executable, "-c", code, "data", *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "before", "code", "said"),
+    [
+        (["show", "nope"], "", 2, "nope.bin"),
+        (["show", "indexed:a.txt"], "", 2, "a.txt.idx"),
+        (["pack", "a.txt", "--output", "pair"], "", 2, "--force"),
+        (
+            ["show", "a.txt", "--tokenizer", "t.json"],
+            "import sys; sys.modules['tokenizers'] = None",
+            3,
+            "pip install 'llmb[data]'",
+        ),
+        (
+            ["pack", "a.txt", "--output", "x"],
+            "import resource as r; r.setrlimit(r.RLIMIT_FSIZE, (8, 8))",
+            4,
+            "cannot write 'x': File too large",
+        ),
+    ],
+    ids=["missing", "no index", "in the way", "no library", "no room"],
+)
+def test_a_failure_is_one_line_and_its_exit_code(folder, words, before, code, said):
+    there = sorted(folder.iterdir())
+    done = ended(*words, before=before)
+    assert done.returncode == code, done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert sorted(folder.iterdir()) == there
 
 
 def test_show_names_tokens_documents_type_and_digest(folder):

@@ -135,6 +135,13 @@ def test_an_output_that_is_a_folder_is_refused(tmp_path):
         pack(Order(inputs_of(tmp_path, b"a"), tmp_path))
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\udcff"], ids=ascii)
+def test_an_output_that_cannot_be_written_down_is_refused_before_anything_is(tmp_path, name):
+    with pytest.raises(UsageError, match="not readable text"):
+        pack(Order(inputs_of(tmp_path, b"a"), tmp_path / name))
+    assert [path.name for path in tmp_path.iterdir()] == ["0.txt"]
+
+
 def test_packing_twice_gives_the_same_bytes(tmp_path):
     inputs = inputs_of(tmp_path, b"some text\n" * 100)
     for name in ("x", "y"):
