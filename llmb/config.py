@@ -126,6 +126,20 @@ class Parallelism(Frozen):
         return self.dp_replicate * self.dp_shard * self.tp * self.pp
 
 
+class DataSource(Frozen):
+    """Real data that tokens are drawn from: where they are, and what pins them."""
+
+    #: Absolute: the prefix of a pair of indexed files, a list of such pairs, or a text.
+    path: str
+    kind: Literal["indexed", "file-list", "text"]
+    #: Of a text: "bytes", or the absolute path of a tokenizer.json.
+    tokenizer: str | None = None
+    #: Digest of what decides the tokens; where the files are does not count.
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    #: Tokens of all files together.
+    tokens: int = Field(ge=1)
+
+
 class RunRequest(Frozen):
     """What the user asked for; None where llmb chooses."""
 
