@@ -140,6 +140,14 @@ class DataSource(Frozen):
     tokens: int = Field(ge=1)
 
 
+class WeightsSource(Frozen):
+    """A checkpoint that a model's weights are read from."""
+
+    #: Absolute: a folder of safetensors files and a config.json.
+    path: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class RunRequest(Frozen):
     """What the user asked for; None where llmb chooses."""
 
@@ -170,6 +178,10 @@ class RunRequest(Frozen):
     generate_scope: GenerateScope | None = None
     prompt_length: int | None = Field(default=None, ge=1)
     new_tokens: int | None = Field(default=None, ge=2)
+    prompt_tokens: tuple[int, ...] = ()
+    #: None: uniformly random tokens, weights that follow from the seed.
+    data: DataSource | None = None
+    weights: WeightsSource | None = None
     warmup_steps: int | None = Field(default=None, ge=1)
     #: None: as many as an official run of the mode has.
     timed_steps: int | None = Field(default=None, ge=1)
@@ -211,6 +223,10 @@ class RunConfig(Frozen):
     generate_scope: GenerateScope | None = None
     prompt_length: int | None = Field(default=None, ge=1)
     new_tokens: int | None = Field(default=None, ge=2)
+    #: The same prompt in every sample; random ones where there is none.
+    prompt_tokens: tuple[int, ...] = ()
+    data: DataSource | None = None
+    weights: WeightsSource | None = None
     #: Model and tokens follow from it. Children are shown the model's part of it only.
     seed: int = Field(ge=0, lt=2**63)
     #: At least this many untimed steps; the record's timing says how many there were.

@@ -14,12 +14,12 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
+from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import audited
-from llmb.reference.data import Batch, make_batch
-from llmb.reference.lengths import draw_lengths
+from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.channel import Channel
@@ -152,21 +152,19 @@ class Last:
 class Batches:
     """Fresh tokens on the device: of each step one batch, or as many as are accumulated."""
 
-    __slots__ = ("_backend", "_config", "_shape", "latest")
+    __slots__ = ("_backend", "_batches", "_config", "latest")
 
     def __init__(self, config: RunConfig, shape: Shape, backend: Backend) -> None:
         """Make batches for ``config`` at ``shape``."""
-        self._config, self._shape, self._backend = config, shape, backend
+        self._config, self._backend = config, backend
+        self._batches = StepBatches(config, shape)
         #: What the model was given in the latest step.
         self.latest: Sequence[Batch] = ()
 
     def make(self, seed: int) -> Sequence[Batch]:
         """Begin a step: return what it is made of, on the device."""
         self._backend.step_begin()
-        size, lengths = self._config.batch_size, None
-        if self._config.dynamic:
-            lengths = draw_lengths(seed, size, self._shape.sequence_length)
-        whole = make_batch(seed, size, self._shape, lengths=lengths).to(self._config.device)
+        whole = self._batches.make(seed).to(self._config.device)
         self.latest = whole.split(self._config.accumulate)
         return self.latest
 

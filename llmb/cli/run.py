@@ -15,7 +15,7 @@ from llmb.cli.run_options import run_options
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.config import Definition, RunRequest
+    from llmb.config import Definition, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
@@ -86,7 +86,7 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         flags |= {k: v for k, v in preset.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
     same = ["mode", "plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
-    same += ["executor", "compile_mode", "dynamic", "sac_freq", "prompt_length", "new_tokens"]
+    same += ["executor", "compile_mode", "dynamic", "sac_freq", "new_tokens"]
     same += ["warmup_steps", "timed_steps", "repeats", "audit", "profile"]
     return RunRequest(
         workload=name,
@@ -95,8 +95,38 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         generate_scope=flags["scope"],
+        **{"prompt_length": flags["prompt_length"], **_given(name, definition, shapes, flags)},
         **{name: flags[name] for name in same},
     )
+
+
+def _given(
+    name: str, definition: Definition | None, shapes: Mapping[ShapeName, int], flags: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the run is given from outside: tokens, weights and a prompt."""
+    found: dict[str, Any] = {}
+    if flags["data"] is not None:
+        from llmb.inputs.contents import describe
+
+        found["data"] = describe(flags["data"], flags["tokenizer"])
+    elif flags["tokenizer"] is not None:
+        raise UsageError("--tokenizer: only with --data, for text")
+    if flags["prompt"] is not None and flags["weights"] is None:
+        raise UsageError("--prompt needs the tokenizer of a checkpoint: give --weights DIR, too")
+    if flags["weights"] is None:
+        return found
+    from llmb import workloads
+    from llmb.config import WeightsSource
+    from llmb.inputs.checkpoint import open_checkpoint
+
+    folder, shape = flags["weights"].resolve(), workloads.find(name, shapes, definition).shape
+    found["weights"] = WeightsSource(path=str(folder), sha256=open_checkpoint(folder, shape).digest)
+    if flags["prompt"] is not None:
+        from llmb.inputs.prompt import PromptTokenizer
+
+        tokens = PromptTokenizer(folder, shape.vocab_size).encode(flags["prompt"])
+        found |= {"prompt_tokens": tuple(tokens), "prompt_length": len(tokens)}
+    return found
 
 
 def _preset(name: str, definition: Definition | None, asked: str | None) -> dict[str, int]:

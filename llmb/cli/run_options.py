@@ -113,6 +113,19 @@ _OPTIONS = (
     click.option("--prompt-length", type=_COUNT, help="Mode generate: tokens [default: 6]."),
     click.option("--new-tokens", type=click.IntRange(min=2), help="Mode generate [default: 200]."),
     click.option(
+        "--data",
+        metavar="PREFIX|LIST|TEXT",
+        help="Tokens of files instead of random ones: Megatron's .bin/.idx, a list of them, text.",
+    ),
+    click.option("--tokenizer", metavar="FILE", help="A tokenizer.json for text [default: bytes]."),
+    click.option(
+        "--weights",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A Hugging Face checkpoint of safetensors instead of random weights; debug only.",
+    ),
+    click.option("--prompt", help="Mode generate: a text, by the tokenizer of --weights."),
+    click.option(
         "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]"
     ),
     click.option(

@@ -19,6 +19,7 @@ from llmb.observe.examination import Examination
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.outputs import Output, OutputWitness
 from llmb.observe.passes import LIVE
+from llmb.observe.step_batches import StepBatches
 from llmb.records import audited, evidence
 from llmb.reference.data import random_tokens
 from llmb.reference.forward import forward_loop
@@ -158,8 +159,9 @@ class Generation(Inference):
         else:
             self._compiled = executors.program(stage.model, config)
             self._next = OneToken(self._compiled, multinomial)
-        self._begun_ns = 0
-        self._prefill_ns = 0
+        self._batches = StepBatches(config, stage.shape)
+        self._prompts: Callable[[int], Tensor] = self._batches.prompt
+        self._latest = self._begun_ns = self._prefill_ns = 0
 
     def told(self) -> Told:
         """Return the latest prefill's time, and how many programs the executor has made."""
@@ -186,10 +188,11 @@ class Generation(Inference):
             yield StepDone(done.step, _told_of(self._desk.logits))
 
     def whole_step(self) -> None:
-        """Generate a sample from the latest prompt again."""
+        """Generate a sample from another prompt."""
         self._pass(self._latest)
 
     def _pass(self, seed: int) -> Output:
+        self._prompts = self._random_prompt
         taken: list[Tensor] = []
 
         def take(step: Step, tokens: Tensor, logits: Tensor) -> bool:
@@ -202,11 +205,13 @@ class Generation(Inference):
     def _prompt(self, seed: int) -> Tensor:
         """Begin a step: return its prompt, on the device."""
         self._latest = seed
-        config, backend = self._stage.config, self._stage.backend
-        backend.step_begin()
+        self._stage.backend.step_begin()
         self._begun_ns = clock.now_ns()
-        tokens = random_tokens(seed, config.batch_size, self._length, self._stage.shape.vocab_size)
-        return tokens.to(config.device)
+        return self._prompts(seed).to(self._stage.config.device)
+
+    def _random_prompt(self, seed: int) -> Tensor:
+        size, vocab = self._stage.config.batch_size, self._stage.shape.vocab_size
+        return random_tokens(seed, size, self._length, vocab)
 
     def _prefilled(self) -> None:
         """Wait for the first token: what it took is the prefill."""

@@ -16,10 +16,10 @@ from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.observe import probes
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, bare, plain_pass, without_layers
+from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
-from llmb.reference.data import Batch, make_batch
-from llmb.reference.lengths import draw_lengths
+from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
 C = TypeVar("C", Sketches, Samples)
@@ -55,9 +55,10 @@ class Retake:
         """
         self._config, self._shape, self._seed = config, shape, seed
         self._token_seeds = token_seeds
+        self._batches = StepBatches(config, shape)
         #: The probes take the place of the last step's tokens: where lengths differ, at its length.
         self._probed = shape
-        lengths = self._lengths(LIVE)
+        lengths = self._batches.lengths(token_seeds[LIVE]) if config.dynamic else None
         if lengths is not None:
             self._probed = replace(shape, sequence_length=max(lengths))
         self._finish = finish
@@ -175,15 +176,7 @@ class Retake:
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:
             return probes.batch(self._seed, name, self._probed).repeat(size)
-        size, lengths = self._config.batch_size, self._lengths(name)
-        return make_batch(self._token_seeds[name], size, self._shape, lengths=lengths)
-
-    def _lengths(self, name: str) -> list[int] | None:
-        """Return the sequences' lengths in the step that pass ``name`` was, None if all are one."""
-        if not self._config.dynamic or name not in self._token_seeds:
-            return None
-        longest = self._shape.sequence_length
-        return draw_lengths(self._token_seeds[name], self._config.batch_size, longest)
+        return self._batches.make(self._token_seeds[name])
 
 
 def how(precision: Precision) -> tuple[torch.dtype, str | None]:

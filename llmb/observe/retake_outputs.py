@@ -17,13 +17,13 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError
 from llmb.observe import probes
 from llmb.observe.outputs import Look
-from llmb.observe.passes import STEP, bare, without_layers
+from llmb.observe.passes import LIVE, STEP, bare, without_layers
 from llmb.observe.retake import Retake
+from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile, file_digest
 from llmb.records.audited import GRADIENTS, LOGITS, STEP_VALUES, STEPS, StepsEvidence
-from llmb.reference.data import make_batch, random_tokens
+from llmb.reference.data import random_tokens
 from llmb.reference.formats import emulate
-from llmb.reference.lengths import draw_lengths
 from llmb.reference.models import replace_parameter
 from llmb.reference.shapes import Shape
 
@@ -75,6 +75,7 @@ class Outputs:
         self._config, self._shape, self._weights, self._drawn = config, shape, weights, drawn
         self._seeds = {STEP: step_seed}
         self._seed, self._token_seeds = seed, token_seeds
+        self._batches = StepBatches(config, shape)
 
     def logits(
         self, name: str, dtype: torch.dtype, device: str, format_name: str | None = None
@@ -106,7 +107,9 @@ class Outputs:
         if config.new_tokens is not None:
             assert config.prompt_length is not None
             chosen = Look.of(seed, name, config.batch_size, config.new_tokens, vocab)
-            prompt = random_tokens(tokens, config.batch_size, config.prompt_length, vocab)
+            size = config.batch_size, config.prompt_length
+            probe = name in probes.PROBES
+            prompt = random_tokens(tokens, *size, vocab) if probe else self._batches.prompt(tokens)
             drawn = self._drawn[name].long()[:-1]
             return chosen, torch.cat((prompt[chosen.row], drawn)), config.prompt_length - 1
         ids = self._batch(name, tokens)
@@ -114,11 +117,9 @@ class Outputs:
         return chosen, ids[chosen.row], 0
 
     def _batch(self, name: str, tokens: int) -> Tensor:
-        size, longest = self._config.batch_size, self._shape.sequence_length
-        if not self._config.dynamic:
-            return make_batch(tokens, size, self._shape).ids
-        if name in probes.PROBES:  # in the memory of the last step's
-            last = max(draw_lengths(self._token_seeds["live"], size, longest))
-            return random_tokens(tokens, size, last, self._shape.vocab_size)
-        lengths = draw_lengths(tokens, size, longest)
-        return make_batch(tokens, size, self._shape, lengths=lengths).ids
+        if name not in probes.PROBES:
+            return self._batches.make(tokens).ids
+        # In the memory of the last step's.
+        lengths = self._batches.lengths(self._token_seeds[LIVE])
+        length = self._shape.sequence_length if lengths is None else max(lengths)
+        return random_tokens(tokens, self._config.batch_size, length, self._shape.vocab_size)

@@ -42,6 +42,8 @@ class WorkloadFacts(Frozen):
     flops_per_token: int
     tokens_per_step: int
     shapes: dict[str, int | float | None]
+    #: "random", or what was read: "data" and the first 12 digits of its digest.
+    tokens: str = "random"
     optimizer: Optimizer = OFFICIAL_OPTIMIZER
     #: Largest norm of all gradients together; None where they are not clipped.
     clip_grad_norm: float | None = None

@@ -165,7 +165,7 @@ def _record(
         reference_digest=pins.reference_digest(pins.actual_digests()),
         class_="debug" if waivers(config) else "official",
         waivers=waivers(config),
-        config=config,
+        config=_shown(config),
         seed_commitment=raw.seed_commitment,
         workload=workload,
         plugin=plugin,
@@ -187,8 +187,22 @@ def _record(
     )
 
 
+def _shown(config: RunConfig) -> RunConfig:
+    """Return ``config`` as the record has it: paths of files without the user's own folders."""
+    changed: dict[str, object] = {}
+    if config.data is not None:
+        tokenizer = config.data.tokenizer
+        name = tokenizer and Path(tokenizer).name
+        paths = {"path": Path(config.data.path).name, "tokenizer": name}
+        changed["data"] = config.data.model_copy(update=paths)
+    if config.weights is not None:
+        folder = {"path": Path(config.weights.path).name}
+        changed["weights"] = config.weights.model_copy(update=folder)
+    return config.model_copy(update=changed)
+
+
 def _facts(raw: Raw) -> WorkloadFacts:
-    shape = raw.workload.shape
+    shape, data = raw.workload.shape, raw.config.data
     return WorkloadFacts(
         name=raw.workload.name,
         family=raw.workload.family,
@@ -197,6 +211,7 @@ def _facts(raw: Raw) -> WorkloadFacts:
         flops_per_token=flops_per_token(shape),
         tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
         shapes=asdict(shape),
+        tokens="random" if data is None else f"data {data.sha256[:12]}",
         optimizer=raw.workload.recipe.optimizer,
         clip_grad_norm=raw.workload.recipe.clip_grad_norm,
     )

@@ -29,7 +29,12 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
         _check_nothing_is_trained(request, mode)
     if request.dynamic and (mode is Mode.GENERATE or isinstance(workload.shape, BertShape)):
         raise UsageError("--dynamic: only in modes train and forward, of llama and gpt2")
+    if request.prompt_tokens and mode is not Mode.GENERATE:
+        raise UsageError("--prompt: only in mode generate")
     return {
+        "data": request.data,
+        "weights": request.weights,
+        "prompt_tokens": request.prompt_tokens,
         "mode": mode,
         "executor": request.executor,
         "compile_mode": request.compile_mode,

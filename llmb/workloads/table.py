@@ -65,6 +65,10 @@ class Workload:
             found.append("the original keeps float32 weights: --precision BF16 --mixed-precision")
         if config.dynamic and self.document != "litgpt":
             found.append("--dynamic (the original's sequences all have one length)")
+        if config.data is not None and self.document != "alcf":
+            found.append("--data (official: uniformly random tokens)")
+        if config.weights is not None:
+            found.append("--weights (official: random weights, which follow from the seed)")
         for flag, value, usual in (
             ("--prompt-length", config.prompt_length, PROMPT_LENGTH),
             ("--new-tokens", config.new_tokens, NEW_TOKENS),
