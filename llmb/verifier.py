@@ -17,6 +17,7 @@ from torch import Tensor
 from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import RunFailedError
+from llmb.inputs.checkpoint import values_of
 from llmb.notebook import Announcer
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
@@ -122,11 +123,15 @@ def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.Pri
     """Return what every parameter must have been after post-processing, made from the seed."""
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
+    given = values_of(order.config, shape)
 
     def one(item: tuple[str, Tensor]) -> audited.PristineDigest:
         name, empty = item
         dtype = order.stored_dtypes.get(name, order.config.precision.stored_dtype)
-        value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
+        if given is not None:
+            value = given(name, empty.shape).to(cast)
+        else:
+            value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
         live = retake.live(name)
         moved = None
         if live is not None and live.shape == value.shape:

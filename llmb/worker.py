@@ -16,6 +16,7 @@ from llmb import modes, workloads
 from llmb.config import AuditMode
 from llmb.errors import UnavailableError
 from llmb.guard import Guard
+from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.modes import executors
 from llmb.modes.profile import profile
@@ -52,7 +53,8 @@ def work(channel: Channel) -> None:
 
     channel.send(Phase(name="making the model"))
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build(workload.shape, config.seed, dtype, config.device)
+    given = values_of(config, workload.shape)
+    model: nn.Module = build(workload.shape, config.seed, dtype, config.device, given)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))

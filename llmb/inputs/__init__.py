@@ -1,1 +1,1 @@
-"""Real data as tokens: Megatron's indexed files, weighted lists of them, and plain text."""
+"""What a run is given from outside: tokens of files, weights of a checkpoint."""
