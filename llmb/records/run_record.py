@@ -23,6 +23,8 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 #                      added: empty and None in records before.
 # llmb.run/1  2026-11  workload.family, optimizer and clip_grad_norm, config.definition, accumulate
 #                      and mixed_precision added: those of llama-1.4b in records before.
+# llmb.run/1  2026-11  timing.step_tokens and prefill_ns added: empty in records before.
+#                      result.metrics filled: may be empty in records of llmb 0.1.0 and older.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -156,6 +158,11 @@ class RepeatTiming(Frozen):
     telemetry: tuple[dict[str, float], ...] = ()
     #: Steps that were audited, counted from 0; empty where none was, or none was asked for.
     audited_steps: tuple[int, ...] = ()
+    #: Tokens of each step from the first; empty where every step has ``tokens_per_step``.
+    step_tokens: tuple[int, ...] = ()
+    #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
+    #: of every sequence is there, on the worker's clock. Empty elsewhere.
+    prefill_ns: tuple[int, ...] = ()
 
 
 class Timing(RepeatTiming):

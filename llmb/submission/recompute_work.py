@@ -42,14 +42,24 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     positive = all(size > 0 for name, size in sizes.items() if name != "padding_idx")
     if comparison.require("config.shape_overrides", dict(overrides), positive, "at least 1 each"):
         comparison.expect("workload.parameters", facts.parameters, _parameters(record, sizes))
-        flops = _training_flops_per_token(record, sizes)
+        flops = _flops_per_token(record, sizes)
         comparison.expect("workload.flops_per_token", facts.flops_per_token, flops)
-    tokens = record.config.batch_size * sizes["sequence_length"]
-    comparison.expect("workload.tokens_per_step", facts.tokens_per_step, tokens)
+    _compare_tokens(record, sizes["sequence_length"], comparison)
     parts = record.config.accumulate
     must = f"a divisor of the batch size {record.config.batch_size}"
     comparison.require("config.accumulate", parts, record.config.batch_size % parts == 0, must)
     _compare_class(record, official, comparison)
+
+
+def _compare_tokens(record: RunRecord, length: int, comparison: Comparison) -> None:
+    """Compare the tokens of a step: every position, or in mode generate every new token."""
+    tokens, batch = record.workload.tokens_per_step, record.config.batch_size
+    if record.config.mode.value != "generate":
+        comparison.expect("workload.tokens_per_step", tokens, batch * length)
+        return
+    fit = tokens % batch == 0 and 1 <= tokens // batch <= length
+    must = f"of each of {batch} sequences as many, at most {length}"
+    comparison.require("workload.tokens_per_step", tokens, fit, must)
 
 
 def _official(record: RunRecord) -> Official | None:
@@ -141,13 +151,14 @@ def _parameters(record: RunRecord, sizes: dict[str, int]) -> int:
     return matrices + layers * layer + sum(outside.values())
 
 
-def _training_flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
-    """Return FLOPs per token, a multiply-add as two, backward as two forwards."""
+def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
+    """Return FLOPs per token, a multiply-add as two; training has a backward of two forwards."""
     length, hidden = sizes["sequence_length"], sizes["hidden_size"]
     width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
     products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
-    return 3 * (products + sizes["num_hidden_layers"] * (scores + mixing))
+    passes = 3 if record.config.mode.value == "train" else 1
+    return passes * (products + sizes["num_hidden_layers"] * (scores + mixing))
 
 
 def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
