@@ -49,6 +49,9 @@ class Workload:
     convention: str = "gemm_full"
     #: Devices the document ran it on; None where it names none.
     world_size: int | None = None
+    #: Ranks that share each layer, and stages of layers, in the original.
+    tp: int = 1
+    pp: int = 1
     #: What is wrong or ambiguous in the original, and what is done here instead.
     notes: tuple[str, ...] = ()
 
@@ -83,6 +86,16 @@ class Workload:
         Of dynamic shapes it is the most a step can have.
         """
         return batch_size * (new_tokens or self.shape.sequence_length)
+
+    def global_batch_size(self, world_size: int) -> int | None:
+        """Return the sequences of a step on ``world_size`` devices, laid out as in the original.
+
+        None where the original names no batch, or such a mesh does not fill the devices.
+        """
+        replicas, left = divmod(world_size, self.tp * self.pp)
+        if self.recipe.micro_batch_size is None or left or not replicas:
+            return None
+        return self.recipe.micro_batch_size * self.recipe.accumulate * replicas
 
 
 # -- shapes that several workloads share ----------------------------------------------------------
@@ -146,7 +159,7 @@ _BERT = BertShape()
 
 _ADAMW = Optimizer(lr=1e-3, eps=1e-8)  # torch's own defaults
 _LLM_TRAIN_BENCH = Recipe(_ADAMW, 8, 8, clip_grad_norm=1.0, mixed_precision=True)
-_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, clip_grad_norm=1.0)
+_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, 4, clip_grad_norm=1.0)
 _ALCF = Recipe(Optimizer(lr=3e-3, eps=1e-8), 1, 512, clip_grad_norm=1.0)
 _NANOTRON = Recipe(Optimizer(lr=3e-4, betas=(0.9, 0.95), eps=1e-8), 2, 16, clip_grad_norm=1.0)
 _NEMO = Recipe(
@@ -227,6 +240,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_MEGATRON,
             convention="megatron",
             world_size=4,
+            tp=2,
+            pp=2,
             notes=("the script's 64 layers: its README says 175 B, which gpt-bench-175b is",),
         ),
         Workload(
@@ -244,6 +259,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_ALCF,
             convention="alcf_fom",
             world_size=768,
+            tp=12,
+            pp=64,
             notes=(
                 "the script's model, SwiGLU: 1.239 T; the document's text has other sizes, which "
                 "alcf-1t-readme and alcf-1t-readme-swiglu are",
@@ -257,6 +274,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with a two-matrix feed-forward: 0.995 T", _README_HEADS),
         ),
         Workload(
@@ -265,6 +284,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with the script's SwiGLU: 1.321 T", _README_HEADS),
         ),
         Workload(
@@ -274,6 +295,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=replace(_ALCF, accumulate=16),
             convention="alcf_fom",
             world_size=24,
+            tp=12,
+            pp=2,
             notes=(_TWICE, _NO_SCHEDULE),
         ),
         Workload(
@@ -291,6 +314,7 @@ WORKLOADS: dict[str, Workload] = {
             "nanotron",
             recipe=_NANOTRON,
             world_size=8,
+            tp=4,
             notes=(
                 "the document's global batch size counts nodes where it means replicas: a node's "
                 "four GPUs are one replica (tp 4)",
@@ -325,6 +349,7 @@ WORKLOADS: dict[str, Workload] = {
             "nemo",
             recipe=replace(_NEMO, micro_batch_size=128, accumulate=32),
             world_size=8,
+            tp=4,
             notes=(_BERT_BATCH, _BERT_HEADS, _BERT_DROPOUT, _NO_SCHEDULE),
         ),
         _llm_train_bench("gpt2-125m", _gpt2(12, 768, 12)),
