@@ -42,9 +42,10 @@ def measure_ceiling(
     """Return the ceiling for ``tokens`` rows, spending about ``seconds``.
 
     Every weight product of the model is timed alone, in its three directions (forward alone where
-    nothing is trained), operands warm; the best burst counts. A real step moves more data, so this is a bound from above for torch's own
-    products at these shapes. A vendor's library may do better there; what hardly any does better
-    than is the best rate of any product at all, so large square ones are timed as well.
+    nothing is trained), operands warm; the best burst counts. A real step moves more data, so this
+    is a bound from above for torch's own products at these shapes. A vendor's library may do better
+    there; what hardly any does better than is the best rate of any product at all, so large square
+    ones are timed as well.
     """
     distinct = gemms(shape)
     budget_s = seconds / (3 * len(distinct) + 1 + _SQUARE_SHARES)

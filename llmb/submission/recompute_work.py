@@ -102,8 +102,7 @@ def _compare_class(record: RunRecord, official: Official, comparison: Comparison
     config, shapes = record.config, official.shapes
     changed = any(shapes.get(name) != size for name, size in config.shape_overrides.items())
     trains = config.mode.value == "train"
-    narrow = trains and official.mixed_precision and not config.mixed_precision
-    other = narrow or config.definition is not None or config.weights is not None
+    other = config.definition is not None or config.weights is not None
     other = other or (config.data is not None and not config.workload.startswith("alcf-"))
     other = other or (config.dynamic and not config.workload.startswith("litgpt-"))
     if config.mode.value == "generate":

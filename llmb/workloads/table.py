@@ -63,9 +63,6 @@ class Workload:
     def otherwise(self, config: RunConfig) -> tuple[str, ...]:
         """Return what the original's step has and that of ``config`` has not, or the reverse."""
         found = []
-        trains = config.mode is Mode.TRAIN
-        if trains and self.recipe.mixed_precision and not config.mixed_precision:
-            found.append("the original keeps float32 weights: --precision BF16 --mixed-precision")
         if config.dynamic and self.document != "litgpt":
             found.append("--dynamic (the original's sequences all have one length)")
         if config.data is not None and self.document != "alcf":
