@@ -168,7 +168,7 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         default = click.core.ParameterSource.DEFAULT
         flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
-    name, definition = _workload(flags["workload"])
+    name, definition = workload_of(flags["workload"])
     same = ["plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
     same += ["warmup_steps", "timed_steps", "repeats", "audit"]
     return RunRequest(
@@ -199,7 +199,7 @@ def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["
     return int(whole)
 
 
-def _workload(text: str) -> tuple[str, Definition | None]:
+def workload_of(text: str) -> tuple[str, Definition | None]:
     """Return name and definition of the workload that ``text`` names, points to, or spells out."""
     inline = text.lstrip().startswith("{")
     if not inline and not text.endswith(".json"):
