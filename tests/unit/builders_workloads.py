@@ -55,7 +55,8 @@ def of_workload(name, mode=None, *, definition=None, batch_size=8, **timing):
 
     def change(data):
         data["config"] |= {"workload": name, "mode": mode.value, "batch_size": batch_size}
-        data["config"] |= {"definition": definition, "mixed_precision": True}
+        data["config"] |= {"definition": definition}
+        data["config"]["mixed_precision"] = workload.recipe.mixed_precision
         data["workload"] |= {
             "name": name,
             "mode": mode.value,
