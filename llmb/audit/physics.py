@@ -13,11 +13,13 @@ from dataclasses import fields
 from pydantic import TypeAdapter, ValidationError
 
 from llmb.audit.quiet import disturbances
+from llmb.config import Mode
+from llmb.measure.statistics import window_tokens
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import Ceilings, RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
 from llmb.reference.shapes import FAMILIES, Shape
-from llmb.workloads.arithmetic import causal_flops_per_token
+from llmb.workloads.arithmetic import least_flops_per_token
 
 _CERTAIN = 1.05  # of the ceiling
 _STEADY = 0.10  # between the ceiling before and after the run
@@ -71,11 +73,15 @@ def _fastest(
 ) -> float | None:
     """Return model FLOP/s of one device in the fastest repeat, None where nothing says."""
     shape = shape_of(workload)
-    windows = [(timing.timed_steps, timing.stop_ns - timing.start_ns) for timing in repeats]
+    windows = [
+        (window_tokens(timing, workload.tokens_per_step), timing.stop_ns - timing.start_ns)
+        for timing in repeats
+    ]
     if shape is None or not windows or world_size < 1 or any(ns <= 0 for _, ns in windows):
         return None
-    flops_per_step = causal_flops_per_token(shape) * workload.tokens_per_step
-    return max(steps / (ns / 1e9) for steps, ns in windows) * flops_per_step / world_size
+    dynamic = any(timing.step_tokens for timing in repeats)
+    flops = least_flops_per_token(Mode(workload.mode), shape, dynamic=dynamic)
+    return max(tokens / (ns / 1e9) for tokens, ns in windows) * flops / world_size
 
 
 def _best(ceilings: Ceilings) -> tuple[float, ...]:

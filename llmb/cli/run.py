@@ -94,7 +94,7 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     for name, value in flags.items():
         if not all(text.isprintable() for text in _texts(value)):
             raise UsageError(f"--{name.replace('_', '-')} {value!r}: not readable text")
-    name, definition = _workload(flags["workload"])
+    name, definition = workload_of(flags["workload"])
     if flags["preset"] == "debug":
         default = click.core.ParameterSource.DEFAULT
         preset = _preset(name, definition, flags["mode"])
@@ -172,7 +172,7 @@ def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["
     return int(whole)
 
 
-def _workload(text: str) -> tuple[str, Definition | None]:
+def workload_of(text: str) -> tuple[str, Definition | None]:
     """Return name and definition of the workload that ``text`` names, points to, or spells out."""
     inline = text.lstrip().startswith("{")
     if not inline and not text.endswith(".json"):

@@ -57,6 +57,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "peak memory", _bytes(result.peak_memory_bytes)
     energy = result.energy
     yield "energy", f"{energy.tokens_per_joule:.3f} tokens/J" if energy else NOT_MEASURED
+    for metric in result.metrics:
+        yield metric.name, f"{metric.value:,.6g} {metric.unit}"
     yield "host", _host(record)
     if result.loss_first is not None and result.loss_last is not None:
         yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"

@@ -53,18 +53,21 @@ def result_of(
     peak: Peak | None,
     meter: EnergyMeter | None,
 ) -> Result:
-    """Return every headline number; what could not be measured is None."""
+    """Return every headline number; what could not be measured is None.
+
+    So are the shares of what a device can do, where sequences differ in length and work.
+    """
     rate = statistics.tokens_per_second(timing, workload.tokens_per_step)
     flops_per_second = rate * workload.flops_per_token / world_size
     mfu = None
-    if peak is not None:
+    if peak is not None and not timing.step_tokens:
         mfu = Mfu(
             value=flops_per_second / peak.flops_per_second,
             peak_flops=peak.flops_per_second,
             peak_source=peak.source,
         )
     fraction = None
-    if ceilings is not None:
+    if ceilings is not None and not timing.step_tokens:
         attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
         fraction = flops_per_second / attainable
     return Result(

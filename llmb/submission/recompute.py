@@ -90,13 +90,17 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
     result, world = record.result, record.topology.world_size
     # The stored throughput has been compared already: an error in it is named once, there.
     achieved = result.tokens_per_second * record.workload.flops_per_token
-    if record.ceilings is None or world < 1 or not record.config.precision.native:
+    unlike = bool(record.timing.step_tokens)  # sequences of another length in each step
+    native = record.config.precision.native
+    if record.ceilings is None or world < 1 or not native or unlike:
         comparison.expect("result.fraction_of_ceiling", result.fraction_of_ceiling, None)
     else:
         attained = [record.ceilings.before.flops_per_second, record.ceilings.after.flops_per_second]
         fraction = achieved / (max(attained) * world) if max(attained) > 0 else None
         comparison.expect("result.fraction_of_ceiling", result.fraction_of_ceiling, fraction)
-    if result.mfu is not None:
+    if unlike:
+        comparison.expect("result.mfu", result.mfu, None)
+    elif result.mfu is not None:
         peak = result.mfu.peak_flops * world
         value = achieved / peak if peak > 0 else "a positive peak"
         comparison.expect("result.mfu.value", result.mfu.value, value)

@@ -168,6 +168,8 @@ def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
     width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
     products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
+    if record.config.mode.value == "generate":  # attention to the cache is not counted
+        return products
     passes = 3 if record.config.mode.value == "train" else 1
     return passes * (products + sizes["num_hidden_layers"] * (scores + mixing))
 

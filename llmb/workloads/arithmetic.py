@@ -85,10 +85,24 @@ def flops_per_token(shape: Shape) -> int:
 def flops_of(mode: Mode, shape: Shape) -> int:
     """Return the FLOPs per token of what a step of ``mode`` does, counted as above.
 
-    Where nothing is trained a token takes a forward pass. A generated token is counted as one of a
-    whole sequence, whatever part of it a cache holds.
+    In mode forward a token takes a forward pass; a generated one its weight products alone: what
+    it attends to depends on its place, and is little beside them.
     """
+    if mode is Mode.GENERATE:
+        return _forward_flops(shape, keys=0)
     return flops_per_token(shape) if mode is Mode.TRAIN else forward_flops_per_token(shape)
+
+
+def least_flops_per_token(mode: Mode, shape: Shape, *, dynamic: bool = False) -> int:
+    """Return the FLOPs per token that no implementation of ``mode`` can do without.
+
+    Of sequences whose lengths differ (``dynamic``) these are the weight products alone.
+    """
+    if dynamic or mode is Mode.GENERATE:
+        products = _forward_flops(shape, keys=0)
+        return 3 * products if mode is Mode.TRAIN else products
+    causal = causal_flops_per_token(shape)
+    return causal if mode is Mode.TRAIN else causal // 3
 
 
 def forward_flops_per_token(shape: Shape) -> int:

@@ -42,6 +42,12 @@ class Table(Frozen):
     note: str | None = None
     #: Devices every row ran on, where the document says so for all of them.
     world_size: int | None = Field(default=None, ge=1)
+    #: Sequences of a step on all devices, where the figures are times of so many.
+    sequences: int | None = Field(default=None, ge=1)
+    #: Tokens generated for each sequence, where any are.
+    new_tokens: int | None = Field(default=None, ge=1)
+    #: Formats that a row without one of its own may be compared with; empty for any.
+    precisions: tuple[str, ...] = ()
 
 
 class Document(Frozen):

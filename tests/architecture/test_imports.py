@@ -45,8 +45,10 @@ def loaded_after(code: str) -> set[str]:
         [room for room in RECORDS if room != ARRAYS],
         ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
         ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
+        ["llmb.report.render", "llmb.report.collect", "llmb.projection.node_hours"],
+        ["llmb.projection.step", "llmb.projection.time_to_solution"],
     ],
-    ids=["llmb", "cli", "config", "records", "doctor", "other light rooms"],
+    ids=["llmb", "cli", "config", "records", "doctor", "other light rooms", "report", "projection"],
 )
 def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
     assert modules
@@ -95,7 +97,8 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "show", "data", "calibrate", "plugin", "doctor", "verify"]
+    "command",
+    ["run", "show", "data", "calibrate", "plugin", "doctor", "verify", "report", "project"],
 )
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
     assert "torch" not in loaded_after(asked_for(command, "--help"))

@@ -1,0 +1,1 @@
+"""Tables made of records: each source document's own, published beside measured."""

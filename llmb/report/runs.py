@@ -1,0 +1,105 @@
+"""A run as a row of a table sees it: its figures by key, its settings, what it ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmb import workloads
+from llmb.config import Mode, RunConfig
+from llmb.errors import BundleRefusedError, LlmbError
+from llmb.measure import metrics, statistics
+from llmb.records.run_record import RunRecord
+
+Setting = str | int | bool | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run."""
+
+    record: RunRecord
+    #: Figures by the keys of ``workloads/published.json``.
+    values: Mapping[str, float]
+    settings: Mapping[str, Setting]
+
+    @property
+    def is_debug(self) -> bool:
+        """True of a run that is not comparable."""
+        return self.record.class_ == "debug"
+
+    @property
+    def hardware(self) -> str:
+        """The device it ran on, in the record's words."""
+        config, system = self.record.config, self.record.system
+        devices = {device.name: device.description for device in system.devices}
+        of_cpu = system.cpu.model if config.device == "cpu" else None
+        return of_cpu or devices.get(config.device) or config.device
+
+
+def run_of(record: RunRecord) -> Run:
+    """Return what is measured in ``record``, computed from its stamps.
+
+    Raises:
+        BundleRefusedError: nothing can be made of its stamps or sizes.
+    """
+    try:
+        values = _values(record)
+    except (LlmbError, ValueError, ArithmeticError, IndexError) as error:
+        # A stranger's record may be of the right form and hold any numbers.
+        raise BundleRefusedError(
+            f"run {record.run_id}: no figures can be made of its stamps and sizes ({error}): "
+            "llmb verify says more"
+        ) from None
+    return Run(record=record, values=values, settings=settings_of(record.config, record))
+
+
+def _values(record: RunRecord) -> dict[str, float]:
+    timing, tokens, config = record.timing, record.workload.tokens_per_step, record.config
+    if timing.stop_ns <= timing.start_ns or tokens < 1:
+        raise ValueError("a window without a length")
+    rate = statistics.tokens_per_second(timing, tokens)
+    world_size = config.parallelism.world_size
+    peak = record.result.mfu.peak_flops if record.result.mfu else None
+    found = {
+        "tokens_per_second": rate,
+        "tokens_per_second_per_device": rate / world_size,
+        "global_batch_size": float(metrics.step_of(config, timing, tokens).sequences),
+    }
+    if timing.peak_memory_bytes is not None:
+        found["peak_memory_gb"] = timing.peak_memory_bytes / 1e9
+    named = metrics.metrics_of(config, workloads.of(config), timing, tokens, peak)
+    return found | {metric.name: metric.value for metric in named}
+
+
+def settings_of(config: RunConfig, record: RunRecord) -> dict[str, Setting]:
+    """Return what may tell one row of a table from another."""
+    mesh, generates = config.parallelism, config.mode is Mode.GENERATE
+    size = mesh.world_size
+    layouts = {1: "single", mesh.dp_replicate: "DDP", mesh.dp_shard: "FSDP"}
+    return {
+        "mode": config.mode.value,
+        "new_tokens": record.workload.tokens_per_step // config.batch_size if generates else None,
+        "executor": _executor(config),
+        "dynamic": _later(config, "dynamic", False),
+        "zero": _later(config, "zero", None),
+        "sac_freq": _later(config, "sac_freq", None),
+        "mixed_precision": config.mixed_precision,
+        "precision": record.precision.effective or record.precision.declared,
+        "parallelism": "single" if size == 1 else layouts.get(size, "mesh"),
+        "world_size": size,
+        "sequences": config.batch_size * mesh.dp_replicate * mesh.dp_shard,
+    }
+
+
+def _later(config: RunConfig, name: str, default: Setting) -> Any:
+    """Return a field of ``config`` that configurations of before do not have."""
+    return getattr(config, name, default)
+
+
+def _executor(config: RunConfig) -> str:
+    """Return what runs the model; a plugin may compile it by an option of its own."""
+    executor = str(_later(config, "executor", "eager"))
+    compiled = config.plugin_options.get("compile", "none") not in ("none", "", False)
+    return "inductor" if executor == "eager" and compiled else executor

@@ -1,0 +1,162 @@
+"""``llmb project``: the documents' vectors on the command line, and a line for every misuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from llmb.cli import project
+from llmb.errors import LlmbError
+from llmb.records.canonical import pretty_bytes
+from tests.builders import edited
+from tests.unit.builders_workloads import of_workload
+
+PLAN = ["--steps", "150000@512,50000@2048", "--target-global-batch", "4096", "--nodes", "2"]
+RATES = ["--rate", "512:1.18it/s@1024", "--rate", "2048:0.19it/s@1024"]
+
+
+def call(*words):
+    return CliRunner().invoke(project.command, [str(w) for w in words], catch_exceptions=False)
+
+
+def data(*words):
+    return json.loads(call(*words, "--json").output)
+
+
+def refused(*words):
+    with pytest.raises(LlmbError) as error:
+        call(*words)
+    assert "\n" not in str(error.value)
+    return error.value.exit_code, str(error.value)
+
+
+def figures(found):
+    return {one["name"]: one["value"] for one in found["figures"]}
+
+
+def written(tmp_path, record):
+    path = tmp_path / f"{record.workload.name}.json"
+    path.write_bytes(pretty_bytes(record))
+    return path
+
+
+def test_a_steps_time_gives_the_figure_of_merit_with_its_formula():
+    found = call("--workload", "alcf-1t", "--step-time", 54.9).output
+    line = next(line for line in found.splitlines() if line.startswith("fom"))
+    assert line.split()[:3] == ["fom", "8.98259e+15", "MAC/s"]
+    assert "FOM = (6 s d^2 + s^2 d) b L / T" in line
+
+
+def test_time_steps_and_tokens_a_second_say_the_same():
+    name = ["--workload", "nanotron-llama2-7b"]
+    by_tokens = data(*name, "--tokens-per-second", 32200)
+    seconds = figures(by_tokens)["step_time_s"]
+    assert figures(data(*name, "--step-time", seconds)) == pytest.approx(figures(by_tokens))
+    again = figures(data(*name, "--iterations-per-second", 1 / seconds))
+    assert again == pytest.approx(figures(by_tokens))
+    assert round(again["gemm_full, per device"]) == 185
+
+
+def test_a_peak_gives_mfu():
+    found = data(
+        "--workload", "nanotron-llama2-7b", "--tokens-per-second", 32200, "--peak-tflops", 312
+    )
+    assert figures(found)["MFU by gemm_full"] == pytest.approx(59.45, abs=0.01)
+
+
+def test_a_measured_run_gives_the_metrics_in_its_record(tmp_path):
+    record = of_workload("alcf-7b", batch_size=32)
+    found = figures(data("--from", written(tmp_path, record)))
+    stored = {metric.name: metric.value for metric in record.result.metrics}
+    assert found["fom"] == pytest.approx(stored["fom"])
+    assert found["12 x FOM, per device"] == pytest.approx(stored["tflops_per_device"])
+    assert found["gemm_full, per device"] == pytest.approx(stored["tflops_per_device_gemm_full"])
+
+
+def test_node_hours_are_the_documents_arithmetic_and_contradictions_are_told():
+    found = data(*PLAN, *RATES, "--rate", "512:1167samples/s")
+    hours = [stage["node_hours_per_100k_steps"] for stage in found["stages"]]
+    assert hours == pytest.approx([188.3, 1169.6], abs=0.05)
+    assert found["node_hours"] == pytest.approx(867.3, abs=0.05)
+    assert "more than rounding" in found["notes"][0]
+    text = call(*PLAN, *RATES).output
+    assert "867.281 node-hours on 2 nodes, steps of 4,096 sequences" in text
+    assert "note" not in text
+
+
+def test_node_hours_take_rates_from_measured_runs(tmp_path):
+    short = written(tmp_path, of_workload("nemo-bert-base", batch_size=128))
+    record = json.loads(short.read_bytes())
+    hours = {m["name"]: m["value"] for m in record["result"]["metrics"]}
+    found = data("--steps", "100000@512", "--target-global-batch", 4096, "--from", short)
+    assert found["nodes"] == 1
+    assert found["node_hours"] == pytest.approx(hours["node_hours_per_100k_steps"])
+
+
+def test_the_seed_model_gives_the_1t_vector_and_says_what_is_wrong_with_it():
+    words = ["--workload", "alcf-1t", "--model", "seed"]
+    found = data(*words, "--alpha", "169TFLOP/s", "--beta", "44.4GB/s")
+    assert figures(found)["compute_s"] == pytest.approx(45.59, abs=0.005)
+    assert figures(found)["communication_s"] == pytest.approx(9.29, abs=0.005)
+    assert figures(found)["step_time_s"] == pytest.approx(54.9, abs=0.05)
+    assert len(found["notes"]) == 4
+    halved = data(*words, "--alpha", "169TFLOP/s", "--beta", "44.4GB/s", "--world-size", 1536)
+    assert figures(halved)["compute_s"] == pytest.approx(45.59, abs=0.005), "two replicas"
+
+
+def test_a_users_own_file_is_a_workload(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"family": "llama", "hidden_size": 512}')
+    words = ["--workload", path, "--step-time", 1, "--global-batch", 4, "--world-size", 2]
+    assert figures(data(*words))["tokens_per_second"] == 4 * 256
+
+
+T = ["--workload", "alcf-1t", "--step-time", 1]
+SEED = ["--workload", "alcf-1t", "--model", "seed"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "give one of --step-time"),
+        (["--step-time", 1], "name a --workload"),
+        ([*T, "--tokens-per-second", 1], "give one of"),
+        (["--workload", "none", "--step-time", 1], "unknown workload 'none'"),
+        (["--workload", "llama-1.4b", "--step-time", 1], "--world-size"),
+        ([*T, "--world-size", 7], "--global-batch"),
+        ([*T, "--nodes", 2], "--nodes goes with --steps"),
+        ([*T, "--rate", "1:1samples/s"], "--rate goes with --steps"),
+        ([*T, "--alpha", "1e-12"], "--alpha goes with --model seed"),
+        (["--workload", "litgpt-forward", "--step-time", 1], "not trained"),
+        (["--from", "nowhere.json"], "cannot read 'nowhere.json'"),
+        (["--from", "nowhere.json", "--workload", "alcf-1t"], "is in the record of --from"),
+        ([*PLAN], "no rate at sequence length 512"),
+        ([*PLAN[:4], *RATES], "needs --nodes"),
+        ([*PLAN[:2], *RATES], "needs --target-global-batch"),
+        ([*PLAN, *RATES, "--step-time", 1], "--step-time does not go with --steps"),
+        (["--steps", "x", *PLAN[2:], *RATES], "STEPS@LENGTH"),
+        ([*PLAN, "--rate", "512"], "LENGTH:RATEit/s"),
+        ([*SEED], "needs --alpha and --beta"),
+        ([*SEED, "--alpha", "169e12", "--beta", "1e-12"], "--alpha 169e12"),
+        ([*SEED, "--alpha", "1e-12", "--beta", "0", "--tp", 7], "does not divide 768"),
+        ([*SEED, "--alpha", "1e-12", "--beta", "0", "--step-time", 1], "is what --model seed"),
+    ],
+)
+def test_what_cannot_be_computed_is_one_line_and_exit_code_2(words, says):
+    code, message = refused(*words)
+    assert says in message
+    assert code == 2
+
+
+def test_sizes_beyond_numbers_and_hostile_records_are_one_line(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"family": "llama", "hidden_size": 1' + "0" * 300 + "}")
+    words = ["--workload", path, "--step-time", 1, "--global-batch", 4, "--world-size", 2]
+    assert "too large to compute with" in refused(*words)[1]
+    broken = tmp_path / "record.json"
+    broken.write_text("{}")
+    assert refused("--from", broken)[0] == 6
+    empty = edited(of_workload("alcf-7b"), lambda data: data["timing"].update(stop_ns=0))
+    assert refused("--from", written(tmp_path, empty))[0] == 6
