@@ -87,6 +87,7 @@ def show(name: str, as_json: bool) -> None:
     console.print(table)
     console.print()
     console.print(_work(found))
+    console.print(Text(_convention(found), style="dim"))
     for document, one in tables_of(name):
         console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
         console.print(_published(one))
@@ -153,6 +154,14 @@ def _work(found: Mapping[str, Any]) -> Table:
         own = "   <- the document's own" if name == found["flops_convention"] else ""
         table.add_row(name, f"{value:,.0f}", CONVENTIONS[name].counts + own)
     return table
+
+
+def _convention(found: Mapping[str, Any]) -> str:
+    """Return what the document's own convention counts, and where its formula is from."""
+    from llmb.workloads.conventions import CONVENTIONS
+
+    own = CONVENTIONS[found["flops_convention"]]
+    return f"\n{own.name}: {own.counts}; from {own.source}"
 
 
 def _published(published: Published) -> Table:
