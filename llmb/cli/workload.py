@@ -87,7 +87,8 @@ def show(name: str, as_json: bool) -> None:
     console.print(table)
     console.print()
     console.print(_work(found))
-    console.print(Text(_convention(found), style="dim"))
+    console.print()
+    console.print(Text(_sources(), style="dim"))
     for document, one in tables_of(name):
         console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
         console.print(_published(one))
@@ -156,12 +157,11 @@ def _work(found: Mapping[str, Any]) -> Table:
     return table
 
 
-def _convention(found: Mapping[str, Any]) -> str:
-    """Return what the document's own convention counts, and where its formula is from."""
+def _sources() -> str:
+    """Return a line per convention: where its formula is from."""
     from llmb.workloads.conventions import CONVENTIONS
 
-    own = CONVENTIONS[found["flops_convention"]]
-    return f"\n{own.name}: {own.counts}; from {own.source}"
+    return "\n".join(f"{name} is from: {one.source}" for name, one in CONVENTIONS.items())
 
 
 def _published(published: Published) -> Table:
