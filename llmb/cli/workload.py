@@ -87,6 +87,8 @@ def show(name: str, as_json: bool) -> None:
     console.print(table)
     console.print()
     console.print(_work(found))
+    console.print()
+    console.print(Text(_sources(), style="dim"))
     for document, one in tables_of(name):
         console.print(Text(f"\npublished: {one.title}, {document.hardware}", style="bold"))
         console.print(_published(one))
@@ -153,6 +155,13 @@ def _work(found: Mapping[str, Any]) -> Table:
         own = "   <- the document's own" if name == found["flops_convention"] else ""
         table.add_row(name, f"{value:,.0f}", CONVENTIONS[name].counts + own)
     return table
+
+
+def _sources() -> str:
+    """Return a line per convention: where its formula is from."""
+    from llmb.workloads.conventions import CONVENTIONS
+
+    return "\n".join(f"{name} is from: {one.source}" for name, one in CONVENTIONS.items())
 
 
 def _published(published: Published) -> Table:

@@ -96,8 +96,7 @@ def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--workload=litgpt-forward",), "has no mode train (it has forward)"),
-        (("--workload=litgpt-train",), "is trained with SGD"),
+        (("--workload=litgpt-forward", "--mode=train"), "has no mode train (it has forward)"),
         (("--workload=gpt2-125m", "--sequence-length=2048"), "use at most 1024"),
         (("--workload=missing.json",), "cannot read 'missing.json'"),
         (('--workload={"family": "gpt2"',), "not JSON"),
