@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from llmb import modes, workloads
-from llmb.config import AuditMode
+from llmb.config import AuditMode, RunConfig
 from llmb.errors import UnavailableError
 from llmb.guard import Guard
 from llmb.measure import clock
@@ -25,6 +25,7 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
+from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.reference.models import build
@@ -45,9 +46,7 @@ def work(channel: Channel) -> None:
     guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
-    backend = plugin.backend(config)
-    if not backend.is_available():
-        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    backend = _device(plugin, config)
     plugin.set_environment(config)  # permitted point 1
 
     channel.send(Phase(name="making the model"))
@@ -95,6 +94,18 @@ def work(channel: Channel) -> None:
         channel.send(Phase(name="tracing one more step"))
         profile(task.whole_step, backend, Path(order.profile_folder))
     channel.send(Worked(steps=stream.done))
+
+
+def _device(plugin: Plugin, config: RunConfig) -> Backend:
+    """Return what stands for the device of ``config``.
+
+    Raises:
+        UnavailableError: it was there when the run was settled, and is no more.
+    """
+    backend = plugin.backend(config)
+    if not backend.is_available():
+        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    return backend
 
 
 if __name__ == "__main__":
