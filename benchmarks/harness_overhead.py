@@ -96,7 +96,7 @@ def shares(steps: int, *, audited: bool) -> None:
     from llmb.reference.optimizer import build_optimizer
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
-    from llmb.step_stream import Batches, StepStream, fence
+    from llmb.step_stream import Batches, StepStream, Told, fence
     from llmb.supervision.stream import drive, plan_window
     from llmb.wire.channel import Channel
     from llmb.wire.messages import Ready, Tick, Worked
@@ -145,7 +145,7 @@ def shares(steps: int, *, audited: bool) -> None:
         inside.append(time.perf_counter() - began - (stream.pause_ns / 1e9 - paused))
         worker.send(Tick(index=done.step.index, ns=time.monotonic_ns()))
         if done.step.fence:
-            worker.send(fence(done, plugin, backend, samples, stream))
+            worker.send(fence(done, plugin, backend, samples, stream, Told()))
         stamps.append(time.perf_counter())
         total = time.perf_counter() - begin
     worker.send(Worked(steps=stream.done))

@@ -13,6 +13,7 @@ from llmb import cli
 RUN_OPTIONS = frozenset(
     {
         "--workload",
+        "--mode",
         "--plugin",
         "-O",
         "--plugin-option",
@@ -22,6 +23,13 @@ RUN_OPTIONS = frozenset(
         "--micro-batch-size",
         "--accumulate",
         "--mixed-precision",
+        "--executor",
+        "--compile-mode",
+        "--dynamic",
+        "--sac-freq",
+        "--scope",
+        "--prompt-length",
+        "--new-tokens",
         "--seed",
         "--seed-commitment",
         "--warmup-steps",
@@ -35,6 +43,7 @@ RUN_OPTIONS = frozenset(
         "--intermediate-size",
         "--num-hidden-layers",
         "--num-attention-heads",
+        "--profile",
         "--json",
         "--quiet",
         "-q",
@@ -64,7 +73,7 @@ def test_the_options_of_run_are_the_frozen_ones() -> None:
     options = {word for option in command("run").params for word in option.opts}
     assert options == RUN_OPTIONS
     negated = {word for option in command("run").params for word in option.secondary_opts}
-    assert negated == {"--no-mixed-precision"}
+    assert negated == {"--no-mixed-precision", "--static"}
 
 
 @pytest.mark.parametrize("name", list(cli.COMMANDS))
@@ -75,8 +84,13 @@ def test_every_option_of_a_command_has_a_help_text_or_a_default_that_shows(name:
 
 
 def test_the_default_workload_and_steps_of_run_are_the_official_ones() -> None:
+    from llmb import workloads
     from llmb.config import OFFICIAL_TIMED_STEPS, OFFICIAL_WORKLOAD
 
-    defaults = {option.name: option.default for option in command("run").params}
+    # Parsed, as what click calls the default of an option that has none is its versions' own.
+    defaults = command("run").make_context("run", []).params
     assert defaults["workload"] == OFFICIAL_WORKLOAD
-    assert defaults["timed_steps"] == OFFICIAL_TIMED_STEPS
+    mode = workloads.mode_of(workloads.find(OFFICIAL_WORKLOAD, {}), None)
+    assert defaults["mode"] is None
+    assert defaults["timed_steps"] is None, "as many as an official run of the mode has"
+    assert mode.official_steps == OFFICIAL_TIMED_STEPS

@@ -18,24 +18,22 @@ import torch
 from torch import nn
 
 from llmb import calibrator, verifier, workloads
-from llmb import worker as worker_module
 from llmb.audit import judgement
 from llmb.audit.judgement import Facts, Judgement
 from llmb.config import BF16, AuditMode, RunConfig
+from llmb.modes.stage import Stage
+from llmb.modes.training import Training
 from llmb.notebook import Notebook, Pristine
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
-from llmb.observe.witness import Witness
 from llmb.plugin import ParameterView
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records import audited, evidence
 from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import LlamaShape
-from llmb.reference.train_loop import train_loop
-from llmb.step_stream import Batches, StepStream
+from llmb.step_stream import StepStream
 from llmb.wire.messages import (
     AuditRequest,
     Done,
@@ -214,7 +212,7 @@ def work(
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir()
-    line, shape = Stream(audits, end), shape_of(config)
+    line, workload = Stream(audits, end), workloads.of(config)
     order = WorkOrder(
         config=config,
         evidence_folder=str(folder),
@@ -223,25 +221,22 @@ def work(
     )
     notebook, baseline, backend = Notebook(line, order), OptimizerBaseline(), CpuBackend()
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build(shape, config.seed, dtype)
+    model: nn.Module = build(workload.shape, config.seed, dtype)
     pristine = Pristine(model, described=True)
     model = post_process(model)
     canonical = Canonical(pristine.origin, model, parameter_map(model))
     notebook.post_processed(pristine, model, canonical)
-    optimizer = build_optimizer(model.parameters(), **(optimizer_options or {"fused": True}))
-    stream = StepStream(line, Witness(model, optimizer))
-    batches = Batches(config, shape, backend)
-    for done in train_loop(model, optimizer, stream, batches.make, stream.pause):
-        stream.witness.after()
+    options = optimizer_options or {"fused": True}
+    plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
+    task = Training(Stage(plugin, backend, config, workload, model, canonical, pristine.sizes))
+    stream = StepStream(line, task.witness)
+    for done in task.steps(stream):
         if done.step.fence:
-            stream.witness.read()
-    notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
-    plugin: Any = SimpleNamespace()
-    stage = worker_module.Stage(plugin, model, canonical, backend, config, shape, pristine.sizes)
-    assert batches.latest is not None
+            task.witness.read()
+    task.write(notebook, baseline, stream.done)
     # What else is in the process is a matter of tests with a process of their own.
-    guard: Any = SimpleNamespace(types=None, write=lambda *_: None)
-    worker_module.be_audited(notebook, stage, stream, batches.latest, guard)
+    guard: Any = SimpleNamespace(types=None)
+    task.be_audited(notebook, stream, guard)
     return _orders(config, folder, scratch, line, model)
 
 

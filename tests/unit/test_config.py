@@ -8,15 +8,17 @@ import pytest
 from pydantic import ValidationError
 
 from llmb import config
-from llmb.config import BF16, FP16, FP32, TF32, Parallelism, Precision, RunConfig, RunRequest
+from llmb.config import BF16, FP16, FP32, TF32, Mode, Parallelism, Precision, RunConfig, RunRequest
 from tests.unit.builders_runtime import run_config
 
 
 def test_a_request_without_options_is_the_official_run_with_everything_else_left_open() -> None:
     request = RunRequest()
-    assert (request.workload, request.timed_steps, request.repeats) == ("llama-1.4b", 50, 1)
-    open_ = ("plugin", "device", "precision", "batch_size", "seed", "warmup_steps")
-    assert [getattr(request, name) for name in open_] == [None] * 6
+    assert (request.workload, request.repeats) == ("llama-1.4b", 1)
+    open_ = ("mode", "plugin", "device", "precision", "batch_size", "seed", "warmup_steps")
+    assert [getattr(request, name) for name in open_] == [None] * 7
+    assert request.timed_steps is None, "as many as an official run of the mode has"
+    assert [mode.official_steps for mode in Mode] == [50, 10, 10]
 
 
 @pytest.mark.parametrize("value", [RunRequest(), run_config(), BF16, Parallelism()])

@@ -50,7 +50,8 @@ def fence_of(readings: dict[str, float], loss: float = 2.5) -> Any:
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
     plugin = SimpleNamespace(telemetry=telemetry)
     stream = SimpleNamespace(starved=2, pause_ns=77, witness=SimpleNamespace(read=read))
-    return step_stream.fence(done, plugin, backend, FenceSamples([parameter], 7), stream)
+    samples, told = FenceSamples([parameter], 7), step_stream.Told()
+    return step_stream.fence(done, plugin, backend, samples, stream, told)
 
 
 def test_a_fence_carries_the_plugins_readings_and_torchs_own_count(

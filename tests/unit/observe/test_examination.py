@@ -68,7 +68,8 @@ def test_probes_one_after_the_other_show_what_the_reference_shows_from_the_same_
     model, _, examined = make(dtype)
     ids = torch.zeros(3, SMALL.sequence_length, dtype=torch.int64)
     for name in PROBES:
-        examined.probe(name, model, Backend(), str(dtype).removeprefix("torch."), Batch(ids, ids))
+        stored = str(dtype).removeprefix("torch.")
+        examined.probe(name, model, model, Backend(), stored, Batch(ids, ids))
     assert examined.passes == [BRANCHES, HEAD]
     assert examined.missing == []
     expected = of_the_reference(BRANCHES, dtype, 3) | of_the_reference(HEAD, dtype, 3)
@@ -81,7 +82,7 @@ def test_what_a_probe_edited_is_put_back_for_the_next_but_the_out_projections() 
     pristine = weights_of(torch.float32)
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
     for name in PROBES:
-        examined.probe(name, model, Backend(), "float32", Batch(ids, ids))
+        examined.probe(name, model, model, Backend(), "float32", Batch(ids, ids))
     now = dict(model.named_parameters())
     changed = {name for name, value in pristine.items() if not torch.equal(now[name], value)}
     assert changed == {*probes.parts(SMALL).out, "model.norm.weight"}
@@ -94,7 +95,7 @@ def test_the_tokens_of_a_probe_are_written_into_the_memory_the_model_was_given_l
     memory, seen = ids.data_ptr(), []
     model.register_forward_pre_hook(lambda _, given: seen.append((given[0].data_ptr(), given[0])))
     for name in PROBES:
-        examined.probe(name, model, Backend(), "float32", Batch(ids, ids))
+        examined.probe(name, model, model, Backend(), "float32", Batch(ids, ids))
         (place, given), *_ = seen[-1:]
         assert place == memory
         assert torch.equal(given, probes.batch(SEED, name, SMALL).repeat(4).ids)
@@ -106,7 +107,7 @@ def test_the_device_is_told_of_a_probe_as_of_a_step_and_waited_for() -> None:
     model, _, examined = make()
     backend = Backend()
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
-    examined.probe(HEAD, model, backend, "float32", Batch(ids, ids))
+    examined.probe(HEAD, model, model, backend, "float32", Batch(ids, ids))
     assert backend.told == ["begin", "end", "synchronize"]
 
 
@@ -115,7 +116,7 @@ def test_gradients_of_the_step_before_are_no_part_of_a_probe() -> None:
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 1e6)
     ids = torch.zeros(1, SMALL.sequence_length, dtype=torch.int64)
-    examined.probe(HEAD, model, Backend(), "float32", Batch(ids, ids))
+    examined.probe(HEAD, model, model, Backend(), "float32", Batch(ids, ids))
     expected = of_the_reference(HEAD, torch.float32, 1)
     assert all(torch.equal(examined.tensors[key], expected[key]) for key in expected)
 

@@ -92,8 +92,12 @@ def test_another_class_is_seen(baseline: OptimizerBaseline, model: nn.Module) ->
 def test_an_optimizer_without_adamws_constants_cannot_be_written_down_as_one(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
-    with pytest.raises(ValueError, match="betas"):
-        baseline.observe(SGD(model.parameters(), lr=0.1), model, 0)
+    found = observed(baseline, model, SGD(model.parameters(), lr=OFFICIAL_OPTIMIZER.lr))
+    assert not found.class_is_torchs
+    assert not found.step_is_torchs
+    (group,) = found.groups
+    assert (group.betas, group.eps) == (None, None)
+    assert_fails(found)
 
 
 def test_a_subclass_is_seen_even_when_it_borrows_the_name(
