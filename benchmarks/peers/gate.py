@@ -1,9 +1,9 @@
 """Turns: a measured process stops at the end of a step until it is told to go on.
 
-Every side of a comparison is a process of its own. It passes a gate at the end of each step; there it
-waits, its model in memory and its threads asleep, while the other sides have their turn. What is
-timed lies between two passages, on the side's own clock, so what starting up, compiling and warming
-up take does not count, and all sides meet the same noise within seconds of each other.
+Every side of a comparison is a process of its own. It passes a gate at the end of each step; there
+it waits, its model in memory and its threads asleep, while the other sides have their turn. What is
+timed lies between two passages, on the side's own clock: starting up, compiling and warming up do
+not count, and all sides meet the same noise within seconds of each other.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class Side:
         line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
+            self.end()
             last = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             reason = last[-1] if last else "nothing was written"
             raise SideFailedError(f"{self.name} ended with code {code}: {reason}")

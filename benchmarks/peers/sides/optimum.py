@@ -23,9 +23,9 @@ from optimum_benchmark import (
     TrainingConfig,
 )
 from optimum_benchmark.backends.pytorch.backend import PyTorchBackend
+from sides.hugging_face import model_of
 
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
-from sides.hugging_face import model_of
 
 _STEPS = 10**6
 

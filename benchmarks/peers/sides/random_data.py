@@ -22,7 +22,7 @@ class _Tokens(Dataset[torch.Tensor]):
 
 
 class RandomTokens(DataModule):
-    """Sequences of uniformly random tokens, one longer than the model takes, made when asked for."""
+    """Sequences of uniformly random tokens, one longer than the model takes, made on demand."""
 
     def __init__(self, vocab_size: int = 32000) -> None:
         super().__init__()
