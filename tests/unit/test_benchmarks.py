@@ -89,12 +89,11 @@ def test_recompilations_are_those_between_start_and_stop():
 def test_an_executor_is_held_against_eager_and_against_nothing_where_eager_is_missing():
     executors = import_module("executors")
 
-    def runs(executor: str, rates: list[float]) -> list[object]:
-        return [
-            executors.Measured("w", "train", executor, r, 2 * r, None, None, 1.0) for r in rates
-        ]
+    def runs(executor: str, *rates: float) -> list[object]:
+        of = executors.Measured
+        return [of("w", "train", executor, rate, 2 * rate, None, None, 1.0) for rate in rates]
 
-    both = executors.render({"eager": runs("eager", [1, 4]), "inductor": runs("x", [2, 2])}, {})
+    both = executors.render({"eager": runs("eager", 1, 4), "inductor": runs("inductor", 2, 2)}, {})
     assert "1.250 (0.500 to 2.000)" in both[3]
     alone = executors.render({"inductor": runs("inductor", 2)}, {"eager": "code 3: why"})
     assert "| inductor | 2.0 (2.0 to 2.0) |  |" in alone[2]
