@@ -32,13 +32,13 @@ import sys, time, torch
 from llmb.plugin.builtin import host
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import LlamaShape
 steps = int(sys.argv[1])
 shape = LlamaShape()
 model = build(shape, 0, torch.bfloat16)
 host.keep_freed_memory()
-optimizer = build_adamw(model.parameters(), fused=True)
+optimizer = build_optimizer(model.parameters(), fused=True)
 for i in range(steps + 1):
     if i == 1:
         begin = time.perf_counter()
@@ -93,7 +93,7 @@ def shares(steps: int, *, audited: bool) -> None:
     from llmb.plugin.builtin.cpu import CpuBackend
     from llmb.plugin.manager import Plugin
     from llmb.reference.models import build
-    from llmb.reference.optimizer import build_adamw
+    from llmb.reference.optimizer import build_optimizer
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
     from llmb.step_stream import Batches, StepStream, fence
@@ -125,7 +125,7 @@ def shares(steps: int, *, audited: bool) -> None:
     shape, backend, plugin = LlamaShape(), CpuBackend(), Plugin("cpu")
     model = build(shape, 0, torch.bfloat16)
     host.keep_freed_memory()
-    optimizer = build_adamw(model.parameters(), fused=True)
+    optimizer = build_optimizer(model.parameters(), fused=True)
     samples = FenceSamples(model.parameters(), 0)
     stream = StepStream(worker, Witness(model, optimizer))
     batches = Batches(config, shape, backend)

@@ -13,15 +13,17 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from llmb import workloads
+from llmb.config import Mode
 from llmb.errors import RunFailedError
 from llmb.measure.ceiling import measure_ceiling
 from llmb.measure.litmus import litmus
 from llmb.notebook import Announcer
 from llmb.observe.namespace import library_baseline, unreachable_watch
-from llmb.observe.passes import STEP
+from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
+from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights_file import file_digest
 from llmb.plugin import discovery
 from llmb.plugin.backend import is_lazy
@@ -29,6 +31,7 @@ from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
 from llmb.records.run_record import Ceiling
+from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder, Phase
 
@@ -51,6 +54,8 @@ def ceiling(order: CalibrationOrder) -> Ceiling:
     plugin.set_environment(config)
     workload = workloads.of(config)
     tokens = workload.tokens_per_step(config.micro_batch_size)
+    if config.mode is Mode.GENERATE:  # one token of each sequence at a time
+        tokens = config.batch_size
     return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
 
 
@@ -70,29 +75,64 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
     workload = workloads.of(config)
     shape = workload.shape
-    values, steps = audited_steps(order)
     with Retake(
         *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
         finish=backend.synchronize if is_lazy(backend) else None,
     ) as retake:
-        shown = honest_passes(channel, order, retake, values)
-        reference = device_reference(order, retake, values)
+        if config.mode is Mode.TRAIN:
+            values, steps = audited_steps(order)
+            shown = honest_passes(channel, order, retake, values)
+            reference = device_reference(order, retake, values)
+        else:
+            shown, reference = honest_outputs(channel, order, retake, shape)
     announce.write_bytes(audited.HONEST, save(shown))
     if reference:
         announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
-    channel.send(Phase(name="optimizer steps"))
-    replayed: dict[str, Tensor] = {}
-    for step in steps.steps:
-        if can_replay(step, values):
-            replayed |= replay(step, values, config.device, workload.recipe.optimizer)
-    backend.synchronize()
-    announce.write_bytes(audited.REPLAY, save(replayed))
+    if config.mode is Mode.TRAIN:
+        channel.send(Phase(name="optimizer steps"))
+        constants = workload.recipe.optimizer
+        replayed: dict[str, Tensor] = {}
+        for step in steps.steps:
+            if can_replay(step, values, constants):
+                replayed |= replay(step, values, config.device, constants)
+        backend.synchronize()
+        announce.write_bytes(audited.REPLAY, save(replayed))
     channel.send(Phase(name="what was replaced"))
     # What the yardstick is made with must be torch's own as well.
     seen = watch.evidence(plugin.module_name, plugin.distribution)
     announce.write(audited.HONEST_NAMESPACE, seen)
     if order.borders and (sums := litmus(config)) is not None:
         announce.write(evidence.LITMUS, sums)
+
+
+def honest_outputs(
+    channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the logits of honest runs in each class, and the reference of what is too much work.
+
+    With the latter come the probes, which the verifier computes as well.
+    """
+    config, found = order.config, dict[str, Tensor]()
+    again = outputs_of(
+        *(retake, config, shape, order.seed, order.token_seeds),
+        Path(order.evidence_folder),
+        order.digests,
+    )
+    dtype, fmt = how(config.precision)
+    for name in order.passes:
+        channel.send(Phase(name=name))
+        one = again.logits(name, dtype, config.device, fmt)
+        found |= {f"{config.precision.name}/{key}": value for key, value in one.items()}
+    for border in BORDERS.get(config.precision.name, ()) if order.borders else ():
+        channel.send(Phase(name=f"the border to {border}"))
+        its_dtype, its_format = how_border(border)
+        for name in (LIVE, *PROBES):
+            one = again.logits(name, its_dtype, config.device, its_format)
+            found |= {f"{border}/{key}": value for key, value in one.items()}
+    reference: dict[str, Tensor] = {}
+    for name in order.reference_passes:
+        reference |= again.logits(name, wide(config.precision), config.device)
+    return found, reference
 
 
 def honest_passes(

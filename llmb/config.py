@@ -12,8 +12,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-#: A run with fewer timed steps is a debug run (rules.md).
-OFFICIAL_TIMED_STEPS = 50
+#: A training run with fewer timed steps is a debug run (rules.md); of the other modes, one with
+#: fewer calls or samples than their documents take.
+OFFICIAL_TIMED_STEPS, OFFICIAL_TIMED_CALLS = 50, 10
 OFFICIAL_WORKLOAD = "llama-1.4b"
 
 #: Device of a request that names none, as a plugin's hooks see it until one is settled.
@@ -42,6 +43,18 @@ class Mode(str, Enum):
     FORWARD = "forward"
     #: One token after another.
     GENERATE = "generate"
+
+    @property
+    def official_steps(self) -> int:
+        """Timed steps of an official run, at least."""
+        return OFFICIAL_TIMED_STEPS if self is Mode.TRAIN else OFFICIAL_TIMED_CALLS
+
+
+#: What runs the model's Python code, and how torch's compiler is asked to.
+Executor = Literal["eager", "inductor", "thunder"]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+#: What the executor is given in mode generate: the model, or one token's step with the sampler.
+GenerateScope = Literal["model", "step"]
 
 
 class AuditMode(str, Enum):
@@ -113,13 +126,36 @@ class Parallelism(Frozen):
         return self.dp_replicate * self.dp_shard * self.tp * self.pp
 
 
+class DataSource(Frozen):
+    """Real data that tokens are drawn from: where they are, and what pins them."""
+
+    #: Absolute: the prefix of a pair of indexed files, a list of such pairs, or a text.
+    path: str
+    kind: Literal["indexed", "file-list", "text"]
+    #: Of a text: "bytes", or the absolute path of a tokenizer.json.
+    tokenizer: str | None = None
+    #: Digest of what decides the tokens; where the files are does not count.
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    #: Tokens of all files together.
+    tokens: int = Field(ge=1)
+
+
+class WeightsSource(Frozen):
+    """A checkpoint that a model's weights are read from."""
+
+    #: Absolute: a folder of safetensors files and a config.json.
+    path: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class RunRequest(Frozen):
     """What the user asked for; None where llmb chooses."""
 
     workload: str = OFFICIAL_WORKLOAD
     #: What ``workload`` is where it is none of llmb's own.
     definition: Definition | None = None
-    mode: Mode = Mode.TRAIN
+    #: None: the workload's own.
+    mode: Mode | None = None
     plugin: str | None = None
     plugin_options: Mapping[str, str] = {}
     device: str | None = None
@@ -132,12 +168,29 @@ class RunRequest(Frozen):
     mixed_precision: bool | None = None
     #: None: drawn afresh, so that nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
+    executor: Executor = "eager"
+    compile_mode: CompileMode = "default"
+    #: Sequences of another length in each step.
+    dynamic: bool = False
+    #: Which blocks compute their activations again in the backward pass: "q/p", or "op".
+    sac_freq: str | None = None
+    #: In mode generate; None: as the workload's original does.
+    generate_scope: GenerateScope | None = None
+    prompt_length: int | None = Field(default=None, ge=1)
+    new_tokens: int | None = Field(default=None, ge=2)
+    prompt_tokens: tuple[int, ...] = ()
+    #: None: uniformly random tokens, weights that follow from the seed.
+    data: DataSource | None = None
+    weights: WeightsSource | None = None
     warmup_steps: int | None = Field(default=None, ge=1)
-    timed_steps: int = Field(default=OFFICIAL_TIMED_STEPS, ge=1)
+    #: None: as many as an official run of the mode has.
+    timed_steps: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=1, ge=1)
     shape_overrides: Mapping[ShapeName, int] = {}
     #: None: full for an official run, quick for a debug run.
     audit: AuditMode | None = None
+    #: Trace one more step, untimed.
+    profile: bool = False
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:
@@ -162,6 +215,18 @@ class RunConfig(Frozen):
     accumulate: int = Field(default=1, ge=1)
     #: Forward passes run under autocast to the precision; the weights are float32.
     mixed_precision: bool = False
+    executor: Executor = "eager"
+    compile_mode: CompileMode = "default"
+    dynamic: bool = False
+    sac_freq: str | None = None
+    #: In mode generate alone.
+    generate_scope: GenerateScope | None = None
+    prompt_length: int | None = Field(default=None, ge=1)
+    new_tokens: int | None = Field(default=None, ge=2)
+    #: The same prompt in every sample; random ones where there is none.
+    prompt_tokens: tuple[int, ...] = ()
+    data: DataSource | None = None
+    weights: WeightsSource | None = None
     #: Model and tokens follow from it. Children are shown the model's part of it only.
     seed: int = Field(ge=0, lt=2**63)
     #: At least this many untimed steps; the record's timing says how many there were.

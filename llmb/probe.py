@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from llmb.config import AUTO_DEVICE, FP32, Precision, Refused, RunConfig, RunRequest
+from llmb.config import (
+    AUTO_DEVICE,
+    FP32,
+    OFFICIAL_TIMED_STEPS,
+    Mode,
+    Precision,
+    Refused,
+    RunConfig,
+    RunRequest,
+)
 from llmb.errors import UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.answers import Answers, check_dtypes
@@ -51,7 +60,9 @@ def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunCon
     request: RunRequest = order.request
     return RunConfig(
         workload=request.workload,
-        mode=request.mode,
+        mode=request.mode or Mode.TRAIN,
+        executor=request.executor,
+        compile_mode=request.compile_mode,
         plugin=order.plugin,
         plugin_options=resolve(order.plugin, options, request.plugin_options),
         device=request.device or AUTO_DEVICE,
@@ -59,7 +70,7 @@ def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunCon
         batch_size=request.batch_size if isinstance(request.batch_size, int) else 1,
         seed=0,
         warmup_steps=request.warmup_steps or 1,
-        timed_steps=request.timed_steps,
+        timed_steps=request.timed_steps or OFFICIAL_TIMED_STEPS,
         repeats=request.repeats,
         shape_overrides=request.shape_overrides,
     )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
@@ -13,16 +14,52 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
+from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
-from llmb.observe.witness import Witness
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import audited
-from llmb.reference.data import Batch, make_batch
+from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.channel import Channel
 from llmb.wire.messages import AuditRequest, Fence, Message, Paused, Proceed, StepOrder
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a fence tells besides clocks and counters."""
+
+    #: ``{"compilations": n}`` of an executor that counts for itself.
+    compilations: Mapping[str, float] = field(default_factory=dict)
+    #: The scalar that is read back is a training loss.
+    is_loss: bool = True
+    #: What the step's prefill took, in mode generate.
+    prefill_ns: int | None = None
+
+
+class Observer(Protocol):
+    """What looks at steps in their pauses."""
+
+    def next(self) -> None:
+        """Look once more in the step after an audited one."""
+        ...
+
+    def glance(self) -> None:
+        """Read something before it is known whether the step is looked at."""
+        ...
+
+    def before(self, step: Step, seed: int) -> None:
+        """Look at ``step``; ``seed`` says which elements."""
+        ...
+
+    def read(self) -> tuple[int, ...]:
+        """Bring what was seen to the host; return the steps' numbers."""
+        ...
+
+    def steps(self) -> tuple[audited.AuditedStep, ...]:
+        """Return what there is to know of the audited steps."""
+        ...
 
 
 class StepStream:
@@ -41,7 +78,7 @@ class StepStream:
         "witness",
     )
 
-    def __init__(self, channel: Channel, witness: Witness) -> None:
+    def __init__(self, channel: Channel, witness: Observer) -> None:
         """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
@@ -115,24 +152,30 @@ class Last:
 class Batches:
     """Fresh tokens on the device: of each step one batch, or as many as are accumulated."""
 
-    __slots__ = ("_backend", "_config", "_shape", "latest")
+    __slots__ = ("_backend", "_batches", "_config", "latest")
 
     def __init__(self, config: RunConfig, shape: Shape, backend: Backend) -> None:
         """Make batches for ``config`` at ``shape``."""
-        self._config, self._shape, self._backend = config, shape, backend
+        self._config, self._backend = config, backend
+        self._batches = StepBatches(config, shape)
         #: What the model was given in the latest step.
         self.latest: Sequence[Batch] = ()
 
     def make(self, seed: int) -> Sequence[Batch]:
         """Begin a step: return what it is made of, on the device."""
         self._backend.step_begin()
-        whole = make_batch(seed, self._config.batch_size, self._shape).to(self._config.device)
+        whole = self._batches.make(seed).to(self._config.device)
         self.latest = whole.split(self._config.accumulate)
         return self.latest
 
 
 def fence(
-    done: StepDone, plugin: Plugin, backend: Backend, samples: FenceSamples, stream: StepStream
+    done: StepDone,
+    plugin: Plugin,
+    backend: Backend,
+    samples: FenceSamples,
+    stream: StepStream,
+    told: Told,
 ) -> Fence:
     """Wait for the device, read results back, and return what the supervisor stamps.
 
@@ -141,16 +184,17 @@ def fence(
     """
     backend.synchronize()
     value, bits = samples.read(done.loss)
+    what = "loss" if told.is_loss else "mean of the logits"
     if not math.isfinite(value):
         raise RunFailedError(
-            f"the loss is {value} after {done.step.index + 1} steps: the model has become "
+            f"the {what} is {value} after {done.step.index + 1} steps: the model has become "
             "non-finite; try another --precision, and check what the plugin does to the model"
         )
     energy = backend.energy()
     return Fence(
         steps=done.step.index + 1,
         worker_ns=clock.now_ns(),
-        loss=value,
+        loss=value if told.is_loss else None,
         bits=bits,
         cpu_s=clock.cpu_s(),
         starved_steps=stream.starved,
@@ -160,5 +204,10 @@ def fence(
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,
-        telemetry=compilations.torchs_own() | plugin.telemetry(backend),
+        prefill_ns=told.prefill_ns,
+        telemetry={
+            **compilations.torchs_own(),
+            **told.compilations,
+            **plugin.telemetry(backend),
+        },
     )

@@ -52,7 +52,7 @@ def run(
     if commitment is not None:
         request = request.model_copy(update={"seed": commitment.seed})
     workload = workloads.of(request)
-    workloads.check_runnable(workload, request.mode)
+    request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_writable(output)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload)
@@ -83,7 +83,7 @@ def _run(
     display: Display,
     commitment: SeedCommitment | None,
 ) -> Finished:
-    line = Stations(workload, negotiated, directory, display)
+    line = Stations(workload, negotiated, directory, display, profile=request.profile)
     _announce(negotiated, directory, display)
     load_before = host.load()
     search = None

@@ -15,11 +15,14 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from llmb import workloads
+from llmb.config import Mode
 from llmb.errors import RunFailedError
+from llmb.inputs.checkpoint import values_of
 from llmb.notebook import Announcer
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.retake import Retake, how, wide
+from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
 from llmb.records import audited
@@ -46,17 +49,44 @@ def verify(channel: Channel) -> None:
     ) as retake:
         channel.send(Phase(name="pristine weights"))
         announce.write(audited.PRISTINE, pristine(order, shape, retake))
-        for name in order.passes:
+        if config.mode is not Mode.TRAIN:
+            shown |= outputs(channel, order, retake, shape)
+        for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
             if name == STEP:
                 shown[STEP] = retake.samples(places(order), dtype, device)
             else:
                 batch = 1 if name in PROBES else config.batch_size
                 shown |= retake.sketches(name, dtype, device, batch)
-        channel.send(Phase(name="the declared format on the host"))
-        shown |= honest_on_the_host(order, retake, shape)
+        if config.mode is Mode.TRAIN:
+            channel.send(Phase(name="the declared format on the host"))
+            shown |= honest_on_the_host(order, retake, shape)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())
+
+
+def outputs(
+    channel: Channel, order: ReferenceOrder, retake: Retake, shape: Shape
+) -> dict[str, Tensor]:
+    """Return the right logits, and those of an honest run on the host, by ``host/...``."""
+    config, found = order.config, dict[str, Tensor]()
+    again = outputs_of(
+        *(retake, config, shape, order.seed, order.token_seeds),
+        Path(order.evidence_folder),
+        order.digests,
+    )
+    for name in order.passes:
+        channel.send(Phase(name=name))
+        found |= again.logits(name, wide(config.precision), "cpu")
+    flops = flops_per_token(shape) * shape.sequence_length
+    if config.precision.dtype == "float16" and flops > _SLOW_FLOPS:
+        return found
+    channel.send(Phase(name="the declared format on the host"))
+    dtype, fmt = how(config.precision)
+    for name in {BRANCHES, LIVE} & set(order.passes):
+        one = again.logits(name, dtype, "cpu", fmt)
+        found |= {f"host/{key}": value for key, value in one.items()}
+    return found
 
 
 def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> dict[str, Tensor]:
@@ -93,11 +123,15 @@ def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.Pri
     """Return what every parameter must have been after post-processing, made from the seed."""
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
+    given = values_of(order.config, shape)
 
     def one(item: tuple[str, Tensor]) -> audited.PristineDigest:
         name, empty = item
         dtype = order.stored_dtypes.get(name, order.config.precision.stored_dtype)
-        value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
+        if given is not None:
+            value = given(name, empty.shape).to(cast)
+        else:
+            value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
         live = retake.live(name)
         moved = None
         if live is not None and live.shape == value.shape:

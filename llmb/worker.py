@@ -1,4 +1,4 @@
-"""The process that holds the plugin: model, post-processing, train loop, evidence.
+"""The process that holds the plugin: model, post-processing, steps, evidence.
 
 Read ``work`` from top to bottom. It is told the seed of the model but of no token, takes the steps
 of the stream as they come, and cannot tell where the timed window lies.
@@ -6,37 +6,32 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from safetensors.torch import save
-from torch import Tensor, nn
-from torch.optim import AdamW
+from torch import nn
 
-from llmb import workloads
+from llmb import modes, workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import UnavailableError
 from llmb.guard import Guard
+from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
+from llmb.modes import executors
+from llmb.modes.profile import profile
+from llmb.modes.stage import Stage
 from llmb.notebook import Notebook, Pristine
-from llmb.observe import probes, settings
+from llmb.observe import settings
 from llmb.observe.canonical import Canonical
-from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
-from llmb.observe.witness import Witness
-from llmb.plugin.backend import Backend, is_lazy
+from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
-from llmb.records import audited, evidence
-from llmb.reference.data import Batch
+from llmb.records import evidence
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
-from llmb.reference.recipe import Recipe
 from llmb.reference.shapes import Shape
-from llmb.reference.train_loop import StepDone, train_loop
-from llmb.step_stream import Batches, StepStream, fence
+from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
 
@@ -45,21 +40,19 @@ def work(channel: Channel) -> None:
     """Carry out one work order."""
     order = channel.expect(WorkOrder)
     config, notebook = order.config, Notebook(channel, order)
+    workload = workloads.of(config)
 
     channel.send(Phase(name="loading the plugin"))
-    baseline = OptimizerBaseline()
+    executors.prepare(config)
+    baseline = OptimizerBaseline(workload.recipe.optimizer.name)
     guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
-    backend = plugin.backend(config)
-    if not backend.is_available():
-        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
 
     channel.send(Phase(name="making the model"))
-    workload = workloads.of(config)
-    dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build(workload.shape, config.seed, dtype, config.device)
+    model = model_of(config, workload.shape)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
@@ -68,168 +61,58 @@ def work(channel: Channel) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    optimizer = build_adamw(
-        model.parameters(), workload.recipe.optimizer, **plugin.optimizer_options(config)
-    )
+    stage = Stage(plugin, backend, config, workload, model, canonical, pristine.sizes)
+    task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel, Witness(model, optimizer, lazy=is_lazy(backend)))
+    stream = StepStream(channel, task.witness)
     backend.reset_peak_memory()
-    channel.send(Phase(name="training"))
+    channel.send(Phase(name=task.phase))
     channel.send(Ready())
-    batches = Batches(config, workload.shape, backend)
-    for done in training(config, workload.recipe, model, optimizer, stream, batches):
-        stream.witness.after()
+    for done in task.steps(stream):
         if done.step.index == 0:
             notebook.program(plugin, [done.loss, *model.parameters()])
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            channel.send(fence(done, plugin, backend, samples, stream))
+            channel.send(fence(done, plugin, backend, samples, stream, task.told()))
 
     backend.step_end()
     backend.synchronize()
-    stage = Stage(plugin, model, canonical, backend, config, workload.shape, pristine.sizes)
     if guard is not None:
-        own = {StepStream: stream, Witness: stream.witness, Canonical: canonical}
-        guard.close({**own, Notebook: notebook, Channel: channel, FenceSamples: samples})
+        own: dict[type, object] = {StepStream: stream, task.witness_class: task.witness}
+        own |= {Canonical: canonical, Notebook: notebook, Channel: channel, FenceSamples: samples}
+        guard.close(own)
     if order.collect_evidence:
-        channel.send(Phase(name="writing evidence"))
-        notebook.write(evidence.OPTIMIZER, baseline.observe(optimizer, model, stream.done))
+        notebook.phase("writing evidence")
+        task.write(notebook, baseline, stream.done)
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
-    if guard is not None and batches.latest:
-        be_audited(notebook, stage, stream, batches.latest, guard)
+    if guard is not None and stream.last is not None:
+        notebook.phase("being audited: what was replaced")
+        guard.write(notebook, plugin)
+        task.be_audited(notebook, stream, guard)
+    if order.profile_folder:  # the last thing: the audit has left other weights
+        notebook.phase("tracing one more step")
+        profile(task.whole_step, backend, Path(order.profile_folder))
     channel.send(Worked(steps=stream.done))
 
 
-def training(
-    config: RunConfig,
-    recipe: Recipe,
-    model: nn.Module,
-    optimizer: AdamW,
-    stream: StepStream,
-    batches: Batches,
-) -> Iterator[StepDone]:
-    """Train as the workload's original does, and yield after each step."""
-    return train_loop(
-        *(model, optimizer, stream, batches.make, stream.pause),
-        context=lambda: autocast(config),
-        clip_grad_norm=recipe.clip_grad_norm,
-        clipped=stream.witness.clipped,
-    )
+def model_of(config: RunConfig, shape: Shape) -> nn.Module:
+    """Return the reference's model with its first weights, in the type they are stored in."""
+    dtype = getattr(torch, config.precision.stored_dtype)
+    return build(shape, config.seed, dtype, config.device, values_of(config, shape))
 
 
-@dataclass(frozen=True)
-class Stage:
-    """The model as it was trained, and what it runs on."""
+def backend_of(plugin: Plugin, config: RunConfig) -> Backend:
+    """Return the backend of ``plugin``.
 
-    plugin: Plugin
-    model: nn.Module
-    canonical: Canonical
-    backend: Backend
-    config: RunConfig
-    shape: Shape
-    #: Elements of each canonical parameter, in the model's order.
-    sizes: Mapping[str, int]
-
-    def without_dropout(self, batches: Sequence[Batch]) -> Tensor:
-        """Make the step's pass again as anybody can compute it; dropout stays off."""
-        self.model.eval()
-        return self.untimed_pass(batches)
-
-    def untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
-        """Go forward and backward as a step does, from no gradients; return the loss."""
-        self.model.zero_grad(set_to_none=True)
-        self.backend.step_begin()
-        total = torch.zeros(())
-        for part in batches:
-            with autocast(self.config):
-                loss = self.model(part.ids, labels=part.labels, **part.extra)
-            loss = loss / len(batches)
-            loss.backward()
-            total = total.to(loss.device) + loss.detach()
-        self.backend.step_end()
-        return total
-
-
-def autocast(config: RunConfig) -> AbstractContextManager[object]:
-    """Return the context of a forward pass."""
-    if not config.mixed_precision:
-        return nullcontext()
-    dtype = getattr(torch, config.precision.dtype)
-    return torch.autocast(torch.device(config.device).type, dtype)
-
-
-def be_audited(
-    notebook: Notebook,
-    stage: Stage,
-    stream: StepStream,
-    batches: Sequence[Batch],
-    guard: Guard,
-) -> None:
-    """Leave what calibrator and verifier need: weights, gradients, audited steps, and the probes.
-
-    The order matters: the last step's gradients first, and what destroys the weights last.
+    Raises:
+        UnavailableError: its device was there when it was asked, and is no more.
     """
-    last, canonical, witness = stream.last, stage.canonical, stream.witness
-    if last is None:
-        return
-    notebook.phase("being audited: what was replaced")
-    guard.write(notebook, stage.plugin)
-    notebook.phase("being audited: the last step")
-    witness.read()
-    examination = Examination(canonical, stage.shape, last.seed)
-    glances = witness.glance_again(last.step, "before")
-    drawn = getattr(stage.shape, "dropout", 0.0) > 0
-    if not drawn:
-        examination.live(last.loss)
-    glances |= witness.glance_again(last.step, "after")
-    if drawn:
-        examination.live(stage.without_dropout(batches))
-    notebook.phase("being audited: weights")
-    notebook.weights(audited.LIVE_WEIGHTS, canonical)
-    if witness.steps():
-        witness.swap()
-        notebook.weights(audited.STEP_WEIGHTS, canonical)
-        witness.swap()
-    witness.release()
-    notebook.write(audited.STEPS, stream.evidence())
-    if guard.types is not None:
-        notebook.phase("being audited: types of operands")
-        notebook.write(evidence.TYPES, guard.types.step(lambda: stage.untimed_pass(batches)))
-    failure, dtype = None, stage.config.precision.dtype
-    if canonical.missing:
-        failure = f"{len(canonical.missing)} parameters were not found: {canonical.missing[0]}, ..."
-    for name in () if failure else probes.PROBES:
-        notebook.phase(f"being audited: probe {name}")
-        context = autocast(stage.config)
-        examination.probe(name, stage.model, stage.backend, dtype, batches[-1], context)
-    notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
-    probed = audited.ProbedEvidence(
-        seed=last.seed,
-        last_step=last.step.index,
-        token_seed=last.step.seed,
-        passes=tuple(examination.passes),
-        missing=tuple(examination.missing),
-        failure=failure,
-    )
-    notebook.write(audited.PROBED, probed)
-    where = {
-        f"{index}/where": narrowest(places(canonical, stage.sizes, stored))
-        for index, stored in witness.gradients_seen()
-    }
-    notebook.write_bytes(audited.STEP_VALUES, save(witness.tensors() | where | on_host(glances)))
-
-
-def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``tensors`` as evidence has them: float32 on the host."""
-    return {name: tensor.to("cpu").float() for name, tensor in tensors.items()}
-
-
-def narrowest(places: Tensor) -> Tensor:
-    """Return element numbers in four bytes where they fit: they are a third of the evidence."""
-    largest = torch.iinfo(torch.int32).max
-    return places.to(torch.int32) if places.numel() and places.max() <= largest else places
+    backend = plugin.backend(config)
+    if not backend.is_available():
+        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    return backend
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from llmb.audit import (
     loss,
     namespace,
     optimizer,
+    outputs,
     pace,
     physics,
     precision,
@@ -29,7 +30,7 @@ from llmb.audit import (
 )
 from llmb.audit import weights as rule_w1
 from llmb.audit.distance import gaps
-from llmb.config import Frozen, Precision
+from llmb.config import Frozen, Mode, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.finding import Audit, Finding, Level, Status
@@ -103,16 +104,17 @@ def judge(files: Files, facts: Facts) -> Judgement:
             f"evidence does not hold what it must ({type(error).__name__}: {error})"
         ) from error
     found = [*_worst_of(per_repeat), time.judge_clocks(facts.repeats)]
-    found.append(time.judge_schedule(facts.repeats))
+    found.append(time.judge_schedule(facts.repeats, facts.workload.mode))
     found += pace.judge(facts.repeats, facts.system)
     found.append(pace.judge_stationarity(facts.repeats, facts.system))
     found.append(_physics(facts))
-    found.append(loss.judge(facts.repeats, facts.workload))
+    if facts.workload.mode == Mode.TRAIN.value:
+        found.append(loss.judge(facts.repeats, facts.workload))
     measured = [m for bench in benches if (m := bench.measured()) is not None]
     lowest = _lowest(measured)
     complete = len(measured) == len(benches)
     return Judgement(
-        audit=rules.complete(found),
+        audit=rules.complete(found, facts.workload.mode),
         effective=lowest.effective if complete and lowest else None,
         bits=lowest.bits if lowest else PrecisionBits(),
         precision_observed=complete and lowest is not None,
@@ -172,14 +174,18 @@ class _Bench:
 
     def __init__(self, files: Files, facts: Facts, repeat: int) -> None:
         self._files, self._facts, self._repeat = files, facts, repeat
-        self._probes: precision.Probes | None = None
+        self._probes: precision.Probes | outputs.Outputs | None = None
+        self._trains = facts.workload.mode == Mode.TRAIN.value
 
     def findings(self) -> Iterator[Finding]:
         """Yield a finding for every rule whose evidence is there."""
         yield from self._weights()
-        yield from self._passes()
-        yield from self._steps()
-        yield from self._optimizer()
+        if self._trains:
+            yield from self._passes()
+            yield from self._steps()
+            yield from self._optimizer()
+        else:
+            yield from self._outputs()
         yield from self._program()
         yield from self._process()
         loaded = self._read(evidence.PLUGIN, evidence.PluginEvidence)
@@ -196,7 +202,7 @@ class _Bench:
         pristine = self._read(audited.PRISTINE, audited.PristineEvidence)
         if weights is not None:
             path, probed = self._path(evidence.WEIGHTS), self._read_probed()
-            steps = probed.last_step if probed else 0
+            steps = probed.last_step if probed and self._trains else 0
             constants = self._facts.workload.optimizer
             yield rule_w1.judge(weights, pristine, self._facts.precision, constants, steps, path)
 
@@ -238,6 +244,27 @@ class _Bench:
         yield probes.branches()
         yield probes.effective()
 
+    def _outputs(self) -> Iterator[Finding]:
+        """Yield what there is to say of the logits, where nothing is trained."""
+        probed, looked = self._read_probed(), self._read(audited.STEPS, audited.StepsEvidence)
+        seen, steps = self._arrays(audited.GRADIENTS), self._arrays(audited.STEP_VALUES)
+        honest, by_host = self._arrays(audited.HONEST), self._arrays(audited.REFERENCE)
+        if probed is None or looked is None or seen is None or steps is None:
+            return
+        if honest is None or by_host is None:
+            return
+        # What is too much work for the host was computed on the device.
+        reference = {**(self._arrays(audited.DEVICE_REFERENCE) or {}), **by_host}
+        kept = next((step for step in looked.steps if step.weights_kept), None)
+        timing = self._facts.repeats[self._repeat]
+        if kept is not None and not _inside(kept.index, timing):
+            kept = None
+        names = (audited.GRADIENTS, audited.STEP_VALUES, audited.HONEST, audited.REFERENCE)
+        shown = outputs.Shown(probed, kept, seen, steps, honest, reference)
+        judged = outputs.Outputs(shown, self._facts.precision, tuple(map(self._path, names)))
+        self._probes = judged
+        yield from judged.findings()
+
     def _check_whole(self, reference: Arrays) -> None:
         """Hold the reference of each pass that has one to all parameters.
 
@@ -260,7 +287,9 @@ class _Bench:
         path = self._path(audited.STEP_VALUES)
         workload = self._facts.workload
         constants, clip = workload.optimizer, workload.clip_grad_norm
-        yield replay.judge(steps, seen, replayed, constants, path, clip)
+        stepped = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
+        skipped = stepped.skipped if stepped is not None else 0
+        yield replay.judge(steps, seen, replayed, constants, path, clip, skipped=skipped)
         if self._facts.workload.shapes.get("dropout"):
             yield _drawn()
             return
@@ -308,8 +337,9 @@ class _Bench:
     def _optimizer(self) -> Iterator[Finding]:
         seen = self._read(evidence.OPTIMIZER, evidence.OptimizerEvidence)
         if seen is not None:
-            constants = self._facts.workload.optimizer
-            yield optimizer.judge(seen, constants, self._path(evidence.OPTIMIZER))
+            constants, fmt = self._facts.workload.optimizer, self._facts.precision
+            scaled = fmt.master_weights and fmt.dtype == "float16"
+            yield optimizer.judge(seen, constants, self._path(evidence.OPTIMIZER), scaled=scaled)
 
     def _program(self) -> Iterator[Finding]:
         data, fmt = self._files(self._path(evidence.PROGRAM)), self._facts.precision

@@ -35,7 +35,14 @@ def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
         predictions = _predictions(shape, workload.tokens_per_step)
     if shape is None or predictions < 1 or not repeats:
         return _finding(Status.NOT_OBSERVED, "the record's shapes give no loss to expect")
-    losses = [loss for timing in repeats for loss in (timing.loss_first, timing.loss_last)]
+    read = [loss for timing in repeats for loss in (timing.loss_first, timing.loss_last)]
+    losses = [loss for loss in read if loss is not None]
+    if len(losses) < len(read):
+        return _finding(Status.NOT_OBSERVED, "a loss was not read back")
+    if workload.tokens != "random":
+        finite = all(map(math.isfinite, losses))
+        told = "finite: the tokens are not random" if finite else "not finite"
+        return _finding(Status.PASS if finite else Status.FLAG, told)
     variance = shape.initializer_range**2 * shape.hidden_size
     low = math.log(shape.vocab_size)
     high = low + variance / 2

@@ -1,4 +1,4 @@
-"""Rule O1: the optimizer is torch's AdamW, over every parameter, with the fixed constants."""
+"""Rule O1: the optimizer is torch's own, over every parameter, with the workload's constants."""
 
 from __future__ import annotations
 
@@ -6,36 +6,49 @@ from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
 
-_CLASS = "torch.optim.adamw.AdamW"
+_CLASSES = {"AdamW": "torch.optim.adamw.AdamW", "SGD": "torch.optim.sgd.SGD"}
+_CONSTANTS = {"AdamW": ("lr", "betas", "eps", "weight_decay"), "SGD": ("lr", "weight_decay")}
 
 
-def judge(evidence: OptimizerEvidence, constants: Optimizer, path: str) -> Finding:
+def judge(
+    evidence: OptimizerEvidence, constants: Optimizer, path: str, *, scaled: bool = False
+) -> Finding:
     """Return the finding of O1 for one worker's evidence file ``path``.
 
-    ``constants`` are those the workload is trained with.
+    ``constants`` are those the workload is trained with; ``scaled``: gradients are scaled, and a
+    step is left out where they overflow.
     """
-    faults = _identity(evidence) + _coverage(evidence) + _constants(evidence, constants)
-    faults += _steps(evidence)
-    measured = f"{evidence.class_name}, {evidence.trainable} parameters, {_range(evidence)} steps"
+    kind = _CLASSES[constants.name]
+    faults = _identity(evidence, kind) + _coverage(evidence) + _constants(evidence, constants)
+    counts = constants.moments > 0  # without moments torch keeps no counter
+    faults += _steps(evidence) if counts else []
+    if evidence.skipped and not scaled:
+        faults.append(f"{evidence.skipped} steps were left out, and no gradient is scaled")
+    steps = f", {_range(evidence)} steps" if counts else ""
+    if evidence.skipped:
+        steps += f", {evidence.skipped} left out (gradients overflowed)"
+    measured = f"{evidence.class_name}, {evidence.trainable} parameters{steps}"
     return Finding(
         id="O1",
         level=Level.BLOCK,
         status=Status.FAIL if faults else Status.PASS,
         observer="worker",
         measured=measured,
-        honest=f"{_CLASS}, every parameter once, {evidence.steps_expected} steps",
+        honest=f"{kind}, every parameter once, {evidence.steps_expected} steps",
         basis="fixed",
-        message="; ".join(faults) if faults else "torch's own AdamW stepped every parameter",
+        message="; ".join(faults)
+        if faults
+        else f"torch's own {constants.name} stepped every parameter",
         evidence=(path,),
     )
 
 
-def _identity(e: OptimizerEvidence) -> list[str]:
+def _identity(e: OptimizerEvidence, kind: str) -> list[str]:
     faults = []
-    if not e.class_is_torchs or e.class_name != _CLASS:
-        faults.append(f"the optimizer is a {e.class_name}, not {_CLASS}")
+    if not e.class_is_torchs or e.class_name != kind:
+        faults.append(f"the optimizer is a {e.class_name}, not {kind}")
     if not e.step_is_torchs:
-        faults.append("AdamW.step was replaced on the class")
+        faults.append(f"{kind.rpartition('.')[2]}.step was replaced on the class")
     if e.instance_overrides:
         faults.append(f"replaced on the instance: {', '.join(e.instance_overrides)}")
     if e.step_hooks:
@@ -57,12 +70,14 @@ def _coverage(e: OptimizerEvidence) -> list[str]:
 def _constants(e: OptimizerEvidence, constants: Optimizer) -> list[str]:
     faults = []
     for group in e.groups:
-        for name in ("lr", "betas", "eps", "weight_decay"):
+        for name in _CONSTANTS[constants.name]:
             value, expected = getattr(group, name), getattr(constants, name)
             if value != expected:
                 faults.append(f"{name} is {value}, not {expected}")
         if group.amsgrad or group.maximize:
             faults.append("amsgrad or maximize is on")
+        if group.momentum or group.dampening or group.nesterov:
+            faults.append("momentum, dampening or nesterov is on")
     return faults
 
 

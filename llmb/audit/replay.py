@@ -1,9 +1,9 @@
-"""Rule O2: audited optimizer steps, made again by torch's AdamW and by its formula."""
+"""Rule O2: audited optimizer steps, made again by torch's own optimizer and by its formula."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, StepsEvidence
@@ -30,32 +30,38 @@ def judge(
     constants: Optimizer,
     path: str,
     clip_grad_norm: float | None = None,
+    *,
+    skipped: int = 0,
 ) -> Finding:
     """Return O2 from what the worker read and what the calibrator's AdamW made of it.
 
-    ``constants`` are those the workload is trained with.
+    ``constants`` are those the workload is trained with; a gradient scaler left ``skipped`` steps
+    out, in which nothing may change.
     """
-    stepped = [s for s in steps.steps if s.steps_before]
+    kinds = _KINDS[: 1 + constants.moments]
+    stepped = [s for s in steps.steps if s.steps_before or not constants.moments]
+    left_out = [s for s in stepped if _is_unchanged(s, kinds, seen)][:skipped]
+    stepped = [s for s in stepped if s not in left_out]
     if not stepped:
         return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
-    judged = [step for step in stepped if _names(step, "before", "after") <= set(seen)]
-    again = [step for step in judged if _names(step, "replayed") <= set(replayed)]
+    judged = [step for step in stepped if _names(step, kinds, "before", "after") <= set(seen)]
+    again = [step for step in judged if _names(step, kinds, "replayed") <= set(replayed)]
     faults = [fault for step in judged for fault in _formula(step, seen, constants)]
-    faults += [fault for step in judged for fault in _kept(step, seen)]
+    faults += [fault for step in judged for fault in _kept(step, kinds, seen)]
     if clip_grad_norm is not None:
         faults += [fault for step in judged for fault in _clipped(step, seen, clip_grad_norm)]
     if len(judged) < len(stepped):
-        faults.append("the optimizer does not keep the moments of AdamW")
+        faults.append(f"the optimizer does not keep the moments of {constants.name}")
     elements = close = wrong = 0
     for step in again:
-        for kind in _KINDS:
+        for kind in kinds:
             after = seen[f"{step.index}/after/{kind}"]
             elements += len(after)
             one, more = _differences(step, after, replayed[f"{step.index}/replayed/{kind}"])
             close, wrong = close + one, wrong + more
     measured = (
-        f"{wrong + close} of {elements} elements differ from torch's AdamW ({wrong} by more than a "
-        f"last place), {len(judged)} steps"
+        f"{wrong + close} of {elements} elements differ from torch's {constants.name} ({wrong} by "
+        f"more than a last place), {len(judged)} steps"
     )
     if close > _CLOSE_SHARE * elements:
         wrong += close
@@ -65,15 +71,15 @@ def judge(
         return _finding(Status.FAIL, "; ".join(faults[:3]), measured, path)
     if not again:
         return _finding(Status.NOT_OBSERVED, "no step could be replayed", measured, path)
-    return _finding(Status.PASS, "torch's AdamW gives the same bits", measured, path)
+    return _finding(Status.PASS, f"torch's {constants.name} gives the same bits", measured, path)
 
 
-def _kept(step: AuditedStep, seen: Arrays) -> Iterator[str]:
+def _kept(step: AuditedStep, kinds: Sequence[str], seen: Arrays) -> Iterator[str]:
     """Yield a sentence for each kind that changed between this step and the next.
 
     There is a next one always: the stream ends in the pause of a later step.
     """
-    for kind in _KINDS:
+    for kind in kinds:
         after, later = seen[f"{step.index}/after/{kind}"], seen.get(f"{step.index}/next/{kind}")
         if later is None:
             yield f"{kind} was not looked at again in the step after step {step.index}"
@@ -110,8 +116,15 @@ def _clipped(step: AuditedStep, seen: Arrays, most: float) -> Iterator[str]:
         yield f"step {step.index}: gradients were scaled by {factor:.4g}, not to a norm of {most:g}"
 
 
-def _names(step: AuditedStep, *when: str) -> set[str]:
-    return {f"{step.index}/{one}/{kind}" for one in when for kind in _KINDS}
+def _is_unchanged(step: AuditedStep, kinds: Sequence[str], seen: Arrays) -> bool:
+    before, after = (
+        [seen.get(f"{step.index}/{when}/{kind}") for kind in kinds] for when in ("before", "after")
+    )
+    return before == after and None not in before
+
+
+def _names(step: AuditedStep, kinds: Sequence[str], *when: str) -> set[str]:
+    return {f"{step.index}/{one}/{kind}" for one in when for kind in kinds}
 
 
 def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]:
@@ -131,25 +144,38 @@ def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]
 
 
 def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[str]:
-    """Yield a sentence for each kind whose numbers are not AdamW's by its formula."""
+    """Yield a sentence for each kind whose numbers are not the optimizer's by its formula."""
+    kinds = _KINDS[: 1 + constants.moments]
+    excesses = _excesses if constants.moments else _excess_of_sgd
     known = [_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states)]
-    arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in _KINDS]
-    off = dict.fromkeys(_KINDS, 0)
+    arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in kinds]
+    off = dict.fromkeys(kinds, 0)
     rows = zip(known, seen[f"{step.index}/replay/gradient"], *arrays, strict=True)
     for limits, *numbers in rows:
         if limits is None:
             continue
         eps, allowed = limits
-        for kind, excess in zip(_KINDS, _excesses(numbers, step, constants), strict=True):
+        for kind, excess in zip(kinds, excesses(numbers, step, constants), strict=True):
             off[kind] += not excess <= allowed * eps
+    what = f"not what {constants.name} makes of them"
     for kind, count in off.items():
         if count:
-            yield f"step {step.index}: {count} elements of {kind} are not what AdamW makes of them"
+            yield f"step {step.index}: {count} elements of {kind} are {what}"
 
 
-def _excesses(
+def _excess_of_sgd(
     numbers: list[float], step: AuditedStep, constants: Optimizer
-) -> tuple[float, float, float]:
+) -> tuple[float, ...]:
+    """Return how far the value is from w - lr (g + decay w), as torch.optim.SGD writes it.
+
+    The decayed gradient is rounded to the dtype of the weights before it is taken.
+    """
+    gradient, value, new_value = numbers
+    update = constants.lr * (gradient + constants.weight_decay * value)
+    return (_relative(new_value, value - update, value, update),)
+
+
+def _excesses(numbers: list[float], step: AuditedStep, constants: Optimizer) -> tuple[float, ...]:
     """Return how far value and moments are from the formula, relative to their largest term.
 
     Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), algorithm 2, as

@@ -12,6 +12,11 @@ _ABSOLUTE_NS = 50_000_000  # how late a busy host may stamp a message (docs/adr/
 FENCE_EVERY = 10
 
 
+def fence_every(mode: str) -> int:
+    """Return the steps between two fences: calls and samples have a fence each."""
+    return FENCE_EVERY if mode == "train" else 1
+
+
 def judge_clocks(repeats: Sequence[RepeatTiming]) -> Finding:
     """Return T1: window lengths by supervisor and worker differ by at most 0.5 % + 50 ms."""
     worst_excess, worst = None, ""
@@ -38,9 +43,10 @@ def judge_clocks(repeats: Sequence[RepeatTiming]) -> Finding:
     )
 
 
-def judge_schedule(repeats: Sequence[RepeatTiming]) -> Finding:
+def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Finding:
     """Return T2 for the fences themselves; what flags T2 is judged by ``pace``."""
-    faults = [fault for timing in repeats for fault in _fence_faults(timing)]
+    every = fence_every(mode)
+    faults = [fault for timing in repeats for fault in _fence_faults(timing, every)]
     if not repeats:
         faults.append("there is no repeat")
     count = sum(len(timing.fence_steps) for timing in repeats)
@@ -50,21 +56,23 @@ def judge_schedule(repeats: Sequence[RepeatTiming]) -> Finding:
         status=Status.FAIL if faults else Status.PASS,
         observer="supervisor",
         measured=f"{count} fences",
-        honest=f"a fence every {FENCE_EVERY} steps, in order",
+        honest="a fence after every step, in order"
+        if every == 1
+        else f"a fence every {every} steps, in order",
         basis="fixed",
         message=faults[0] if faults else "every fence came back with loss and parameter bits",
     )
 
 
-def _fence_faults(timing: RepeatTiming) -> list[str]:
+def _fence_faults(timing: RepeatTiming, every: int) -> list[str]:
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
-    expected = {*range(begin, end, FENCE_EVERY), end}
-    # Where the window is no multiple of FENCE_EVERY long, STOP's double (``stream.Window``) shows.
+    expected = {*range(begin, end, every), end}
+    # Where the window is no multiple of ``every`` long, STOP's double (``stream.Window``) shows.
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected
     faults = []
     if len({*timing.fence_steps}) != len(timing.fence_steps):
         faults.append("two fences are claimed after one step")
-    if expected - {*timing.fence_steps} or extra - {end - FENCE_EVERY}:
+    if expected - {*timing.fence_steps} or extra - {end - every}:
         faults.append(f"the window from step {begin} to {end} lacks fences or has more")
     if any(b <= a for a, b in zip(timing.fence_ns, timing.fence_ns[1:], strict=False)):
         faults.append("fences are out of order")

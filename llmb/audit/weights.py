@@ -27,6 +27,7 @@ def judge(
     """Return W1 from what the worker found and what the verifier made from the seed.
 
     ``steps`` optimizer steps lie between the two ends: AdamW moves no weight further than they can.
+    (SGD may, by as much as a gradient is large.)
     """
     faults = _presence(weights)
     if pristine is not None:
@@ -115,7 +116,8 @@ def _moves(
     (Kingma and Ba, "Adam", ICLR 2015, section 2.1), by its decay, and by rounding: to 16 bits at
     most as far again.
     """
-    if precision.stored_dtype == "float16":  # squares of gradients underflow: there is no bound
+    # Squares of gradients underflow, or there are none to divide by: there is no bound.
+    if precision.stored_dtype == "float16" or not constants.moments:
         return []
     beta1, beta2 = constants.betas
     furthest = constants.lr * max(1.0, (1 - beta1) / math.sqrt(1 - beta2))

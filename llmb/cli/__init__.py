@@ -30,6 +30,7 @@ COMMANDS = {
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
     "workload": ("workload", "List and show workloads."),
+    "data": ("data", "Pack text into training data, and show data."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
     "plugin": ("plugin", "List, check and write plugins."),
     "doctor": ("doctor", "Show what llmb finds here and what is missing."),

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
+from llmb.cli.run_options import run_options
+from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.config import Definition, RunRequest
+    from llmb.config import Definition, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
@@ -28,105 +30,18 @@ _DEBUG_PRESET: dict[str, int] = {
     "num_attention_heads": 4,
 }
 
+_DEBUG_OF_MODE: dict[str, dict[str, int]] = {
+    "forward": {"timed_steps": 10},
+    "generate": {"timed_steps": 5, "batch_size": 1, "prompt_length": 6, "new_tokens": 24},
+}
+
 #: A name that may be part of a folder's, and the bytes of a file that defines a workload.
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _MOST_DEFINITION = 64 * 1024
 
 
-class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
-    """A positive integer, or ``auto``."""
-
-    name = "integer|auto"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int | str:
-        """Return ``value`` as an integer or the word auto."""
-        if isinstance(value, int):
-            return value
-        if value == "auto":
-            return "auto"
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{value!r} is neither a whole number nor 'auto'.", param, ctx)
-        if number < 1:
-            self.fail(f"{number} is not possible: use at least 1, or 'auto'.", param, ctx)
-        return number
-
-
-_COUNT = click.IntRange(min=1)
-
-
 @click.command("run", short_help="Run the benchmark and leave a run directory.")
-@click.option(
-    "--workload",
-    default="llama-1.4b",
-    show_default=True,
-    metavar="NAME|FILE.json",
-    help="What to train (llmb workload list), or a file with sizes of your own, debug only.",
-)
-@click.option("--plugin", help="Vendor plugin [default: the best available].")
-@click.option(
-    "-O",
-    "--plugin-option",
-    "plugin_options",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="An option of the plugin; repeat for more.",
-)
-@click.option("--device", help="Any torch device string [default: the plugin's].")
-@click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best that fits].")
-@click.option(
-    "--batch-size",
-    type=BatchSize(),
-    help="Sequences per step [default: 1 on a CPU, auto elsewhere].",
-)
-@click.option(
-    "--micro-batch-size", type=_COUNT, help="Sequences at once; times --accumulate a step's."
-)
-@click.option(
-    "--accumulate",
-    type=_COUNT,
-    default=1,
-    show_default=True,
-    help="Parts of a step's batch, whose gradients add up.",
-)
-@click.option(
-    "--mixed-precision/--no-mixed-precision",
-    default=None,
-    help="Autocast over float32 weights [default: as the workload's original].",
-)
-@click.option("--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]")
-@click.option(
-    "--seed-commitment",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
-    metavar="FILE",
-    help="The seed of a third party, who published its hash before; - reads standard input.",
-)
-@click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps.")
-@click.option("--timed-steps", type=_COUNT, default=50, show_default=True, help="50 or more count.")
-@click.option("--repeats", type=_COUNT, default=1, show_default=True, help="Fresh processes.")
-@click.option(
-    "--output-dir",
-    type=click.Path(path_type=Path),
-    default=Path("runs"),
-    show_default=True,
-    help="Where run directories go.",
-)
-@click.option(
-    "--audit",
-    type=click.Choice(["quick", "full", "off"]),
-    help="How closely to look [default: full; quick for a debug run]; off is a debug run.",
-)
-@click.option("--preset", type=click.Choice(["debug"]), help="A tiny run in seconds, not official.")
-@click.option("--sequence-length", type=_COUNT, help="Debug only.")
-@click.option("--hidden-size", type=_COUNT, help="Debug only.")
-@click.option("--intermediate-size", type=_COUNT, help="Debug only.")
-@click.option("--num-hidden-layers", type=_COUNT, help="Debug only.")
-@click.option("--num-attention-heads", type=_COUNT, help="Debug only.")
-@click.option("--json", "as_json", is_flag=True, help="Print the record, and nothing else.")
-@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@run_options
 @click.pass_context
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run the benchmark and leave a run directory.
@@ -139,6 +54,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --plugin cpu --precision BF16 --batch-size auto
     llmb run --repeats 3 --output-dir results
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
+    llmb run --workload litgpt-generation --executor inductor --preset debug
     """
     from llmb import supervisor
     from llmb.cli.progress import display
@@ -153,9 +69,23 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
         print_summary(finished.record)
+        _print_text(finished.path, flags)
         click.echo(f"\nrun directory: {finished.path}")
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _print_text(path: Path, flags: dict[str, Any]) -> None:
+    """Print what was generated after a prompt, in the last sample of the run."""
+    from llmb.inputs.prompt import PromptTokenizer
+    from llmb.records import arrays, audited, evidence
+
+    file = path / evidence.path(0, audited.GRADIENTS)
+    if flags["prompt"] is None or not file.exists():
+        return
+    tokens = [int(token) for token in arrays.read(file.read_bytes()).get("live/tokens", ())]
+    text = PromptTokenizer(flags["weights"], max(tokens, default=0) + 1).decode(tokens)
+    click.echo(f"\n{text_of(flags['prompt'] + text)}")
 
 
 def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
@@ -164,21 +94,64 @@ def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     for name, value in flags.items():
         if not all(text.isprintable() for text in _texts(value)):
             raise UsageError(f"--{name.replace('_', '-')} {value!r}: not readable text")
+    name, definition = _workload(flags["workload"])
     if flags["preset"] == "debug":
         default = click.core.ParameterSource.DEFAULT
-        flags |= {k: v for k, v in _DEBUG_PRESET.items() if ctx.get_parameter_source(k) is default}
+        preset = _preset(name, definition, flags["mode"])
+        flags |= {k: v for k, v in preset.items() if ctx.get_parameter_source(k) is default}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
-    name, definition = _workload(flags["workload"])
-    same = ["plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
-    same += ["warmup_steps", "timed_steps", "repeats", "audit"]
+    same = ["mode", "plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
+    same += ["executor", "compile_mode", "dynamic", "sac_freq", "new_tokens"]
+    same += ["warmup_steps", "timed_steps", "repeats", "audit", "profile"]
     return RunRequest(
         workload=name,
         definition=definition,
         batch_size=_batch_size(ctx, flags),
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
+        generate_scope=flags["scope"],
+        **{"prompt_length": flags["prompt_length"], **_given(name, definition, shapes, flags)},
         **{name: flags[name] for name in same},
     )
+
+
+def _given(
+    name: str, definition: Definition | None, shapes: Mapping[ShapeName, int], flags: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the run is given from outside: tokens, weights and a prompt."""
+    found: dict[str, Any] = {}
+    if flags["data"] is not None:
+        from llmb.inputs.contents import describe
+
+        found["data"] = describe(flags["data"], flags["tokenizer"])
+    elif flags["tokenizer"] is not None:
+        raise UsageError("--tokenizer: only with --data, for text")
+    if flags["prompt"] is not None and flags["weights"] is None:
+        raise UsageError("--prompt needs the tokenizer of a checkpoint: give --weights DIR, too")
+    if flags["weights"] is None:
+        return found
+    from llmb import workloads
+    from llmb.config import WeightsSource
+    from llmb.inputs.checkpoint import open_checkpoint
+
+    folder, shape = flags["weights"].resolve(), workloads.find(name, shapes, definition).shape
+    found["weights"] = WeightsSource(path=str(folder), sha256=open_checkpoint(folder, shape).digest)
+    if flags["prompt"] is not None:
+        from llmb.inputs.prompt import PromptTokenizer
+
+        tokens = PromptTokenizer(folder, shape.vocab_size).encode(flags["prompt"])
+        found |= {"prompt_tokens": tuple(tokens), "prompt_length": len(tokens)}
+    return found
+
+
+def _preset(name: str, definition: Definition | None, asked: str | None) -> dict[str, int]:
+    """Return what ``--preset debug`` sets for a workload in the mode that was asked for."""
+    from llmb import workloads
+    from llmb.config import Mode
+
+    workload = workloads.find(name, {}, definition)
+    mode = workloads.mode_of(workload, None if asked is None else Mode(asked))
+    return _DEBUG_PRESET | _DEBUG_OF_MODE.get(mode.value, {})
 
 
 def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["auto"] | None:

@@ -56,11 +56,12 @@ def command_line(record: RunRecord) -> str:
     config = record.config
     flags: dict[str, object] = {
         "workload": _workload(config),
+        "mode": config.mode.value,
         "plugin": config.plugin,
         "device": config.device,
         "precision": config.precision.name,
         "batch-size": config.batch_size,
-        **({"accumulate": config.accumulate} if config.accumulate > 1 else {}),
+        **_more(config),
         "seed": config.seed,
         "warmup-steps": config.warmup_steps,
         "timed-steps": config.timed_steps,
@@ -70,6 +71,7 @@ def command_line(record: RunRecord) -> str:
     mixed = "mixed-precision" if config.mixed_precision else "no-mixed-precision"
     flags |= {name.replace("_", "-"): size for name, size in config.shape_overrides.items()}
     words = ["llmb", "run", *(["--" + mixed] if _may_be_mixed(config) else [])]
+    words += ["--dynamic"] * config.dynamic
     for flag, value in flags.items():
         # A value that begins with a dash would be read as a flag of its own.
         dashed = str(value).startswith("-")
@@ -81,6 +83,27 @@ def command_line(record: RunRecord) -> str:
     if not line.isprintable():
         raise BundleRefusedError(f"the configuration holds unprintable text: {printable(line)}")
     return line
+
+
+def _more(config: RunConfig) -> dict[str, object]:
+    """Return the flags that differ from what is taken without them."""
+    found: dict[str, object] = {}
+    if config.accumulate > 1:
+        found["accumulate"] = config.accumulate
+    if config.executor != "eager":
+        found["executor"] = config.executor
+    if config.compile_mode != "default":
+        found["compile-mode"] = config.compile_mode
+    others = (
+        ("sac-freq", config.sac_freq),
+        ("scope", config.generate_scope),
+        ("prompt-length", None if config.prompt_tokens else config.prompt_length),
+        ("new-tokens", config.new_tokens),
+        ("data", config.data and f"{config.data.kind}:{config.data.path}"),
+        ("tokenizer", config.data and config.data.tokenizer),
+        ("weights", config.weights and config.weights.path),
+    )
+    return found | {flag: value for flag, value in others if value not in (None, "bytes")}
 
 
 def _may_be_mixed(config: RunConfig) -> bool:

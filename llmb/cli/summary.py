@@ -58,7 +58,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     energy = result.energy
     yield "energy", f"{energy.tokens_per_joule:.3f} tokens/J" if energy else NOT_MEASURED
     yield "host", _host(record)
-    yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
+    if result.loss_first is not None and result.loss_last is not None:
+        yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
 
 
 def _seed(commitment: SeedCommitment) -> str:

@@ -6,8 +6,9 @@ It computes with the model as it was trained, on tokens it could not know, and j
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -43,25 +44,30 @@ class Examination:
         self,
         name: str,
         model: nn.Module,
+        program: Callable[..., Any],
         backend: Backend,
         dtype: str,
         batch: Batch,
         context: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Run one probe; its tokens overwrite those of ``batch``, in the same memory every time."""
+        """Run one probe through ``program``, which is how ``model`` is called.
+
+        Its tokens overwrite those of ``batch``, in the same memory every time.
+        """
         for parameter in model.parameters():
             parameter.grad = None
-        self._edit(name, dtype)
+        self.edit(name, dtype)
         batch.fill(probes.batch(self._seed, name, self._shape))
         backend.step_begin()
         with context or nullcontext():
-            loss = model(batch.ids, labels=batch.labels, **batch.extra)
+            loss = program(batch.ids, labels=batch.labels, **batch.extra)
         loss.backward()
         backend.step_end()
         backend.synchronize()
         self._take(name, loss)
 
-    def _edit(self, name: str, dtype: str) -> None:
+    def edit(self, name: str, dtype: str) -> None:
+        """Write the weights of probe ``name``, from those that were trained."""
         for target, value in self._saved.items():
             self._canonical.write(target, value)
         edits = probes.edits(name, self._shape, dtype)

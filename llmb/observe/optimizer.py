@@ -9,24 +9,25 @@ from types import CodeType
 import torch
 import torch.optim.optimizer as optim_module
 from torch import nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from llmb.records.evidence import OptimizerEvidence, ParameterGroup
 
 
 class OptimizerBaseline:
-    """What torch's AdamW looks like before any plugin code is imported."""
+    """What torch's optimizer looks like before any plugin code is imported."""
 
-    def __init__(self) -> None:
-        """Take the baseline from a throw-away instance.
+    def __init__(self, name: str = "AdamW") -> None:
+        """Take the baseline of ``torch.optim``'s ``name`` from a throw-away instance.
 
-        The first instance makes torch itself wrap ``AdamW.step``; taken before that, the baseline
-        would accuse every run.
+        The first instance makes torch itself wrap ``step``; taken before that, the baseline would
+        accuse every run.
         """
-        throw_away = AdamW([nn.Parameter(torch.zeros(1))])
-        self.optimizer_class = AdamW
-        self._step = AdamW.step
-        self._code = _code(AdamW.step)
+        kind: type[Optimizer] = {"AdamW": AdamW, "SGD": SGD}[name]
+        throw_away = kind([nn.Parameter(torch.zeros(1))], lr=1.0)  # type: ignore[call-arg]
+        self.optimizer_class = kind
+        self._step = kind.step
+        self._code = _code(kind.step)
         self._callables = {name for name, v in vars(throw_away).items() if callable(v)}
 
     def observe(
@@ -57,7 +58,7 @@ class OptimizerBaseline:
             repeated=tuple(sorted(named.get(key, "?") for key, n in held.items() if n > 1)),
             groups=tuple(_group(group) for group in optimizer.param_groups),
             steps_expected=steps_expected,
-            steps_min=min(counters) if len(counters) == len(held) else None,
+            steps_min=min(counters) if counters and len(counters) == len(held) else None,
             steps_max=max(counters, default=None),
         )
 

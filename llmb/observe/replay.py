@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from llmb.observe.places import STATES
 from llmb.observe.witness import KINDS
 from llmb.records.audited import AuditedStep
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer
 
 _VECTOR = 64  # elements: a multiple of every vector's length
@@ -26,9 +26,10 @@ def replay(
     same kernel, dtypes and step counter on ``device``; keys are ``<step>/replayed/<kind>``.
     """
     prefix = f"{step.index}/"
+    kinds = KINDS[: 1 + constants.moments]
     parts = {
         what: torch.split(seen[prefix + what], [segment.states for segment in step.segments])
-        for what in ("replay/gradient", *(f"before/{kind}" for kind in KINDS))
+        for what in ("replay/gradient", *(f"before/{kind}" for kind in kinds))
     }
 
     def part(what: str, number: int) -> Tensor:
@@ -44,19 +45,19 @@ def replay(
         parameter = nn.Parameter(part("before/value", number))
         parameter.grad = part("replay/gradient", number)
         parameters.append(parameter)
-    optimizer = build_adamw(
+    optimizer = build_optimizer(
         parameters, constants, foreach=step.foreach, fused=step.fused, capturable=step.capturable
     )
     # The counter lies where this build of torch puts it: on the device for some kernels.
     beside = device if step.fused or step.capturable else "cpu"
-    for number, parameter in enumerate(parameters):
+    for number, parameter in enumerate(parameters if constants.moments else ()):
         optimizer.state[parameter] = {
             "step": torch.tensor(float(step.steps_before or 0), device=beside),
             **{moment: part(f"before/{moment}", number) for moment in KINDS[1:]},
         }
     optimizer.step()
     found = {}
-    for kind in KINDS:
+    for kind in kinds:
         values = [p.detach() if kind == "value" else optimizer.state[p][kind] for p in parameters]
         kept = zip(values, step.segments, strict=True)
         found[f"{prefix}replayed/{kind}"] = torch.cat(
@@ -65,9 +66,10 @@ def replay(
     return found
 
 
-def can_replay(step: AuditedStep, seen: Mapping[str, Tensor]) -> bool:
-    """Tell whether everything the replay needs was read: not in the very first step."""
-    wanted = ("replay/gradient", *(f"{w}/{k}" for w in ("before", "after") for k in KINDS))
-    if not step.segments or step.steps_before is None:
+def can_replay(step: AuditedStep, seen: Mapping[str, Tensor], constants: Optimizer) -> bool:
+    """Tell whether everything the replay needs was read: with moments, not in the first step."""
+    kinds = KINDS[: 1 + constants.moments]
+    wanted = ("replay/gradient", *(f"{w}/{k}" for w in ("before", "after") for k in kinds))
+    if not step.segments or (constants.moments and step.steps_before is None):
         return False
     return all(f"{step.index}/{w}" in seen for w in wanted)

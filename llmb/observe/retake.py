@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -12,12 +13,13 @@ import torch
 from torch import Tensor
 
 from llmb.config import Precision, RunConfig
-from llmb.errors import is_out_of_memory
+from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.observe import probes
-from llmb.observe.passes import STEP, Samples, Sketches, bare, plain_pass, without_layers
+from llmb.observe.passes import LIVE, STEP, Samples, Sketches, bare, plain_pass, without_layers
+from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
-from llmb.reference.data import Batch, make_batch
+from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
 C = TypeVar("C", Sketches, Samples)
@@ -53,6 +55,12 @@ class Retake:
         """
         self._config, self._shape, self._seed = config, shape, seed
         self._token_seeds = token_seeds
+        self._batches = StepBatches(config, shape)
+        #: The probes take the place of the last step's tokens: where lengths differ, at its length.
+        self._probed = shape
+        lengths = self._batches.lengths(token_seeds[LIVE]) if config.dynamic else None
+        if lengths is not None:
+            self._probed = replace(shape, sequence_length=max(lengths))
         self._finish = finish
         self._stack = ExitStack()
         self._files = {
@@ -75,6 +83,17 @@ class Retake:
         """Close the weights."""
         self._stack.close()
 
+    @property
+    def live_file(self) -> WeightsFile:
+        """The weights as they were when the stream ended.
+
+        Raises:
+            RunFailedError: the worker left none.
+        """
+        if LIVE_WEIGHTS not in self._files:
+            raise RunFailedError("the worker left no weights")
+        return self._files[LIVE_WEIGHTS]
+
     def live(self, name: str) -> Tensor | None:
         """Return a weight as it was when the stream ended, None if the worker left none."""
         file = self._files.get(LIVE_WEIGHTS)
@@ -87,7 +106,7 @@ class Retake:
         collect, loss = self._in_parts(
             name,
             batch,
-            lambda: Sketches(name, self._seed, self._shape),
+            lambda: Sketches(name, self._seed, self._probed),
             lambda collect, parts: self._run(name, dtype, device, batch, collect, fmt, parts),
         )
         collect.loss(torch.tensor(loss))
@@ -120,7 +139,7 @@ class Retake:
                 return collect, run(collect, parts)
             except RuntimeError as error:
                 more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
-                fixed = isinstance(self._shape, BertShape)
+                fixed = isinstance(self._shape, BertShape) or self._config.dynamic
                 if not is_out_of_memory(error) or not more or fixed:
                     raise
                 parts = more[0]
@@ -156,8 +175,8 @@ class Retake:
 
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:
-            return probes.batch(self._seed, name, self._shape).repeat(size)
-        return make_batch(self._token_seeds[name], self._config.batch_size, self._shape)
+            return probes.batch(self._seed, name, self._probed).repeat(size)
+        return self._batches.make(self._token_seeds[name])
 
 
 def how(precision: Precision) -> tuple[torch.dtype, str | None]:

@@ -170,7 +170,7 @@ class Witness:
                 without_gradient=seen.without_gradient,
                 foreach=groups[0]["foreach"],
                 fused=groups[0]["fused"],
-                capturable=bool(groups[0]["capturable"]),
+                capturable=bool(groups[0].get("capturable")),
                 segments=seen.segments,
             )
             for number, seen in enumerate(self._seen)

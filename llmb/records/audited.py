@@ -17,6 +17,9 @@ REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
 #: Passes too large for a host: the reference on the device itself, by the calibrator.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
+#: What is looked at in modes that train nothing, in place of gradients.
+LOGITS = "logits"
+
 #: What only they may write: nobody with a plugin in it says what is right.
 BY_CALIBRATOR = frozenset(
     {HONEST, REPLAY, HONEST_NAMESPACE, DEVICE_REFERENCE, evidence.LIBRARY, evidence.LITMUS}

@@ -40,14 +40,18 @@ class ParameterGroup(Frozen):
 
     parameters: int
     lr: float
-    betas: tuple[float, float]
-    eps: float
+    #: Of AdamW alone, as ``amsgrad`` and ``capturable``; the next three of SGD alone.
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
     weight_decay: float
-    amsgrad: bool
+    amsgrad: bool = False
+    momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
     maximize: bool
     foreach: bool | None
     fused: bool | None
-    capturable: bool
+    capturable: bool = False
 
 
 class OptimizerEvidence(Frozen):
@@ -68,6 +72,8 @@ class OptimizerEvidence(Frozen):
     #: Smallest and largest step counter over all parameters; None when there is no state at all.
     steps_min: int | None
     steps_max: int | None
+    #: Steps that a gradient scaler left out, not among ``steps_expected``.
+    skipped: int = Field(default=0, ge=0)
 
 
 class ParameterDigest(Frozen):

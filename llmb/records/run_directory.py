@@ -18,6 +18,8 @@ from llmb.records.redact import redact_paths
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
 PLUGIN_FOLDER = "plugin"
+#: Traces for whoever made the run; no part of a bundle.
+PROFILE_FOLDER = "profile"
 #: Given back when the disk is full, so that the reason can still be written down.
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 * 1024
 

@@ -23,6 +23,10 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 #                      added: empty and None in records before.
 # llmb.run/1  2026-11  workload.family, optimizer and clip_grad_norm, config.definition, accumulate
 #                      and mixed_precision added: those of llama-1.4b in records before.
+# llmb.run/1  2026-11  modes forward and generate: losses are None there, timing.prefill_ns;
+#                      config.executor, compile_mode, dynamic (timing.step_tokens), sac_freq,
+#                      generate_scope, prompt_length, new_tokens added: none of them before.
+# llmb.run/1  2026-11  result.metrics filled: may be empty in records of llmb 0.1.0 and older.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -39,6 +43,8 @@ class WorkloadFacts(Frozen):
     flops_per_token: int
     tokens_per_step: int
     shapes: dict[str, int | float | None]
+    #: "random", or what was read: "data" and the first 12 digits of its digest.
+    tokens: str = "random"
     optimizer: Optimizer = OFFICIAL_OPTIMIZER
     #: Largest norm of all gradients together; None where they are not clipped.
     clip_grad_norm: float | None = None
@@ -144,8 +150,9 @@ class RepeatTiming(Frozen):
     step_clock: StepClock
     #: Steps at which the worker had to wait for a seed: each makes the figure too low.
     starved_steps: int
-    loss_first: float
-    loss_last: float
+    #: None where nothing is trained.
+    loss_first: float | None
+    loss_last: float | None
     peak_memory_bytes: int | None
     #: Cumulative joules at START and STOP, None without an energy counter.
     energy_start_j: float | None
@@ -156,6 +163,11 @@ class RepeatTiming(Frozen):
     telemetry: tuple[dict[str, float], ...] = ()
     #: Steps that were audited, counted from 0; empty where none was, or none was asked for.
     audited_steps: tuple[int, ...] = ()
+    #: Tokens of each step from the first; empty where every step has ``tokens_per_step``.
+    step_tokens: tuple[int, ...] = ()
+    #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
+    #: of every sequence is there, on the worker's clock. Empty elsewhere.
+    prefill_ns: tuple[int, ...] = ()
 
 
 class Timing(RepeatTiming):
@@ -213,8 +225,9 @@ class Result(Frozen):
     fraction_of_ceiling: float | None
     peak_memory_bytes: int | None
     energy: Energy | None
-    loss_first: float
-    loss_last: float
+    #: None where nothing is trained.
+    loss_first: float | None
+    loss_last: float | None
     metrics: tuple[Metric, ...] = ()
 
 

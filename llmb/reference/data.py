@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -62,10 +62,31 @@ def random_tokens(seed: int, batch_size: int, sequence_length: int, vocab_size: 
     return torch.randint(vocab_size, (batch_size, sequence_length), generator=generator)
 
 
-def make_batch(seed: int, batch_size: int, shape: Shape) -> Batch:
-    """Return ``batch_size`` sequences for the model of ``shape``, on the CPU."""
-    ids = random_tokens(seed, batch_size, shape.sequence_length, shape.vocab_size)
-    return _masked(seed, ids, shape) if isinstance(shape, BertShape) else Batch(ids, ids)
+def make_batch(
+    seed: int,
+    batch_size: int,
+    shape: Shape,
+    *,
+    tokens: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
+) -> Batch:
+    """Return ``batch_size`` sequences for the model of ``shape``, on the CPU.
+
+    Its tokens are random, or ``tokens`` ``[batch_size, sequence_length]``. With ``lengths`` each
+    sequence has so many of them and all are padded to the longest: token 0, no target.
+    """
+    ids = tokens
+    if ids is None:
+        ids = random_tokens(seed, batch_size, shape.sequence_length, shape.vocab_size)
+    if isinstance(shape, BertShape):
+        return _masked(seed, ids, shape)
+    return Batch(ids, ids) if lengths is None else _padded(ids, lengths)
+
+
+def _padded(tokens: Tensor, lengths: Sequence[int]) -> Batch:
+    ids = tokens[:, : max(lengths)]
+    beyond = torch.arange(ids.shape[1]) >= torch.tensor(lengths)[:, None]
+    return Batch(ids.masked_fill(beyond, 0), ids.masked_fill(beyond, IGNORED))
 
 
 def _masked(seed: int, tokens: Tensor, shape: BertShape) -> Batch:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .cache import CachedLayer, KeyValueCache
 from .head import TiedHead
 from .loss import causal_loss
 from .shapes import Gpt2Shape
@@ -24,12 +25,15 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.c_proj = nn.Linear(shape.hidden_size, shape.hidden_size)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend within each sequence of ``x`` ``[B, T, hidden]``."""
+    def forward(self, x: Tensor, cached: CachedLayer | None = None) -> Tensor:
+        """Attend within each sequence of ``x`` ``[B, T, hidden]``, and to what is ``cached``."""
         batch, length, _ = x.shape
         split = (batch, length, -1, self.head_dim)
         q, k, v = (y.view(split).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, heads, T, head_dim]
+        if cached is not None:
+            y = cached.attend(q, k, v)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, heads, T, head_dim]
         out: Tensor = self.c_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 
@@ -58,9 +62,9 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
         self.mlp = MLP(shape)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cached: CachedLayer | None = None) -> Tensor:
         """Return the residual stream after this block, ``[B, T, hidden]``."""
-        x = x + self.attn(self.ln_1(x))
+        x = x + (self.attn(self.ln_1(x)) if cached is None else self.attn(self.ln_1(x), cached))
         return x.add(self.mlp(self.ln_2(x)))
 
 
@@ -75,12 +79,23 @@ class Transformer(nn.Module):
         self.h = nn.ModuleDict({str(i): Block(shape) for i in range(shape.num_hidden_layers)})
         self.ln_f = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Map token ids ``[B, T]`` to hidden states ``[B, T, hidden]``."""
-        position = torch.arange(ids.shape[1], device=ids.device)
-        x = self.wte(ids) + self.wpe(position)
-        for block in self.h.values():
-            x = block(x)
+    def forward(
+        self, ids: Tensor, cache: KeyValueCache | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Map token ids ``[B, T]`` to hidden states ``[B, T, hidden]``.
+
+        With a ``cache`` of as many blocks they continue what it holds, at ``positions`` ``[T]``.
+        """
+        if cache is None:
+            position = torch.arange(ids.shape[1], device=ids.device)
+            x = self.wte(ids) + self.wpe(position)
+            for block in self.h.values():
+                x = block(x)
+        else:
+            assert positions is not None, "a cache and the positions of the tokens come together"
+            x = self.wte(ids) + self.wpe(positions)
+            for block, cached in zip(self.h.values(), cache.at(positions), strict=True):
+                x = block(x, cached)
         out: Tensor = self.ln_f(x)
         return out
 
@@ -93,7 +108,21 @@ class Gpt2(nn.Module):
         self.transformer = Transformer(shape)
         self.lm_head = TiedHead()
 
-    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the logits ``[B, T, vocab]``, or with ``labels`` ``[B, T]`` the scalar loss."""
-        logits: Tensor = self.lm_head(self.transformer(ids), self.transformer.wte.weight)
+    def forward(
+        self,
+        ids: Tensor,
+        labels: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits ``[B, T, vocab]``, or with ``labels`` ``[B, T]`` the scalar loss.
+
+        With a ``cache`` the tokens stand at ``positions``, int64 ``[T]`` on the device, and follow
+        what it holds of those before: the logits ``[B, vocab]`` are those after the last of them.
+        """
+        if cache is None:
+            x = self.transformer(ids)
+        else:
+            x = self.transformer(ids, cache, positions)[:, -1]
+        logits: Tensor = self.lm_head(x, self.transformer.wte.weight)
         return logits if labels is None else causal_loss(logits, labels)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .cache import CachedLayer, KeyValueCache
 from .loss import causal_loss
 from .shapes import LlamaShape
 
@@ -36,15 +37,21 @@ class RMSNorm(nn.Module):
         return (self.weight * normed).to(x.dtype)
 
 
-def rotary_tables(x: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    x: Tensor, head_dim: int, theta: float, positions: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return cos and sin, each ``[sequence, head_dim]`` in ``x``'s dtype, for ``x`` ``[B, T, H]``.
 
     Angles are computed in float32 or wider (positions above 256 collapse in BF16) and the tables
-    are cast once. Rotate-half layout: angle j serves dimensions j and j + head_dim / 2.
+    are cast once. Rotate-half layout: angle j serves dimensions j and j + head_dim / 2. The tokens
+    stand at 0, 1, ... or at ``positions``, int64 ``[T]``.
     """
     wide = wide_dtype(x)
     exponent = torch.arange(0, head_dim, 2, device=x.device, dtype=wide) / head_dim
-    position = torch.arange(x.shape[1], device=x.device, dtype=wide)
+    if positions is None:
+        position = torch.arange(x.shape[1], device=x.device, dtype=wide)
+    else:
+        position = positions.to(wide)
     angle = torch.outer(position, theta**-exponent)
     angle = torch.cat((angle, angle), dim=-1)
     return angle.cos().to(x.dtype), angle.sin().to(x.dtype)
@@ -69,14 +76,18 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(shape.hidden_size, keys, bias=False)
         self.o_proj = nn.Linear(queries, shape.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Attend within each sequence of ``x`` ``[B, T, hidden]``."""
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cached: CachedLayer | None = None
+    ) -> Tensor:
+        """Attend within each sequence of ``x`` ``[B, T, hidden]``, and to what is ``cached``."""
         batch, length, _ = x.shape
         split = (batch, length, -1, self.head_dim)
         q = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, heads, T, head_dim]
         k = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(split).transpose(1, 2)
-        if q.shape[1] == k.shape[1]:
+        if cached is not None:
+            y = cached.attend(q, k, v)
+        elif q.shape[1] == k.shape[1]:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -123,9 +134,14 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, cached: CachedLayer | None = None
+    ) -> Tensor:
         """Return the residual stream after this block, ``[B, T, hidden]``."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        if cached is None:
+            x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+        else:
+            x = x + self.self_attn(self.input_layernorm(x), cos, sin, cached)
         return x.add(self.mlp(self.post_attention_layernorm(x)))
 
 
@@ -144,13 +160,23 @@ class LlamaModel(nn.Module):
         )
         self.norm: nn.Module | None = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map token ids ``[B, T]``, or in a later stage hidden states, to hidden states."""
+    def forward(
+        self, x: Tensor, cache: KeyValueCache | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """Map token ids ``[B, T]``, or in a later stage hidden states, to hidden states.
+
+        With a ``cache`` of as many layers they continue what it holds, at ``positions`` ``[T]``.
+        """
         if self.embed_tokens is not None:
             x = self.embed_tokens(x)
-        cos, sin = rotary_tables(x, self.shape.head_dim, self.shape.rope_theta)
-        for layer in self.layers.values():
-            x = layer(x, cos, sin)
+        cos, sin = rotary_tables(x, self.shape.head_dim, self.shape.rope_theta, positions)
+        if cache is None:
+            for layer in self.layers.values():
+                x = layer(x, cos, sin)
+        else:
+            assert positions is not None, "a cache and the positions of the tokens come together"
+            for layer, cached in zip(self.layers.values(), cache.at(positions), strict=True):
+                x = layer(x, cos, sin, cached)
         return x if self.norm is None else self.norm(x)
 
 
@@ -162,9 +188,19 @@ class Llama(nn.Module):
         self.model = LlamaModel(shape)
         self.lm_head: nn.Module | None = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
 
-    def forward(self, ids: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the logits ``[B, T, vocab]``, or with ``labels`` ``[B, T]`` the scalar loss."""
-        x = self.model(ids)
+    def forward(
+        self,
+        ids: Tensor,
+        labels: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits ``[B, T, vocab]``, or with ``labels`` ``[B, T]`` the scalar loss.
+
+        With a ``cache`` the tokens stand at ``positions``, int64 ``[T]`` on the device, and follow
+        what it holds of those before: the logits ``[B, vocab]`` are those after the last of them.
+        """
+        x = self.model(ids) if cache is None else self.model(ids, cache, positions)[:, -1]
         if self.lm_head is not None:
             x = self.lm_head(x)
         return x if labels is None else causal_loss(x, labels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -22,6 +23,20 @@ def model_of(shape: Shape) -> nn.Module:
         return Gpt2(shape)
     assert isinstance(shape, BertShape)
     return Bert(shape)
+
+
+def blocks_of(model: nn.Module, shape: Shape) -> Iterable[nn.Module]:
+    """Return the blocks of a model of ``shape``, in order.
+
+    Raises:
+        AttributeError: it is another model.
+    """
+    path = "bert.encoder.layer"
+    if isinstance(shape, LlamaShape):
+        path = "model.layers"
+    elif isinstance(shape, Gpt2Shape):
+        path = "transformer.h"
+    return model.get_submodule(path).children()
 
 
 def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tensor:
@@ -44,18 +59,27 @@ def initial_value(name: str, size: torch.Size, seed: int, shape: Shape) -> Tenso
 
 
 def build(
-    shape: Shape, seed: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    shape: Shape,
+    seed: int,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    values: Callable[[str, torch.Size], Tensor] | None = None,
 ) -> nn.Module:
     """Return the model with every parameter made in float32 on the CPU, then cast and moved.
 
-    One parameter at a time per thread, so the peak above the finished model is a few matrices.
+    ``values`` gives other values by name and size than those that follow from the seed, on the CPU
+    in any dtype; it is called from several threads. One parameter at a time per thread, so the peak
+    above the finished model is a few matrices.
     """
     with torch.device("meta"):
         model = model_of(shape)
 
     def make(item: tuple[str, nn.Parameter]) -> None:
         name, empty = item
-        value = initial_value(name, empty.shape, seed, shape)
+        if values is None:
+            value = initial_value(name, empty.shape, seed, shape)
+        else:
+            value = values(name, empty.shape)
         replace_parameter(model, name, value.to(device=device, dtype=dtype))
 
     # The largest first, so that none of them is left to one thread at the end.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from .data import Batch
@@ -39,7 +41,7 @@ def _nothing() -> None:
 
 
 def train_loop(
-    model: nn.Module,
+    model: Callable[..., Any],
     optimizer: Optimizer,
     steps: Iterable[Step],
     batches: Callable[[int], Sequence[Batch]],
@@ -48,6 +50,7 @@ def train_loop(
     context: Callable[[], AbstractContextManager[object]] = nullcontext,
     clip_grad_norm: float | None = None,
     clipped: Callable[[], None] = _nothing,
+    scaler: GradScaler | None = None,
 ) -> Iterator[StepDone]:
     """Train one step per entry of ``steps`` on ``batches(seed)`` and yield after each.
 
@@ -56,8 +59,10 @@ def train_loop(
     its gradients are there: whether a step is looked at, and whether it is the last, is known no
     earlier. It gets the step and its loss, and ends the loop by returning True. With
     ``clip_grad_norm`` the gradients are then scaled so that their norm, all together, is that at
-    most, and ``clipped`` is called. Nothing is timed, synchronised or read here: whoever drives the
-    iterator does that between steps, the same for a timed step as for any other.
+    most, and ``clipped`` is called. With ``scaler`` the loss is scaled for the backward pass and
+    the gradients back again before the pause; where they overflowed, the optimizer's step is left
+    out. Nothing else is timed, synchronised or read here: whoever drives the iterator does that
+    between steps, the same for a timed step as for any other.
     """
     optimizer.zero_grad(set_to_none=True)  # whatever gradients came with the model do not count
     for step in steps:
@@ -68,14 +73,21 @@ def train_loop(
                 loss = model(part.ids, labels=part.labels, **part.extra)
             if len(parts) > 1:
                 loss = loss / len(parts)
-            loss.backward()
+            (loss if scaler is None else scaler.scale(loss)).backward()
             losses.append(loss.detach())
         total = losses[0] if len(parts) == 1 else torch.stack(losses).sum()
+        if scaler is not None:
+            scaler.unscale_(optimizer)
         if pause(step, total):
             return
         if clip_grad_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip_grad_norm)
+            trained = [p for group in optimizer.param_groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(trained, clip_grad_norm)
             clipped()
-        optimizer.step()
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+            scaler.update()
         optimizer.zero_grad(set_to_none=True)
         yield StepDone(step, total)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb import workloads
-from llmb.config import AUTO_DEVICE, RunConfig, environment
+from llmb.config import AUTO_DEVICE, OFFICIAL_TIMED_STEPS, Mode, RunConfig, environment
 from llmb.errors import LlmbError
 from llmb.observe import settings
 from llmb.observe.callables import Callables
@@ -26,7 +26,7 @@ from llmb.plugin.manager import Plugin
 from llmb.plugin.options import resolve
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, train_loop
@@ -157,7 +157,7 @@ class Subject:
         request = order.request
         config = RunConfig(
             workload=request.workload,
-            mode=request.mode,
+            mode=request.mode or Mode.TRAIN,
             plugin=order.plugin,
             plugin_options=resolve(order.plugin, plugin.options(), request.plugin_options),
             device=order.device or request.device or AUTO_DEVICE,
@@ -165,7 +165,7 @@ class Subject:
             batch_size=2,
             seed=_SEED,
             warmup_steps=1,
-            timed_steps=request.timed_steps,
+            timed_steps=request.timed_steps or OFFICIAL_TIMED_STEPS,
             repeats=1,
             shape_overrides=request.shape_overrides,
         )
@@ -233,7 +233,7 @@ class Subject:
         model, config, backend, plugin = self.processed.model, self.config, self.device, self.plugin
         self.watch.mark("checking")
         before = [p.detach().cpu().clone() for p in model.parameters()]
-        optimizer = build_adamw(
+        optimizer = build_optimizer(
             model.parameters(), OFFICIAL_OPTIMIZER, **plugin.optimizer_options(config)
         )
         steps = [Step(index, index, fence=True) for index in range(_STEPS)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from llmb.config import Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import evidence, member_names
 from llmb.records.bundle import MANIFEST, SIGNATURES
@@ -22,7 +23,6 @@ from llmb.submission.rejudge import PLUGIN_PREFIX
 
 _ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
 _OF_EACH_REPEAT = (
-    evidence.OPTIMIZER,
     evidence.WEIGHTS,
     evidence.MODEL,
     evidence.SETTINGS,
@@ -41,7 +41,10 @@ def faults(names: Iterable[str], record: RunRecord) -> list[str]:
     """Return what a bundle with files ``names`` has too little or too much for ``record``."""
     present = set(names)
     repeats = range(len(record.timing.repeats))
-    required = [*_ALWAYS, *(evidence.path(n, file) for n in repeats for file in _OF_EACH_REPEAT)]
+    of_each = [*_OF_EACH_REPEAT]
+    if record.workload.mode == Mode.TRAIN.value:
+        of_each.append(evidence.OPTIMIZER)
+    required = [*_ALWAYS, *(evidence.path(n, file) for n in repeats for file in of_each)]
     missing = [f"{name} is missing" for name in required if name not in present]
     beside = {n for n in present if n != MANIFEST and not n.startswith(SIGNATURES)}
     strange = sorted(n for n in beside if not is_known(n) or _repeat_of(n) not in {None, *repeats})

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from llmb.audit import judgement, rules
 from llmb.audit.judgement import Facts, Judgement, UnreadableError
-from llmb.config import Frozen
+from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
@@ -135,7 +135,9 @@ def _statuses(findings: Sequence[Finding]) -> str:
 
 def _check_optimizer(bundle: Bundle, record: RunRecord) -> None:
     for n, repeat in enumerate(record.timing.repeats):
+        if record.workload.mode != Mode.TRAIN.value:
+            continue
         seen = load(bundle, n, evidence.OPTIMIZER, evidence.OptimizerEvidence)
-        if seen.steps_expected < repeat.warmup_steps + repeat.timed_steps:
+        if seen.steps_expected + seen.skipped < repeat.warmup_steps + repeat.timed_steps:
             path = evidence.path(n, evidence.OPTIMIZER)
             raise BundleRefusedError(f"{path!r} is of fewer steps than the window has")

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 from llmb import __version__, workloads
 from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
 from llmb.audit.rules import RULES_VERSION
-from llmb.config import OFFICIAL_TIMED_STEPS, AuditMode, Frozen, RunConfig
+from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
-from llmb.measure import host, summary
+from llmb.measure import host, metrics, summary
 from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import audited, diff, evidence, run_directory, sources
@@ -43,7 +43,7 @@ from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload
-from llmb.workloads.arithmetic import flops_per_token, parameter_count
+from llmb.workloads.arithmetic import flops_of, parameter_count
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
@@ -103,6 +103,9 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     meter = raw.repeats[timing.headline_repeat].streamed.meter
     ceilings = raw.ceilings if raw.config.precision.native else None  # of another format
     result = summary.result_of(timing, workload, world_size, ceilings, terms.peak, meter)
+    peak = terms.peak.flops_per_second if terms.peak else None
+    named = metrics.metrics_of(raw.config, raw.workload, timing, workload.tokens_per_step, peak)
+    result = result.model_copy(update={"metrics": named})
     facts = Facts(
         precision=raw.config.precision,
         repeats=timings,
@@ -133,11 +136,12 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         for name, value in config.shape_overrides.items()
         if value != official[name]
     ]
-    found += workloads.of(config).left_out(mixed_precision=config.mixed_precision)
+    found += workloads.of(config).otherwise(config)
     if config.definition is not None:
         found.append(f"--workload {config.workload} (a model of the user's own)")
-    if config.timed_steps < OFFICIAL_TIMED_STEPS:
-        found.append(f"--timed-steps {config.timed_steps} (official: {OFFICIAL_TIMED_STEPS})")
+    if config.timed_steps < config.mode.official_steps:
+        usual = config.mode.official_steps
+        found.append(f"--timed-steps {config.timed_steps} (official: {usual})")
     if config.audit is AuditMode.OFF:
         found.append("--audit off")
     return tuple(found)
@@ -164,7 +168,7 @@ def _record(
         reference_digest=pins.reference_digest(pins.actual_digests()),
         class_="debug" if waivers(config) else "official",
         waivers=waivers(config),
-        config=config,
+        config=_shown(config),
         seed_commitment=raw.seed_commitment,
         workload=workload,
         plugin=plugin,
@@ -186,16 +190,31 @@ def _record(
     )
 
 
+def _shown(config: RunConfig) -> RunConfig:
+    """Return ``config`` as the record has it: paths of files without the user's own folders."""
+    changed: dict[str, object] = {}
+    if config.data is not None:
+        tokenizer = config.data.tokenizer
+        name = tokenizer and Path(tokenizer).name
+        paths = {"path": Path(config.data.path).name, "tokenizer": name}
+        changed["data"] = config.data.model_copy(update=paths)
+    if config.weights is not None:
+        folder = {"path": Path(config.weights.path).name}
+        changed["weights"] = config.weights.model_copy(update=folder)
+    return config.model_copy(update=changed)
+
+
 def _facts(raw: Raw) -> WorkloadFacts:
-    shape = raw.workload.shape
+    shape, data = raw.workload.shape, raw.config.data
     return WorkloadFacts(
         name=raw.workload.name,
         family=raw.workload.family,
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
-        flops_per_token=flops_per_token(shape),
-        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size),
+        flops_per_token=flops_of(raw.config.mode, shape),
+        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
         shapes=asdict(shape),
+        tokens="random" if data is None else f"data {data.sha256[:12]}",
         optimizer=raw.workload.recipe.optimizer,
         clip_grad_norm=raw.workload.recipe.clip_grad_norm,
     )

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from llmb.config import (
     BF16,
     FP16,
     FP32,
-    OFFICIAL_TIMED_STEPS,
     TF32,
     AuditMode,
+    Mode,
     Precision,
     RunConfig,
     RunRequest,
 )
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
+from llmb.supervision.choices import settle
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
-from llmb.workloads.arithmetic import parameter_count, training_bytes
+from llmb.workloads.arithmetic import inference_bytes, parameter_count, training_bytes
+from llmb.workloads.checkpointing import recomputed_blocks
 
 #: What a process needs besides the model: interpreter, torch, blocks the allocator keeps.
 _PROCESS_BYTES = 2**30
@@ -87,6 +90,7 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
     mixed = _is_mixed(request, workload, precision)
     if mixed:
         precision = precision.model_copy(update={"master_weights": True})
+    chosen = settle(request, workload, precision)
     parts = request.accumulate
     batch_size = request.batch_size if isinstance(request.batch_size, int) else parts
     if batch_size % parts:
@@ -94,11 +98,9 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
             f"--batch-size {batch_size} cannot be accumulated in {parts} equal parts: "
             f"use a multiple of {parts}, or --micro-batch-size"
         )
-    check_memory(offer, workload, precision, batch_size // parts)
-    return RunConfig(
+    config = RunConfig(
         workload=request.workload,
         definition=request.definition,
-        mode=request.mode,
         plugin=offer.plugin,
         plugin_options=offer.options,
         device=offer.device,
@@ -107,31 +109,31 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         accumulate=parts,
         mixed_precision=mixed,
         seed=secrets.randbits(63) if request.seed is None else request.seed,
-        warmup_steps=request.warmup_steps or 1,
-        timed_steps=request.timed_steps,
         repeats=request.repeats,
         shape_overrides=request.shape_overrides,
-        audit=request.audit or _usual_audit(request),
+        audit=request.audit or _usual_audit(request, chosen["mode"], chosen["timed_steps"]),
+        **chosen,
     )
+    load = Load.of(config, workload)
+    check_memory(offer, workload, precision, batch_size // parts, load)
+    return config
 
 
 def _is_mixed(request: RunRequest, workload: Workload, precision: Precision) -> bool:
     """Tell whether forward passes run under autocast over float32 weights."""
-    possible = precision.name == BF16.name and not precision.master_weights
+    possible = precision.name in (BF16.name, FP16.name) and not precision.master_weights
     if request.mixed_precision is None:
-        return possible and workload.recipe.mixed_precision
+        trains = (request.mode or workload.modes[0]) is Mode.TRAIN
+        return trains and possible and workload.recipe.mixed_precision
     if request.mixed_precision and not possible:
         raise UsageError(
-            f"--mixed-precision: not with {precision.name}, use --precision BF16 (FP16 would need "
-            "a gradient scaler, which llmb has not yet)"
+            f"--mixed-precision: not with {precision.name}, use --precision BF16 or FP16"
         )
     return request.mixed_precision
 
 
-def _usual_audit(request: RunRequest) -> AuditMode:
-    debug = (
-        request.shape_overrides or request.definition or request.timed_steps < OFFICIAL_TIMED_STEPS
-    )
+def _usual_audit(request: RunRequest, mode: Mode, steps: int) -> AuditMode:
+    debug = request.shape_overrides or request.definition or steps < mode.official_steps
     return AuditMode.QUICK if debug else AuditMode.FULL
 
 
@@ -140,41 +142,78 @@ def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
     return requested == "auto" or (requested is None and not is_cpu(offer.device))
 
 
-def needed_bytes(workload: Workload, precision: Precision, batch_size: int) -> int:
+@dataclass(frozen=True)
+class Load:
+    """What a step is made of, as far as memory is concerned."""
+
+    mode: Mode = Mode.TRAIN
+    #: Blocks that keep nothing but their input for the backward pass.
+    recomputed: int = 0
+    #: Positions of the key-value cache, and of the logits that are kept, in mode generate.
+    cached: int = 0
+    generated: int = 0
+
+    @classmethod
+    def of(cls, config: RunConfig, workload: Workload) -> Load:
+        """Return that of ``config``."""
+        layers, new = workload.shape.num_hidden_layers, config.new_tokens or 0
+        recomputed = recomputed_blocks(config.sac_freq, layers)
+        return cls(config.mode, recomputed, (config.prompt_length or 0) + new, new)
+
+
+def needed_bytes(
+    workload: Workload, precision: Precision, batch_size: int, load: Load | None = None
+) -> int:
     """Return what a worker needs in bytes, with slack."""
+    load = load or Load()
     weights = precision.bytes_per_value * parameter_count(workload.shape)
-    state = 4 * weights  # weights, gradients and two moments
-    activations = training_bytes(workload.shape, precision, batch_size) - state
+    if load.mode is not Mode.TRAIN:
+        cache, generated = batch_size * load.cached, batch_size * load.generated
+        own = inference_bytes(workload.shape, precision, batch_size, cache, generated)
+        return weights + weights // 4 + int(own * _ACTIVATION_SLACK) + _PROCESS_BYTES
+    moments = workload.recipe.optimizer.moments
+    state = (2 + moments) * weights  # weights, gradients and moments
+    activations = training_bytes(
+        workload.shape, precision, batch_size, moments=moments, recomputed=load.recomputed
+    )
     # Every worker sets the memory for one copy of the weights aside (rule G1); after the window the
     # probes edit and sketch the largest (at batch size 1: 16.7 GB of llama-1.4b, 15.6 before).
     audit = weights + weights // 4
-    return state + audit + int(activations * _ACTIVATION_SLACK) + _PROCESS_BYTES
+    return state + audit + int((activations - state) * _ACTIVATION_SLACK) + _PROCESS_BYTES
 
 
-def check_memory(offer: Offer, workload: Workload, precision: Precision, batch_size: int) -> None:
+def check_memory(
+    offer: Offer,
+    workload: Workload,
+    precision: Precision,
+    batch_size: int,
+    load: Load | None = None,
+) -> None:
     """Refuse a run that cannot fit, before anything is allocated.
 
     Raises:
         NotEnoughMemoryError: says need, have, and what would fit.
     """
     have = offer.available_memory_bytes
-    need = needed_bytes(workload, precision, batch_size)
+    need = needed_bytes(workload, precision, batch_size, load)
     if have is None or need <= have:
         return
     raise NotEnoughMemoryError(
         f"{workload.name} in {precision.name} at batch size {batch_size} needs about "
         f"{need / 1e9:.1f} GB, {offer.device} has {have / 1e9:.1f} GB free: "
-        f"{_what_fits(offer, workload, precision, have)}"
+        f"{_what_fits(offer, workload, precision, have, load)}"
     )
 
 
-def _what_fits(offer: Offer, workload: Workload, precision: Precision, have: int) -> str:
-    one, two = (needed_bytes(workload, precision, size) for size in (1, 2))
+def _what_fits(
+    offer: Offer, workload: Workload, precision: Precision, have: int, load: Load | None
+) -> str:
+    one, two = (needed_bytes(workload, precision, size, load) for size in (1, 2))
     if one <= have:
         return f"use --batch-size {1 + (have - one) // (two - one)}"
     for other in offer.precisions:
-        if other.native and needed_bytes(workload, other, 1) <= have:
-            need = needed_bytes(workload, other, 1)
+        if other.native and needed_bytes(workload, other, 1, load) <= have:
+            need = needed_bytes(workload, other, 1, load)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
     return "no precision fits; try --preset debug, or free memory"
 
@@ -202,7 +241,8 @@ def _precision(offer: Offer, request: RunRequest, workload: Workload) -> Precisi
     if not native:
         raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
     have = offer.available_memory_bytes
+    load = Load(request.mode or workload.modes[0])
     for precision in native:
-        if have is None or needed_bytes(workload, precision, 1) <= have:
+        if have is None or needed_bytes(workload, precision, 1, load) <= have:
             return precision
     return native[0]  # does not fit either: the memory check says so with figures

@@ -10,7 +10,7 @@ from typing import IO, Literal, Protocol
 from llmb.config import FP32, AuditMode, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
-from llmb.records.run_directory import RunDirectory
+from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
 from llmb.supervision import batch_search, selection
 from llmb.supervision.assembly import Repeat, waivers
@@ -73,8 +73,11 @@ class Stations:
         negotiated: Negotiated,
         directory: RunDirectory,
         display: Display,
+        *,
+        profile: bool = False,
     ) -> None:
-        """Work for one run."""
+        """Work for one run; ``profile``: the first worker leaves a trace of one more step."""
+        self._profile = profile
         self._workload, self._negotiated = workload, negotiated
         self._directory, self._display = directory, display
 
@@ -132,7 +135,9 @@ class Stations:
         size = config.batch_size
         try:
             selection.check_memory(
-                self._negotiated.offer, self._workload, config.precision, config.micro_batch_size
+                *(self._negotiated.offer, self._workload, config.precision),
+                config.micro_batch_size,
+                selection.Load.of(config, self._workload),
             )
         except NotEnoughMemoryError as error:
             return _no_memory(size, "predicted_out_of_memory", error)
@@ -144,7 +149,7 @@ class Stations:
         except NotEnoughMemoryError as error:
             self._directory.log(f"batch size {size}: {error}")
             return _no_memory(size, "out_of_memory", error)
-        tokens = self._workload.tokens_per_step(size)
+        tokens = self._workload.tokens_per_step(size, config.new_tokens)
         return BatchTrial(
             batch_size=size,
             status="measured",
@@ -155,7 +160,7 @@ class Stations:
     def _work(
         self, config: RunConfig, window: Window, number: int, label: str, folders: Folders | None
     ) -> Streamed:
-        tokens = self._workload.tokens_per_step(config.batch_size)
+        tokens = self._workload.tokens_per_step(config.batch_size, config.new_tokens)
         with (
             self._directory.child_log() as log,
             Child("llmb.worker", self._negotiated.terms.environment, log) as child,
@@ -166,12 +171,17 @@ class Stations:
                     evidence_folder=_text(folders.evidence if folders else None),
                     scratch_folder=_text(folders.scratch if folders else None),
                     collect_evidence=folders is not None,
+                    profile_folder=self._profile_folder(folders, number),
                 )
             )
             self._display.stream(window.end, tokens, label)
             clock_kind = self._negotiated.offer.step_clock
             secret = secrets.randbits(63)
             return drive(child, config, window, number, secret, clock_kind, self._display.message)
+
+    def _profile_folder(self, folders: Folders | None, number: int) -> str:
+        wanted = self._profile and folders is not None and number == 0
+        return _text(self._directory.path / PROFILE_FOLDER if wanted else None)
 
     def say(self, phase: str) -> None:
         """Show and log that ``phase`` has begun."""

@@ -12,13 +12,15 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from llmb.audit.time import FENCE_EVERY
-from llmb.config import RunConfig
+from llmb import workloads
+from llmb.audit.time import FENCE_EVERY, fence_every
+from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.records.seeds import derive, token_seed
+from llmb.reference.lengths import draw_lengths
 from llmb.wire.channel import Child
 from llmb.wire.messages import (
     AuditRequest,
@@ -48,10 +50,14 @@ class Window:
     end: int
     #: Steps that are looked at, and the last, which is ``end``; none for a trial.
     audits: tuple[int, ...] = ()
+    #: Steps between two fences: where a step is a call of seconds, it has a fence of its own.
+    every: int = FENCE_EVERY
 
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
-        regular = steps >= self.first_fence and (steps - self.first_fence) % FENCE_EVERY == 0
+        if self.every == 1:  # of calls and samples, each has one
+            return steps >= 1
+        regular = steps >= self.first_fence and (steps - self.first_fence) % self.every == 0
         return regular or steps in (self.first_fence + self.timed, self.second_fence + self.timed)
 
     @property
@@ -62,7 +68,7 @@ class Window:
     @property
     def second_fence(self) -> int:
         """The other place where START may lie."""
-        return self.first_fence + FENCE_EVERY
+        return self.first_fence + self.every
 
 
 def plan_window(config: RunConfig, secret: int) -> Window:
@@ -71,22 +77,23 @@ def plan_window(config: RunConfig, secret: int) -> Window:
     Not from the seed of the run: who started it knows that one.
     """
     draw = random.Random(derive(secret, "window"))
-    start = config.warmup_steps + FENCE_EVERY * draw.randrange(2)
+    every = fence_every(config.mode.value)
+    start = config.warmup_steps + every * draw.randrange(2)
     stop = start + config.timed_steps
-    inside = _two_of(range(start, stop), draw)
+    inside = _two_of(range(start, stop), every, draw)
     # What is done in every other step only shows in the last step or in the last audited one.
     end = stop + draw.randint(1, _MOST_TAIL_STEPS)
     end += (end - max(inside)) % 2 == 0
     # One in the warm-up, so that a device that compiles has met an audited step and the one after.
     audits = tuple(sorted({max(0, start - 2), *inside}))
-    return Window(config.warmup_steps, start, stop, end, audits)
+    return Window(config.warmup_steps, start, stop, end, audits, every)
 
 
-def _two_of(window: range, draw: random.Random) -> list[int]:
+def _two_of(window: range, every: int, draw: random.Random) -> list[int]:
     """Return two steps, in two blocks between fences if there are, for rule T2."""
     first = draw.choice(window)
-    block = (first - window.start) // FENCE_EVERY
-    elsewhere = [step for step in window if (step - window.start) // FENCE_EVERY != block]
+    block = (first - window.start) // every
+    elsewhere = [step for step in window if (step - window.start) // every != block]
     others = elsewhere or [step for step in window if step != first]
     return [first, draw.choice(others)] if others else [first]
 
@@ -94,7 +101,8 @@ def _two_of(window: range, draw: random.Random) -> list[int]:
 def plan_trial(config: RunConfig) -> Window:
     """Return the shortest stream that measures something: for the batch-size search only."""
     start = config.warmup_steps
-    return Window(start, start, start + config.timed_steps, start + config.timed_steps)
+    end = start + config.timed_steps
+    return Window(start, start, end, end, every=fence_every(config.mode.value))
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,8 @@ class _Log:
     evidence: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
     asked: dict[int, Asked] = field(default_factory=dict)
+    #: Tokens of each step that was ordered, where steps differ.
+    tokens: list[int] = field(default_factory=list)
 
 
 class Answers:
@@ -206,9 +216,9 @@ def drive(
             if not listener.complete:
                 raise
             # The window is complete and its stamps are here: they are worth keeping.
-            return _streamed(log, window, step_clock, error)
+            return _streamed(log, config, window, step_clock, error)
         if isinstance(message, Worked):
-            return _streamed(log, window, step_clock)
+            return _streamed(log, config, window, step_clock)
         listener.take(message)
         if message is None or isinstance(message, (Phase, Tick, Fence)):
             display(message)
@@ -231,6 +241,7 @@ class _Listener:
         self._sent = 0
         self._answers = answers
         self._answered = 0
+        self._longest = workloads.of(config).shape.sequence_length
         self.complete = False
 
     def take(self, message: Message | None) -> None:
@@ -289,12 +300,19 @@ class _Listener:
         """
         seed = token_seed(self._config.seed, self._repeat, self._sent)
         fence = self._window.is_fence(self._sent + 1)
+        if self._config.dynamic:
+            lengths = draw_lengths(seed, self._config.batch_size, self._longest)
+            self._log.tokens.append(sum(lengths))
         self._child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1
 
 
 def _streamed(
-    log: _Log, window: Window, step_clock: StepClock, failure: LlmbError | None = None
+    log: _Log,
+    config: RunConfig,
+    window: Window,
+    step_clock: StepClock,
+    failure: LlmbError | None = None,
 ) -> Streamed:
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
     if window.start not in by_step or window.stop not in by_step:
@@ -302,8 +320,9 @@ def _streamed(
     kept = by_step[window.stop] + 1  # what came after STOP is not part of the run
     fences, stamps = log.fences[:kept], log.stamps[:kept]
     start, stop = fences[by_step[window.start]], fences[-1]
-    if start.loss is None or stop.loss is None:
+    if config.mode is Mode.TRAIN and (start.loss is None or stop.loss is None):
         raise RunFailedError("the worker read no loss back at a fence")
+    prefills = [fence.prefill_ns for fence in fences]
     telemetry = [fence.telemetry for fence in fences]
     timing = RepeatTiming(
         warmup_steps=window.start,
@@ -324,6 +343,8 @@ def _streamed(
         cpu_s=stop.cpu_s - start.cpu_s,
         telemetry=tuple(telemetry) if any(telemetry) else (),
         audited_steps=stop.audited_steps,
+        step_tokens=tuple(log.tokens[: window.stop]),
+        prefill_ns=tuple(ns for ns in prefills if ns is not None),
     )
     meter = None
     if stop.energy_source is not None and stop.energy_scope is not None:

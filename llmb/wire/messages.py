@@ -140,6 +140,8 @@ class WorkOrder(Frozen):
     collect_evidence: bool
     #: Where whole weights go, for as long as the audit lasts; empty where none are wanted.
     scratch_folder: str = ""
+    #: Where the trace of one more step goes; empty where none is wanted.
+    profile_folder: str = ""
 
 
 class Ready(Frozen):
@@ -211,6 +213,8 @@ class Fence(Frozen):
     #: Numbers of the steps looked at so far, and nanoseconds spent in pauses so far.
     audited_steps: tuple[int, ...] = ()
     pause_ns: int = 0
+    #: What the step's prefill took, in mode generate.
+    prefill_ns: int | None = None
     peak_memory_bytes: int | None
     energy_j: float | None
     energy_source: Literal["counter", "sampled", "estimated"] | None

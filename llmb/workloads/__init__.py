@@ -10,10 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
-from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
-from llmb.workloads.table import WORKLOADS, Workload
+from llmb.reference.shapes import FAMILIES, BertShape, LlamaShape, Shape
+from llmb.workloads.table import WORKLOADS
+from llmb.workloads.workload import Workload
 
-__all__ = ["WORKLOADS", "Workload", "check_runnable", "define", "find", "of"]
+__all__ = ["WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
 
 
 def of(run: RunRequest | RunConfig) -> Workload:
@@ -49,23 +50,21 @@ def find(
     return replace(base, shape=shape)
 
 
-def check_runnable(workload: Workload, mode: Mode) -> None:
-    """Refuse what cannot be run.
+def mode_of(workload: Workload, asked: Mode | None) -> Mode:
+    """Return the mode in which ``workload`` is run: what was asked for, or its first.
 
     Raises:
-        UsageError: the workload has no such mode, or is trained with an optimizer llmb has not.
+        UsageError: it has no such mode.
     """
-    name, modes = workload.name, ", ".join(one.value for one in workload.modes)
-    if mode not in workload.modes:
+    if asked is None:
+        return workload.modes[0]
+    if asked not in workload.modes:
+        modes = ", ".join(one.value for one in workload.modes)
         raise UsageError(
-            f"workload {name!r} has no mode {mode.value} (it has {modes}), and no other can be run "
-            "yet: llmb workload list shows which train"
+            f"workload {workload.name!r} has no mode {asked.value} (it has {modes}): choose one of "
+            "those, or another workload (llmb workload list)"
         )
-    optimizer = workload.recipe.optimizer.name
-    if optimizer != "AdamW":
-        raise UsageError(
-            f"workload {name!r} is trained with {optimizer}: only AdamW can be run yet"
-        )
+    return asked
 
 
 def define(name: str, definition: Definition) -> Workload:
@@ -96,7 +95,8 @@ def define(name: str, definition: Definition) -> Workload:
     for field, value in vars(shape).items():
         if isinstance(value, int) and field != "padding_idx" and value < 1:
             raise UsageError(f"workload {name!r}: {field} is {value}: it must be at least 1")
-    return Workload(name, shape, None)
+    modes = tuple(Mode) if not isinstance(shape, BertShape) else (Mode.TRAIN,)
+    return Workload(name, shape, None, modes=modes)
 
 
 def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:

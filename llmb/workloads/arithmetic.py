@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmb.config import Precision
+from llmb.config import Mode, Precision
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 
@@ -82,6 +82,15 @@ def flops_per_token(shape: Shape) -> int:
     return 3 * forward_flops_per_token(shape)
 
 
+def flops_of(mode: Mode, shape: Shape) -> int:
+    """Return the FLOPs per token of what a step of ``mode`` does, counted as above.
+
+    Where nothing is trained a token takes a forward pass. A generated token is counted as one of a
+    whole sequence, whatever part of it a cache holds.
+    """
+    return flops_per_token(shape) if mode is Mode.TRAIN else forward_flops_per_token(shape)
+
+
 def forward_flops_per_token(shape: Shape) -> int:
     """Return the FLOPs per token of a forward pass alone, as ``flops_per_token`` counts them."""
     return _forward_flops(shape, keys=2 * shape.sequence_length)
@@ -106,13 +115,15 @@ def _forward_flops(shape: Shape, keys: int) -> int:
     return 2 * (weights + keys * width * shape.num_hidden_layers)
 
 
-def training_bytes(shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2) -> int:
+def training_bytes(
+    shape: Shape, precision: Precision, batch_size: int, *, moments: int = 2, recomputed: int = 0
+) -> int:
     """Return the estimated peak bytes of a training step: state plus activations.
 
     State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
     none) in the stored dtype. Activations count what autograd saves per token for each layer
     (norms, projections, attention, feed-forward) and the head (logits, their gradient, and the
-    log-softmax).
+    log-softmax). Of ``recomputed`` layers it is their input, and all of one of them at a time.
     """
     value = precision.bytes_per_value
     state = (2 + moments) * value * parameter_count(shape)
@@ -123,7 +134,29 @@ def training_bytes(shape: Shape, precision: Precision, batch_size: int, *, momen
     else:  # both norms' inputs and outputs, q, k, v, attention, and GELU's input and output
         per_layer = hidden * 10 * value + ffn * 2 * value
     head = 3 * shape.vocab_size * value + hidden * (2 * value + 2 * 4)
-    return state + tokens * (shape.num_hidden_layers * per_layer + head)
+    whole = shape.num_hidden_layers - max(0, recomputed - 1)
+    layers = whole * per_layer + recomputed * hidden * value
+    return state + tokens * (layers + head)
+
+
+def inference_bytes(
+    shape: Shape, precision: Precision, batch_size: int, cached: int = 0, generated: int = 0
+) -> int:
+    """Return the estimated peak bytes of a forward pass besides the weights.
+
+    That is the logits, and of one layer what is widest at once; or, where tokens are generated,
+    keys and values of ``cached`` positions and logits of ``generated`` ones, over all sequences.
+    """
+    value = precision.bytes_per_value
+    heads = shape.num_attention_heads
+    kv = shape.num_key_value_heads if isinstance(shape, LlamaShape) else heads
+    if generated:
+        cache = 2 * shape.num_hidden_layers * kv * shape.head_dim * value
+        return cached * cache + generated * shape.vocab_size * value
+    tokens = batch_size * shape.sequence_length
+    layer = 4 * shape.hidden_size * value + 2 * shape.hidden_size * 4
+    layer += 3 * shape.intermediate_size * value
+    return tokens * (layer + shape.vocab_size * value)
 
 
 def weight_bytes(shape: Shape, precision: Precision) -> int:

@@ -2,65 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 from llmb.config import OFFICIAL_WORKLOAD, Mode
-from llmb.reference.recipe import OFFICIAL_RECIPE, Optimizer, Recipe
+from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import (
-    FAMILIES,
     BertShape,
     Gpt2Shape,
     LlamaShape,
     Shape,
     UngatedLlamaShape,
 )
-
-Document = Literal["gpt-bench", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
-
-#: The source documents by their short names.
-DOCUMENTS: dict[Document, str] = {
-    "gpt-bench": "Large Language Modeling Benchmark (gpt-bench)",
-    "alcf": "1T Large Language Model Training (ALCF)",
-    "nanotron": "Scandinavian LM on Leonardo, Nanotron",
-    "nemo": "Scandinavian LM on Leonardo, NeMo",
-    "llm-train-bench": "Benchmark LLM Training (llm-train-bench)",
-    "litgpt": "Lit-GPT benchmarks (lightning-thunder)",
-}
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model at fixed shapes, in the modes it can be run in."""
-
-    name: str
-    shape: Shape
-    #: None for a user's own.
-    document: Document | None
-    modes: tuple[Mode, ...] = (Mode.TRAIN,)
-    recipe: Recipe = OFFICIAL_RECIPE
-    #: Name of the way the document counts work (``llmb.workloads.conventions``).
-    convention: str = "gemm_full"
-    #: Devices the document ran it on; None where it names none.
-    world_size: int | None = None
-    #: What is wrong or ambiguous in the original, and what is done here instead.
-    notes: tuple[str, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The kind of model, a name of ``FAMILIES``."""
-        return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
-
-    def left_out(self, *, mixed_precision: bool) -> tuple[str, ...]:
-        """Return what the original's step has and this one has not: it is a debug run."""
-        if self.recipe.mixed_precision and not mixed_precision:
-            return ("the original keeps float32 weights: --precision BF16 --mixed-precision",)
-        return ()
-
-    def tokens_per_step(self, batch_size: int) -> int:
-        """Return the tokens one step counts: every position, as in the source document."""
-        return batch_size * self.shape.sequence_length
-
+from llmb.workloads.workload import Workload
 
 # -- shapes that several workloads share ----------------------------------------------------------
 
@@ -123,7 +76,7 @@ _BERT = BertShape()
 
 _ADAMW = Optimizer(lr=1e-3, eps=1e-8)  # torch's own defaults
 _LLM_TRAIN_BENCH = Recipe(_ADAMW, 8, 8, clip_grad_norm=1.0, mixed_precision=True)
-_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, clip_grad_norm=1.0)
+_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, 4, clip_grad_norm=1.0)
 _ALCF = Recipe(Optimizer(lr=3e-3, eps=1e-8), 1, 512, clip_grad_norm=1.0)
 _NANOTRON = Recipe(Optimizer(lr=3e-4, betas=(0.9, 0.95), eps=1e-8), 2, 16, clip_grad_norm=1.0)
 _NEMO = Recipe(
@@ -204,6 +157,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_MEGATRON,
             convention="megatron",
             world_size=4,
+            tp=2,
+            pp=2,
             notes=("the script's 64 layers: its README says 175 B, which gpt-bench-175b is",),
         ),
         Workload(
@@ -221,6 +176,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_ALCF,
             convention="alcf_fom",
             world_size=768,
+            tp=12,
+            pp=64,
             notes=(
                 "the script's model, SwiGLU: 1.239 T; the document's text has other sizes, which "
                 "alcf-1t-readme and alcf-1t-readme-swiglu are",
@@ -234,6 +191,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with a two-matrix feed-forward: 0.995 T", _README_HEADS),
         ),
         Workload(
@@ -242,6 +201,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with the script's SwiGLU: 1.321 T", _README_HEADS),
         ),
         Workload(
@@ -251,6 +212,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=replace(_ALCF, accumulate=16),
             convention="alcf_fom",
             world_size=24,
+            tp=12,
+            pp=2,
             notes=(_TWICE, _NO_SCHEDULE),
         ),
         Workload(
@@ -268,6 +231,7 @@ WORKLOADS: dict[str, Workload] = {
             "nanotron",
             recipe=_NANOTRON,
             world_size=8,
+            tp=4,
             notes=(
                 "the document's global batch size counts nodes where it means replicas: a node's "
                 "four GPUs are one replica (tp 4)",
@@ -302,6 +266,7 @@ WORKLOADS: dict[str, Workload] = {
             "nemo",
             recipe=replace(_NEMO, micro_batch_size=128, accumulate=32),
             world_size=8,
+            tp=4,
             notes=(_BERT_BATCH, _BERT_HEADS, _BERT_DROPOUT, _NO_SCHEDULE),
         ),
         _llm_train_bench("gpt2-125m", _gpt2(12, 768, 12)),
@@ -331,6 +296,7 @@ WORKLOADS: dict[str, Workload] = {
             "litgpt",
             modes=(Mode.GENERATE,),
             recipe=Recipe(micro_batch_size=1),
+            scope="model",
             world_size=1,
             notes=("the executor compiles the model; tokens are drawn outside", _POSITIONS, _NORMS),
         ),

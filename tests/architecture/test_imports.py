@@ -72,6 +72,12 @@ def test_a_room_that_judges_numbers_reads_them_without_torch_and_numpy(modules: 
     assert not {"torch", "numpy"} & loaded
 
 
+def test_real_data_are_read_with_numpy_and_without_torch_and_tokenizers() -> None:
+    loaded = loaded_after("import llmb.inputs.tokens, llmb.inputs.pack")
+    assert "numpy" in loaded
+    assert not {"torch", "tokenizers"} & loaded
+
+
 def asked_for(*arguments: str) -> str:
     return (
         f"import sys; sys.argv = ['llmb', *{arguments!r}]\n"
@@ -88,7 +94,9 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
     assert not {"torch", "pydantic", "rich", "psutil", "pluggy"} & loaded
 
 
-@pytest.mark.parametrize("command", ["run", "show", "calibrate", "plugin", "doctor", "verify"])
+@pytest.mark.parametrize(
+    "command", ["run", "show", "data", "calibrate", "plugin", "doctor", "verify"]
+)
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
     assert "torch" not in loaded_after(asked_for(command, "--help"))
 

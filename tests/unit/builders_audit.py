@@ -32,7 +32,7 @@ from llmb.records import audited, evidence
 from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import train_loop
 from llmb.step_stream import Batches, StepStream
@@ -228,7 +228,7 @@ def work(
     model = post_process(model)
     canonical = Canonical(pristine.origin, model, parameter_map(model))
     notebook.post_processed(pristine, model, canonical)
-    optimizer = build_adamw(model.parameters(), **(optimizer_options or {"fused": True}))
+    optimizer = build_optimizer(model.parameters(), **(optimizer_options or {"fused": True}))
     stream = StepStream(line, Witness(model, optimizer))
     batches = Batches(config, shape, backend)
     for done in train_loop(model, optimizer, stream, batches.make, stream.pause):

@@ -16,14 +16,14 @@ from llmb_xla.backend import XlaBackend
 from llmb import workloads
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 
 
 def main(batch_size: int, **overrides: int) -> None:
     backend = XlaBackend("xla")
     shape = workloads.find("llama-1.4b", overrides).shape
     model = build(shape, 7, torch.float32, "xla")
-    optimizer = build_adamw(model.parameters(), foreach=True)
+    optimizer = build_optimizer(model.parameters(), foreach=True)
     seconds: dict[str, list[float]] = {"recorded": [], "done": [], "read": []}
     for seed in range(9):
         ids = random_tokens(seed, batch_size, shape.sequence_length, shape.vocab_size).to("xla")

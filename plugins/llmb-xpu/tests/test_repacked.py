@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import LlamaShape
 
 pytestmark = pytest.mark.usefixtures("ipex")
@@ -168,7 +168,7 @@ def test_what_the_harnesss_own_optimizer_steps_is_what_the_model_computes_from(
 ) -> None:
     reference, model = pair(dtype)
     views = repacked.views(model)
-    optimizer = build_adamw(model.parameters(), **{kernel: True})
+    optimizer = build_optimizer(model.parameters(), **{kernel: True})
     for step in range(3):
         model(tokens(step), labels=tokens(step)).backward()
         optimizer.step()

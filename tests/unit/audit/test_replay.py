@@ -15,7 +15,7 @@ from llmb.observe.replay import replay
 from llmb.observe.witness import KINDS, Witness
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.train_loop import Step
 
@@ -33,7 +33,7 @@ def watched(
     for name, shape in (("w", (40, 30)), ("gain", (70,))):
         value = torch.randn(shape, generator=generator) * 0.02
         model.register_parameter(name, nn.Parameter(value.to(getattr(torch, dtype))))
-    optimizer = build_adamw(model.parameters(), fused=True)
+    optimizer = build_optimizer(model.parameters(), fused=True)
     if change is not None:
         change(optimizer)
     witness = Witness(model, optimizer)
@@ -272,7 +272,7 @@ def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     model = nn.Linear(30, 40, bias=False).to(getattr(torch, dtype))
-    optimizer = build_adamw(model.parameters(), fused=True)
+    optimizer = build_optimizer(model.parameters(), fused=True)
     witness = Witness(model, optimizer)
     for index in range(4):
         size = 10.0 ** (-8 + 3 * torch.rand((), generator=generator).item() * index)

@@ -15,7 +15,7 @@ from llmb.audit.optimizer import judge
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Status
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 
 STEPS = 3
@@ -58,7 +58,7 @@ def assert_fails(evidence: OptimizerEvidence) -> None:
 def test_the_harnesss_own_optimizer_is_written_down_as_honest(
     baseline: OptimizerBaseline, model: nn.Module, switches: dict[str, bool]
 ) -> None:
-    found = observed(baseline, model, build_adamw(model.parameters(), **switches))
+    found = observed(baseline, model, build_optimizer(model.parameters(), **switches))
     assert judge(found, OFFICIAL_OPTIMIZER, "x").status is Status.PASS, judge(
         found, OFFICIAL_OPTIMIZER, "x"
     ).message
@@ -76,7 +76,7 @@ def test_a_baseline_taken_before_any_other_optimizer_exists_still_knows_the_wrap
 ) -> None:
     # torch wraps ``step`` when a class makes its first instance; a second baseline sees the same.
     first, second = OptimizerBaseline(), OptimizerBaseline()
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     assert first.observe(optimizer, model, 0).step_is_torchs
     assert second.observe(optimizer, model, 0).step_is_torchs
 
@@ -117,7 +117,7 @@ def test_a_step_replaced_on_the_class_is_seen_even_when_it_wraps_the_original(
         return original(self, closure)
 
     monkeypatch.setattr(AdamW, "step", lazy)
-    found = observed(baseline, model, build_adamw(model.parameters()))
+    found = observed(baseline, model, build_optimizer(model.parameters()))
     assert not found.step_is_torchs
     assert_fails(found)
 
@@ -135,14 +135,14 @@ def test_code_swapped_within_torchs_own_step_is_seen(
 
     try:
         inner.__code__ = other.__code__
-        found = baseline.observe(build_adamw(model.parameters()), model, 0)
+        found = baseline.observe(build_optimizer(model.parameters()), model, 0)
     finally:
         inner.__code__ = original
     assert not found.step_is_torchs
 
 
 def test_a_step_put_on_the_instance_is_seen(baseline: OptimizerBaseline, model: nn.Module) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.step = lambda closure=None: None
     found = observed(baseline, model, optimizer)
     assert found.instance_overrides == ("step",)
@@ -152,13 +152,13 @@ def test_a_step_put_on_the_instance_is_seen(baseline: OptimizerBaseline, model: 
 def test_a_scheduler_that_wraps_the_step_is_seen(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
     assert_fails(observed(baseline, model, optimizer))
 
 
 def test_a_parameter_left_out_is_named(baseline: OptimizerBaseline, model: nn.Module) -> None:
-    found = observed(baseline, model, build_adamw([model[0].weight, model[1].weight]))
+    found = observed(baseline, model, build_optimizer([model[0].weight, model[1].weight]))
     assert found.missing == ("0.bias",)
     assert_fails(found)
 
@@ -167,7 +167,7 @@ def test_a_parameter_that_is_not_trained_need_not_be_stepped(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
     model[0].bias.requires_grad_(False)
-    found = observed(baseline, model, build_adamw(p for p in model.parameters() if p.requires_grad))
+    found = observed(baseline, model, build_optimizer(p for p in model.parameters() if p.requires_grad))
     assert (found.trainable, found.missing) == (2, ())
 
 
@@ -175,13 +175,13 @@ def test_padding_that_needs_no_gradient_may_be_held_without_a_counter(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
     model[0].padding = nn.Parameter(torch.empty(0), requires_grad=False)
-    found = observed(baseline, model, build_adamw(model.parameters()))
+    found = observed(baseline, model, build_optimizer(model.parameters()))
     assert (found.trainable, found.steps_min, found.missing) == (3, STEPS, ())
     assert judge(found, OFFICIAL_OPTIMIZER, "x").status is Status.PASS
 
 
 def test_a_parameter_held_twice_is_named(baseline: OptimizerBaseline, model: nn.Module) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     twice = {**optimizer.param_groups[0], "params": [model[0].bias]}
     optimizer.param_groups.append(twice)
     found = baseline.observe(optimizer, model, 0)
@@ -202,7 +202,7 @@ def register(optimizer: torch.optim.Optimizer, where: str) -> Callable[[], None]
 def test_every_kind_of_step_hook_is_counted(
     baseline: OptimizerBaseline, model: nn.Module, where: str
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     remove = register(optimizer, where)
     try:
         found = baseline.observe(optimizer, model, 0)
@@ -215,7 +215,7 @@ def test_every_kind_of_step_hook_is_counted(
 def test_steps_that_were_skipped_show_in_the_counters(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     train(model, optimizer, STEPS - 1)
     found = baseline.observe(optimizer, model, STEPS)
     assert (found.steps_min, found.steps_max, found.steps_expected) == (2, 2, 3)
@@ -225,7 +225,7 @@ def test_steps_that_were_skipped_show_in_the_counters(
 def test_one_parameter_that_was_skipped_once_shows_in_the_smallest_counter(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     train(model, optimizer)
     optimizer.state[model[0].bias]["step"] -= 1
     found = baseline.observe(optimizer, model, STEPS)
@@ -237,7 +237,7 @@ def test_a_parameter_that_never_got_a_gradient_has_no_counter_and_is_seen(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
     model.unused = nn.Parameter(torch.zeros(2))
-    found = observed(baseline, model, build_adamw(model.parameters()))
+    found = observed(baseline, model, build_optimizer(model.parameters()))
     assert found.steps_min is None
     assert_fails(found)
 
@@ -249,7 +249,7 @@ def test_a_parameter_that_never_got_a_gradient_has_no_counter_and_is_seen(
 def test_a_constant_changed_along_the_way_is_seen(
     baseline: OptimizerBaseline, model: nn.Module, name: str, value: object
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.param_groups[0][name] = value
     found = baseline.observe(optimizer, model, 0)
     assert getattr(found.groups[0], name) == value

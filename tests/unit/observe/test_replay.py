@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.witness import KINDS, Witness
 from llmb.records.audited import AuditedStep
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.train_loop import Step
 
@@ -34,7 +34,7 @@ def watched(
 ) -> tuple[AuditedStep, dict[str, Tensor]]:
     """Return what was seen of the last of ``steps``; ``change`` meddles with the optimizer."""
     model = model_of(dtype)
-    optimizer = build_adamw(model.parameters(), **kernel)
+    optimizer = build_optimizer(model.parameters(), **kernel)
     witness = Witness(model, optimizer)
     for index in range(steps):
         generator = torch.Generator().manual_seed(100 + index)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from llmb.observe.places import GRADIENTS, STATES, choose
 from llmb.observe.witness import KINDS, Witness
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step
 
 KERNELS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
@@ -55,7 +55,7 @@ class Run:
         lazy: bool = False,
     ) -> None:
         self.model = model or Holder()
-        self.optimizer: AdamW = build_adamw(self.model.parameters(), **(kernel or {}))
+        self.optimizer: AdamW = build_optimizer(self.model.parameters(), **(kernel or {}))
         self.witness = Witness(self.model, self.optimizer, lazy=lazy)
         self.index = 0
 

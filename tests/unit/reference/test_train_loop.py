@@ -11,7 +11,7 @@ from torch import Tensor
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
-from llmb.reference.optimizer import build_adamw
+from llmb.reference.optimizer import build_optimizer
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
 
@@ -26,10 +26,10 @@ def batch(shape: LlamaShape) -> Callable[[int], list[Batch]]:
 def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
     shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
-    done = list(train_loop(model, build_adamw(model.parameters()), STEPS, batch))
+    done = list(train_loop(model, build_optimizer(model.parameters()), STEPS, batch))
 
     by_hand = build(shape, seed=1, dtype=torch.float32)
-    optimizer = build_adamw(by_hand.parameters())
+    optimizer = build_optimizer(by_hand.parameters())
     losses = []
     for seed in (100, 101, 102):
         (drawn,) = batch(seed)
@@ -51,7 +51,7 @@ def test_three_steps_equal_a_hand_written_loop_bit_for_bit(
 def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
     model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
-    for done in train_loop(model, build_adamw(model.parameters()), STEPS, batch):
+    for done in train_loop(model, build_optimizer(model.parameters()), STEPS, batch):
         assert all(parameter.grad is None for parameter in model.parameters())
         assert done.loss.shape == ()
         assert not done.loss.requires_grad
@@ -60,7 +60,7 @@ def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
 def test_each_step_is_handed_back_as_it_came_in_order(
     model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
-    done = train_loop(model, build_adamw(model.parameters()), STEPS, batch)
+    done = train_loop(model, build_optimizer(model.parameters()), STEPS, batch)
     assert [each.step for each in done] == STEPS
 
 
@@ -74,7 +74,7 @@ def test_the_next_step_is_pulled_only_when_asked_for(
             pulled.append(step.index)
             yield step
 
-    running = train_loop(model, build_adamw(model.parameters()), stream(), batch)
+    running = train_loop(model, build_optimizer(model.parameters()), stream(), batch)
     assert pulled == []
     for count in (1, 2, 3):
         next(running)
@@ -85,7 +85,7 @@ def test_each_step_draws_one_batch_and_calls_forward_and_the_optimizer_once(
     model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     calls: list[str] = []
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
     model.register_forward_hook(lambda *_: calls.append("forward"))
 
@@ -103,7 +103,7 @@ def test_each_step_draws_one_batch_and_calls_forward_and_the_optimizer_once(
 def test_no_steps_leave_the_model_as_it_was(
     shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
-    assert list(train_loop(model, build_adamw(model.parameters()), [], batch)) == []
+    assert list(train_loop(model, build_optimizer(model.parameters()), [], batch)) == []
     fresh = dict(build(shape, seed=1, dtype=torch.float32).named_parameters())
     assert all(torch.equal(parameter, fresh[name]) for name, parameter in model.named_parameters())
 
@@ -114,7 +114,7 @@ def test_no_steps_leave_the_model_as_it_was(
 def test_every_step_pauses_once_with_its_gradients_there_and_its_weights_as_they_were(
     model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     calls: list[tuple[Step, float]] = []
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -136,10 +136,10 @@ def test_a_pause_changes_nothing_of_what_is_computed(
     shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:
     paused = train_loop(
-        model, build_adamw(model.parameters()), STEPS, batch, lambda step, loss: False
+        model, build_optimizer(model.parameters()), STEPS, batch, lambda step, loss: False
     )
     other = build(shape, seed=1, dtype=torch.float32)
-    plain = train_loop(other, build_adamw(other.parameters()), STEPS, batch)
+    plain = train_loop(other, build_optimizer(other.parameters()), STEPS, batch)
     for one, two in zip(paused, plain, strict=True):
         assert one.loss == two.loss
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
@@ -151,7 +151,7 @@ def test_a_pause_that_says_so_is_where_the_loop_ends_gradients_there_and_no_upda
     model: Llama, batch: Callable[[int], list[Batch]], last: int
 ) -> None:
     stepped: list[int] = []
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.register_step_post_hook(lambda *_: stepped.append(1))
     pulled: list[int] = []
 
@@ -177,7 +177,7 @@ def test_gradients_accumulated_over_parts_are_those_of_the_whole_batch(
     seen = []
     for count in (1, parts):
         model = build(shape, seed=1, dtype=torch.float64)
-        optimizer = build_adamw(model.parameters())
+        optimizer = build_optimizer(model.parameters())
         gradients: list[torch.Tensor] = []
 
         def pause(step: Step, loss: Tensor, model=model, gradients=gradients) -> bool:
@@ -197,7 +197,7 @@ def test_gradients_accumulated_over_parts_are_those_of_the_whole_batch(
 
 def test_a_step_of_parts_pauses_and_steps_once(model: Llama, shape: LlamaShape) -> None:
     calls: list[str] = []
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.register_step_post_hook(lambda *_: calls.append("optimizer"))
     model.register_forward_hook(lambda *_: calls.append("forward"))
     paused = train_loop(
@@ -219,7 +219,7 @@ def test_gradients_are_clipped_to_their_norm_after_the_pause_and_before_the_step
     def norm() -> float:
         return float(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
 
-    optimizer = build_adamw(model.parameters())
+    optimizer = build_optimizer(model.parameters())
     optimizer.register_step_pre_hook(lambda *_: norms.append(norm()))
     loop = train_loop(
         *(model, optimizer, STEPS[:1], batch, lambda step, loss: bool(norms.append(norm()))),
@@ -244,7 +244,7 @@ def test_forward_passes_run_in_the_context_and_backward_passes_do_not(
         lambda grad: seen.append(("backward", torch.is_autocast_enabled("cpu")))
     )
     context = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
-    (done,) = train_loop(model, build_adamw(model.parameters()), STEPS[:1], batch, context=context)
+    (done,) = train_loop(model, build_optimizer(model.parameters()), STEPS[:1], batch, context=context)
     assert seen == [("forward", True), ("backward", False)]
     assert all(p.dtype is torch.float32 for p in model.parameters())
     assert done.loss.isfinite()

@@ -1,0 +1,210 @@
+"""Rules E1, E3, G1 and P1 where nothing is trained: logits as near to the right ones as honest.
+
+One sequence of a step is looked at, at places the worker could not know. Of a generated sequence
+the reference makes all logits at once, without a cache.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmb.audit.distance import Gap, gap
+from llmb.audit.precision import SLACK, SLACK_FLOAT32, Measured, of_class
+from llmb.config import Precision
+from llmb.records.arrays import Arrays
+from llmb.records.audited import LOGITS, AuditedStep, ProbedEvidence
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import PrecisionBits
+
+LIVE, STEP, PROBES = "live", "step", ("branches", "head")
+#: Times the honest error that logits may be off; in float32 kernels differ more in the last place.
+_LIMIT, _LIMIT_FLOAT32 = 1.5, 4.0
+#: No honest error is taken to be smaller: half a last place, all in all.
+_LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
+_LEAST_NARROW = 2.0**-9
+#: Fewest bits of logits, through all layers, of an honest run that may serve as a yardstick.
+_FLOORS = {"FP32": 12.0, "TF32": 6.0, "FP16": 5.0, "BF16": 3.0, "FP8": 1.0}
+_ROUGHER = 0.75
+_UNRELATED = 1.5
+_CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the processes have shown of one repeat."""
+
+    probed: ProbedEvidence
+    #: The audited step inside the window, None where there is none.
+    kept: AuditedStep | None
+    seen: Arrays
+    steps: Arrays
+    honest: Arrays
+    reference: Arrays
+
+
+class Outputs:
+    """Judges the outputs of one worker."""
+
+    def __init__(self, shown: Shown, precision: Precision, evidence: tuple[str, ...]) -> None:
+        """Compare what was seen with the reference, beside honest runs of each class."""
+        self._shown, self._precision, self._evidence = shown, precision, evidence
+        self._seen = {**shown.seen}
+        if shown.kept is not None:
+            logits = shown.steps.get(f"{shown.kept.index}/{LOGITS}")
+            if logits is not None:
+                self._seen[f"{STEP}/{LOGITS}"] = logits
+        self._host = of_class(shown.reference, "host")
+        names = dict.fromkeys([precision.name, *_CLASSES])
+        found = {name: of_class(shown.honest, name) for name in names}
+        self._classes = {name: arrays for name, arrays in found.items() if arrays}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield E1, E3, G1 and P1, those for which there is evidence."""
+        yield self._live_weights()
+        if not self._is_plausible():
+            why = "what should be an honest run on the device is rougher than one"
+            yield from (self._not_observed(rule, why) for rule in ("E1", "G1", "P1"))
+            return
+        last = self._shown.probed.last_step
+        yield self._near("E1", LIVE, [last], f"the logits of step {last}")
+        if self._shown.kept is not None:
+            index = self._shown.kept.index
+            what = f"the logits of step {index}, which was like any other until its pause"
+            yield self._near("G1", STEP, [index], what)
+        yield self._effective()
+
+    def measured(self) -> Measured | None:
+        """Return the class that was reached; None where there is no yardstick."""
+        if not self._is_plausible():
+            return None
+        own, honest = self._bits(self._seen), self._bits(self._classes[self._precision.name])
+        reached = next((n for n, arrays in self._classes.items() if not self._short(arrays)), None)
+        return Measured(
+            reached,
+            PrecisionBits(
+                forward_min=round(min(own.values()), 3),
+                honest_forward_min=round(min(honest.values()), 3),
+            ),
+        )
+
+    def _items(self) -> Sequence[str]:
+        wanted = (f"{name}/{LOGITS}" for name in (LIVE, STEP, *PROBES))
+        return [item for item in wanted if item in self._shown.reference]
+
+    def _bits(self, arrays: Arrays) -> Mapping[str, float]:
+        right = self._shown.reference
+        return {item: gap(arrays.get(item), right[item]).bits for item in self._items()}
+
+    def _is_plausible(self) -> bool:
+        """Tell whether the device's honest run is one: as good as the host's, and no rougher."""
+        name = self._precision.name
+        if name not in self._classes or not self._items():
+            return False
+        device, host = self._bits(self._classes[name]), self._bits(self._host)
+        floor = _FLOORS.get(name, _FLOORS["FP8"])
+        short = [host[item] - device[item] for item in host if item in self._host] or [0.0]
+        live = device.get(f"{LIVE}/{LOGITS}", 0.0)
+        return live >= floor and statistics.median(short) <= _ROUGHER
+
+    def _short(self, arrays: Arrays) -> list[str]:
+        """Return the items that do not reach the class of which ``arrays`` is an honest run."""
+        own, honest = self._bits(self._seen), self._bits(arrays)
+        slack = SLACK_FLOAT32 if self._precision.name == "FP32" else SLACK
+        # A class that was measured in fewer passes is only asked for those.
+        return [i for i in own if i in arrays and not own[i] >= honest[i] - slack]
+
+    def _near(self, rule: str, name: str, steps: Sequence[int], what: str) -> Finding:
+        item = f"{name}/{LOGITS}"
+        if item not in self._shown.reference:
+            return self._not_observed(rule, "no reference was computed of it")
+        right, own = self._shown.reference[item], self._classes[self._precision.name]
+        mine, theirs = gap(self._seen.get(item), right), gap(own.get(item), right)
+        least = _LEAST_ERROR.get(self._precision.dtype, _LEAST_NARROW)
+        honest = max(least, theirs.error)
+        limit = _LIMIT_FLOAT32 if self._precision.name == "FP32" else _LIMIT
+        faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]
+        faults += [fault for index in steps for fault in self._changed(index)]
+        return Finding(
+            id=rule,
+            level=Level.BLOCK,
+            status=Status.FAIL if faults else Status.PASS,
+            observer="worker, calibrator, verifier",
+            measured=f"{mine.error:.3g}",
+            honest=f"{honest:.3g}",
+            limit=f"{limit} times honest",
+            basis="calibrated",
+            message="; ".join(faults) if faults else f"{what}: as near to the reference as honest",
+            evidence=self._evidence,
+        )
+
+    def _changed(self, index: int) -> list[str]:
+        """Return a fault where logits are not what they were before anybody was known to look."""
+        asked = self._shown.steps.get(f"{index}/asked")
+        again = self._shown.steps.get(f"{index}/asked again")
+        if not asked or again is None or len(again) != len(asked):
+            return [f"the logits of step {index} were not read before it was to be looked at"]
+        changed = sum(a != b for a, b in zip(asked, again, strict=True))
+        return [f"{changed} logits of step {index} changed once it was looked at"] * bool(changed)
+
+    def _live_weights(self) -> Finding:
+        bits = self._bits(self._seen)
+        of_probes = {probe: bits.get(f"{probe}/{LOGITS}") for probe in PROBES}
+        unseen = [probe for probe, value in of_probes.items() if value is None]
+        if unseen:
+            return self._not_observed("E3", "a probe could not be made")
+        stale = [p for p, value in of_probes.items() if value is None or not value >= _UNRELATED]
+        message = "written weights and new tokens in the same memory were computed with"
+        if stale:
+            message = (
+                "the model does not compute from its present weights and input "
+                f"(probe {', '.join(stale)})"
+            )
+        return Finding(
+            id="E3",
+            level=Level.BLOCK,
+            status=Status.FAIL if stale else Status.PASS,
+            observer="worker, calibrator, verifier",
+            measured=", ".join(f"{probe} {value:.2f} bits" for probe, value in of_probes.items()),
+            honest="several bits",
+            limit=f"{_UNRELATED} bits",
+            basis="fixed",
+            message=message,
+            evidence=self._evidence,
+        )
+
+    def _effective(self) -> Finding:
+        measured, declared = self.measured(), self._precision.name
+        assert measured is not None
+        reached, bits = measured.effective, measured.bits
+        message = f"computes in {declared}"
+        if reached != declared:
+            message = f"declared {declared}, computes in {reached or 'no known format'}"
+        return Finding(
+            id="P1",
+            level=Level.BLOCK,
+            status=Status.PASS if reached == declared else Status.FAIL,
+            observer="worker, calibrator, verifier",
+            measured=f"{bits.forward_min} bits",
+            honest=f"{bits.honest_forward_min} bits",
+            limit=f"{SLACK} bits below an honest run of the class, in each of {len(self._items())}",
+            basis="calibrated",
+            message=message,
+            evidence=self._evidence,
+        )
+
+    def _not_observed(self, rule: str, why: str) -> Finding:
+        return Finding(
+            id=rule,
+            level=Level.BLOCK,
+            status=Status.NOT_OBSERVED,
+            observer="none",
+            message=why,
+            evidence=self._evidence,
+        )
+
+
+def _far(mine: Gap, honest: float, limit: float) -> str:
+    times = mine.error / honest
+    return f"the logits are {times:.3g} times as far off as an honest run's (limit {limit})"

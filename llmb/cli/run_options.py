@@ -1,0 +1,176 @@
+"""The options of ``llmb run``, in the order in which ``--help`` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """A positive integer, or ``auto``."""
+
+    name = "integer|auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Return ``value`` as an integer or the word auto."""
+        if isinstance(value, int):
+            return value
+        if value == "auto":
+            return "auto"
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a whole number nor 'auto'.", param, ctx)
+        if number < 1:
+            self.fail(f"{number} is not possible: use at least 1, or 'auto'.", param, ctx)
+        return number
+
+
+_COUNT = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.option(
+        "--workload",
+        default="llama-1.4b",
+        show_default=True,
+        metavar="NAME|FILE.json",
+        help="What to train (llmb workload list), or a file with sizes of your own, debug only.",
+    ),
+    click.option(
+        "--mode",
+        type=click.Choice(["train", "forward", "generate"]),
+        help="What a step does [default: the workload's own].",
+    ),
+    click.option("--plugin", help="Vendor plugin [default: the best available]."),
+    click.option(
+        "-O",
+        "--plugin-option",
+        "plugin_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="An option of the plugin; repeat for more.",
+    ),
+    click.option("--device", help="Any torch device string [default: the plugin's]."),
+    click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best that fits]."),
+    click.option(
+        "--batch-size",
+        type=BatchSize(),
+        help="Sequences per step [default: 1 on a CPU, auto elsewhere].",
+    ),
+    click.option(
+        "--micro-batch-size", type=_COUNT, help="Sequences at once; times --accumulate a step's."
+    ),
+    click.option(
+        "--accumulate",
+        type=_COUNT,
+        default=1,
+        show_default=True,
+        help="Parts of a step's batch, whose gradients add up.",
+    ),
+    click.option(
+        "--mixed-precision/--no-mixed-precision",
+        default=None,
+        help="Autocast over float32 weights [default: as the workload's original].",
+    ),
+    click.option(
+        "--executor",
+        type=click.Choice(["eager", "inductor", "thunder"]),
+        default="eager",
+        show_default=True,
+        help="What runs the model's Python code.",
+    ),
+    click.option(
+        "--compile-mode",
+        type=click.Choice(
+            ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+        ),
+        default="default",
+        show_default=True,
+        help="How --executor inductor compiles.",
+    ),
+    click.option(
+        "--dynamic/--static",
+        default=False,
+        help="Sequences of another length in each step [default: static].",
+    ),
+    click.option(
+        "--sac-freq",
+        metavar="Q/P|op",
+        help="Selective activation checkpointing: of P blocks the first Q; op: all but products.",
+    ),
+    click.option(
+        "--scope",
+        type=click.Choice(["model", "step"]),
+        help="Mode generate: what the executor is given [default: the workload's own].",
+    ),
+    click.option("--prompt-length", type=_COUNT, help="Mode generate: tokens [default: 6]."),
+    click.option("--new-tokens", type=click.IntRange(min=2), help="Mode generate [default: 200]."),
+    click.option(
+        "--data",
+        metavar="PREFIX|LIST|TEXT",
+        help="Tokens of files instead of random ones: Megatron's .bin/.idx, a list of them, text.",
+    ),
+    click.option("--tokenizer", metavar="FILE", help="A tokenizer.json for text [default: bytes]."),
+    click.option(
+        "--weights",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="A Hugging Face checkpoint of safetensors instead of random weights; debug only.",
+    ),
+    click.option("--prompt", help="Mode generate: a text, by the tokenizer of --weights."),
+    click.option(
+        "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]"
+    ),
+    click.option(
+        "--seed-commitment",
+        type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+        metavar="FILE",
+        help="The seed of a third party, who published its hash before; - reads standard input.",
+    ),
+    click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps."),
+    click.option(
+        "--timed-steps",
+        type=_COUNT,
+        help="Steps, calls or samples [default: 50, 10, 10]; an official run has no fewer.",
+    ),
+    click.option("--repeats", type=_COUNT, default=1, show_default=True, help="Fresh processes."),
+    click.option(
+        "--output-dir",
+        type=click.Path(path_type=Path),
+        default=Path("runs"),
+        show_default=True,
+        help="Where run directories go.",
+    ),
+    click.option(
+        "--audit",
+        type=click.Choice(["quick", "full", "off"]),
+        help="How closely to look [default: full; quick for a debug run]; off is a debug run.",
+    ),
+    click.option(
+        "--preset", type=click.Choice(["debug"]), help="A tiny run in seconds, not official."
+    ),
+    click.option("--sequence-length", type=_COUNT, help="Debug only."),
+    click.option("--hidden-size", type=_COUNT, help="Debug only."),
+    click.option("--intermediate-size", type=_COUNT, help="Debug only."),
+    click.option("--num-hidden-layers", type=_COUNT, help="Debug only."),
+    click.option("--num-attention-heads", type=_COUNT, help="Debug only."),
+    click.option(
+        "--profile", is_flag=True, help="Trace one more step, untimed: profile/ in the run."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the record, and nothing else."),
+    click.option("--quiet", "-q", is_flag=True, help="Show no progress."),
+)
+
+
+def run_options(command: F) -> F:
+    """Give ``command`` every option of ``llmb run``."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,98 @@
+"""Weighted lists of indexed files: ``weight prefix corpus``, one pair of files a line.
+
+The lists of Megatron-DeepSpeed's ``--data-file-list``. A blank line and one that begins with "#"
+say nothing. A prefix may carry .bin; a relative one counts from the folder of the list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb.errors import UsageError
+from llmb.inputs.files import readable, size_of
+from llmb.inputs.indexed import without_suffix
+
+#: A line longer than this is none of a list.
+_LONGEST = 2**16
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: how often a pair of files is drawn from, where it is, what it is part of."""
+
+    line: int
+    #: Share of the sequences that are drawn from it: the weights of a list add up to 1.
+    weight: float
+    prefix: Path
+    corpus: str
+
+
+def looks_like_list(path: Path) -> bool:
+    """Tell whether the first line that says something is ``number word word``.
+
+    Only the first: a list with a fault further down is to be refused, not to be taken as text.
+    """
+    try:
+        _, fields = next(_lines(path))
+        float(fields[0])
+    except (StopIteration, ValueError, UsageError):
+        return False
+    return len(fields) == 3
+
+
+def read_list(path: Path) -> tuple[Entry, ...]:
+    """Return the entries of the list at ``path``, in its order.
+
+    Raises:
+        UsageError: not readable, empty, a line of another form, or a weight that is no positive
+            number; the line is named.
+    """
+    entries = []
+    for number, fields in _lines(path):
+        where = f"{str(path)!r}, line {number}"
+        if len(fields) != 3:
+            raise UsageError(
+                f"{where}: {len(fields)} words instead of `weight prefix corpus`; "
+                f"write text:{path} if the file is text"
+            )
+        try:
+            weight = float(fields[0])
+        except ValueError:
+            weight = math.nan
+        if not 0 < weight < math.inf:
+            raise UsageError(f"{where}: the weight {fields[0]!r} is no positive number")
+        prefix = without_suffix(path.parent / fields[1])
+        entries.append(Entry(number, weight, prefix, fields[2]))
+    return _normalised(path, entries)
+
+
+def _normalised(path: Path, entries: list[Entry]) -> tuple[Entry, ...]:
+    if not entries:
+        raise UsageError(f"{str(path)!r} lists no files: write `weight prefix corpus` lines")
+    try:
+        # Rounded once: the built-in sum rounds differently in different versions of Python.
+        total = math.fsum(entry.weight for entry in entries)
+    except OverflowError:
+        raise UsageError(f"{str(path)!r}: the weights add up to more than a number holds") from None
+    return tuple(Entry(e.line, e.weight / total, e.prefix, e.corpus) for e in entries)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the words of every line that says something."""
+    size_of(path)
+    with readable(path), path.open("rb") as stream:
+        number = 0
+        while raw := stream.readline(_LONGEST):
+            number += 1
+            where = f"{str(path)!r}, line {number}"
+            if len(raw) == _LONGEST:
+                raise UsageError(f"{where}: longer than a list of files has them")
+            try:
+                fields = raw.decode().split()
+            except UnicodeDecodeError:
+                raise UsageError(f"{where}: not UTF-8 text") from None
+            if fields and not fields[0].startswith("#"):
+                yield number, fields

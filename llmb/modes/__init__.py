@@ -1,0 +1,62 @@
+"""What is timed in each mode, what is looked at of it, and how the same is done again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from llmb.config import Mode
+from llmb.guard import Guard
+from llmb.modes.stage import Stage
+from llmb.notebook import Notebook
+from llmb.observe.optimizer import OptimizerBaseline
+from llmb.reference.train_loop import StepDone
+from llmb.step_stream import Observer, StepStream, Told
+
+
+class Task(Protocol):
+    """The work of one worker in its mode."""
+
+    #: What it is called while it lasts.
+    phase: str
+    witness_class: type
+
+    @property
+    def witness(self) -> Observer:
+        """What looks at its steps."""
+        ...
+
+    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+        """Do the steps of ``stream``, and yield after each."""
+        ...
+
+    def told(self) -> Told:
+        """Return what a fence tells of this mode."""
+        ...
+
+    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+        """Write down what became of the optimizer in ``steps`` steps, if there is one."""
+        ...
+
+    def whole_step(self) -> None:
+        """Do the latest step again, to be traced: nothing is looked at after it."""
+        ...
+
+    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+        """Leave what calibrator and verifier need."""
+        ...
+
+
+def begin(stage: Stage) -> Task:
+    """Return the work that the mode of ``stage`` asks for.
+
+    Raises:
+        UsageError: the plugin's model cannot be run as the options want.
+    """
+    if stage.config.mode is Mode.TRAIN:
+        from llmb.modes.training import Training
+
+        return Training(stage)
+    from llmb.modes.inference import Forward, Generation
+
+    return Forward(stage) if stage.config.mode is Mode.FORWARD else Generation(stage)

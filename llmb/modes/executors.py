@@ -1,0 +1,79 @@
+"""What runs a model's Python code: nothing, torch's compiler, or thunder."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from llmb.config import RunConfig
+from llmb.errors import UnavailableError
+
+#: A model, or a step, as it is called.
+Program = Callable[..., Any]
+
+_PAIRING = (
+    "lightning-thunder 0.2.6 works with torch 2.9 to 2.13: "
+    "pip install lightning-thunder==0.2.6 torch==2.13.0"
+)
+#: What thunder 0.2.6 looks up on torch.Tensor and calls nowhere; torch 2.13 has it no longer.
+_GONE = ("align_as", "align_to", "has_names", "refine_names", "rename")
+
+
+def prepare(config: RunConfig) -> None:
+    """Import what the executor needs, before anything is compared with what torch is like.
+
+    Raises:
+        UnavailableError: it is not installed, or does not work with this torch.
+    """
+    if config.executor != "thunder":
+        return
+    if find_spec("thunder") is None:
+        raise UnavailableError(f"--executor thunder: it is not installed; {_PAIRING}")
+    for name in _GONE:
+        if not hasattr(Tensor, name):
+            setattr(Tensor, name, _absent(name))
+    try:
+        import_module("thunder")
+    except Exception as error:  # whatever a library's import can raise
+        raise UnavailableError(
+            f"--executor thunder: it cannot be imported with torch {torch.__version__} "
+            f"({type(error).__name__}: {error}); {_PAIRING}"
+        ) from error
+
+
+def _absent(name: str) -> Callable[..., None]:
+    def absent(*arguments: object, **named: object) -> None:
+        raise NotImplementedError(f"torch.Tensor.{name} is gone from this torch")
+
+    absent.__name__, absent.__qualname__ = name, f"Tensor.{name}"
+    return absent
+
+
+def program(what: nn.Module, config: RunConfig) -> Program:
+    """Return ``what`` as the executor of ``config`` runs it; parameters stay the same objects."""
+    if config.executor == "eager":
+        return what
+    if config.executor == "thunder":
+        jitted: Program = import_module("thunder").jit(what)
+        return jitted
+    mode = None if config.compile_mode == "default" else config.compile_mode
+    # Static unless asked for: otherwise the second length makes the compiler guess.
+    compiled: Program = torch.compile(what, mode=mode, fullgraph=True, dynamic=config.dynamic)
+    return compiled
+
+
+def compilations(run: Program) -> dict[str, float]:
+    """Return ``{"compilations": n}`` where the executor counts for itself, nothing elsewhere.
+
+    torch's compiler is counted where all of a process's compilations are.
+    """
+    thunder = sys.modules.get("thunder")
+    if thunder is None or not isinstance(run, getattr(thunder, "ThunderModule", ())):
+        return {}
+    return {"compilations": float(thunder.cache_misses(run))}

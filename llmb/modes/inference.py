@@ -1,0 +1,224 @@
+"""Modes forward and generate: one call, or one sample, is a step; nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from llmb.guard import Guard
+from llmb.measure import clock
+from llmb.modes import executors
+from llmb.modes.stage import Stage
+from llmb.notebook import Notebook
+from llmb.observe import outputs, probes
+from llmb.observe.examination import Examination
+from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.outputs import Output, OutputWitness
+from llmb.observe.passes import LIVE
+from llmb.observe.step_batches import StepBatches
+from llmb.records import audited, evidence
+from llmb.reference.data import random_tokens
+from llmb.reference.forward import forward_loop
+from llmb.reference.generate import (
+    OneToken,
+    exponential_race,
+    generate_loop,
+    make_desk,
+    multinomial,
+)
+from llmb.reference.train_loop import Step, StepDone
+from llmb.step_stream import Batches, StepStream, Told
+
+
+class Inference:
+    """What both modes have in common: the witness, and the audit of what came out."""
+
+    phase = "running"
+    witness_class: type = OutputWitness
+
+    def __init__(self, stage: Stage) -> None:
+        """Switch the model of ``stage`` to inference."""
+        self._stage = stage
+        self.witness = OutputWitness()
+        stage.model.eval()
+
+    def _pass(self, seed: int) -> Output:
+        """Do a step's work on the tokens of ``seed``, in the same memory."""
+        raise NotImplementedError
+
+    def told(self) -> Told:
+        """Return how many programs the executor has made, where it counts for itself."""
+        raise NotImplementedError
+
+    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+        """Write nothing: there is no optimizer."""
+
+    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+        """Leave what calibrator and verifier need: logits, weights, audited steps, the probes."""
+        stage, last = self._stage, stream.last
+        if last is None:
+            return
+        notebook.phase("being audited: the last step")
+        self.witness.read()
+        glances = self.witness.glance_again(last.step)
+        found = self._look(LIVE, self.witness.output, last.seed)
+        notebook.phase("being audited: weights")
+        notebook.weights(audited.LIVE_WEIGHTS, stage.canonical)
+        if guard.types is not None:
+            notebook.phase("being audited: types of operands")
+            again = partial(self._pass, last.step.seed)
+            notebook.write(evidence.TYPES, guard.types.step(again))
+        failure, missing = None, stage.canonical.missing
+        if missing:
+            failure = f"{len(missing)} parameters were not found: {missing[0]}, ..."
+        examination = Examination(stage.canonical, stage.shape, last.seed)
+        passes = [LIVE]
+        for name in () if failure else probes.PROBES:
+            notebook.phase(f"being audited: probe {name}")
+            examination.edit(name, stage.config.precision.dtype)
+            seen = self._pass(probes.token_seed(last.seed, name))
+            found |= self._look(name, seen, last.seed)
+            passes.append(name)
+        notebook.write_bytes(audited.GRADIENTS, save(found))
+        probed = audited.ProbedEvidence(
+            seed=last.seed,
+            last_step=last.step.index,
+            token_seed=last.step.seed,
+            passes=tuple(passes),
+            missing=(),
+            failure=failure,
+        )
+        notebook.write(audited.PROBED, probed)
+        notebook.write(audited.STEPS, stream.evidence())
+        seen_steps = {k: t.to("cpu").float() for k, t in (self.witness.tensors() | glances).items()}
+        notebook.write_bytes(audited.STEP_VALUES, save(seen_steps))
+
+    def _look(self, name: str, output: Output, seed: int) -> dict[str, Tensor]:
+        self._stage.backend.synchronize()
+        found = outputs.look(output, seed, name)
+        return {f"{name}/{what}": tensor.to("cpu").float() for what, tensor in found.items()}
+
+
+class Forward(Inference):
+    """One forward pass over a batch, as for inference."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Prepare the program that is called."""
+        super().__init__(stage)
+        self._program = executors.program(stage.model, stage.config)
+        self._batches = Batches(stage.config, stage.shape, stage.backend)
+
+    def told(self) -> Told:
+        """Return how many programs the executor has made, where it counts for itself."""
+        return Told(executors.compilations(self._program), is_loss=False)
+
+    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+        """Call the model once a step, and yield after each."""
+
+        def pause(step: Step, logits: Tensor) -> bool:
+            self.witness.show(Output(logits))
+            return stream.pause(step, logits)
+
+        for done in forward_loop(self._program, stream, self._batches.make, pause):
+            yield StepDone(done.step, _told_of(done.logits))
+
+    def whole_step(self) -> None:
+        """Call the model on the latest tokens again."""
+        with torch.inference_mode():
+            self._program(self._batches.latest[0].ids)
+
+    def _pass(self, seed: int) -> Output:
+        backend, ids = self._stage.backend, self._batches.latest[0].ids
+        ids.copy_(random_tokens(seed, len(ids), ids.shape[1], self._stage.shape.vocab_size))
+        backend.step_begin()
+        with torch.inference_mode():
+            logits = self._program(ids)
+        backend.step_end()
+        return Output(logits)
+
+
+class Generation(Inference):
+    """One sample: a prompt at once, then token after token."""
+
+    def __init__(self, stage: Stage) -> None:
+        """Prepare the memory, and the program that makes one token."""
+        super().__init__(stage)
+        config = stage.config
+        assert config.prompt_length is not None
+        assert config.new_tokens is not None
+        self._length, size = config.prompt_length, (config.batch_size, config.prompt_length)
+        dtype = getattr(torch, config.precision.dtype)
+        self._desk = make_desk(stage.shape, *size, config.new_tokens, dtype, config.device)
+        if config.generate_scope == "step":
+            self._next = executors.program(OneToken(stage.model, exponential_race), config)
+            self._compiled = self._next
+        else:
+            self._compiled = executors.program(stage.model, config)
+            self._next = OneToken(self._compiled, multinomial)
+        self._batches = StepBatches(config, stage.shape)
+        self._prompts: Callable[[int], Tensor] = self._batches.prompt
+        self._latest = self._begun_ns = self._prefill_ns = 0
+
+    def told(self) -> Told:
+        """Return the latest prefill's time, and how many programs the executor has made."""
+        made = executors.compilations(self._compiled)
+        return Told(made, is_loss=False, prefill_ns=self._prefill_ns)
+
+    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+        """Generate one sample a step, and yield after each."""
+
+        def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
+            self.witness.show(Output(logits.transpose(0, 1), tokens))
+            return stream.pause(step, logits)
+
+        yield from self._samples(stream, pause)
+
+    def _samples(
+        self, steps: Iterable[Step], pause: Callable[[Step, Tensor, Tensor], bool]
+    ) -> Iterator[StepDone]:
+        for done in generate_loop(
+            *(self._next, self._desk, steps, self._prompt, pause),
+            prefilled=self._prefilled,
+            token_end=self._stage.backend.step_end,
+        ):
+            yield StepDone(done.step, _told_of(self._desk.logits))
+
+    def whole_step(self) -> None:
+        """Generate a sample from another prompt."""
+        self._pass(self._latest)
+
+    def _pass(self, seed: int) -> Output:
+        self._prompts = self._random_prompt
+        taken: list[Tensor] = []
+
+        def take(step: Step, tokens: Tensor, logits: Tensor) -> bool:
+            taken.append(tokens)
+            return True
+
+        list(self._samples([Step(0, seed, fence=False)], take))
+        return Output(self._desk.logits.transpose(0, 1), taken[0])
+
+    def _prompt(self, seed: int) -> Tensor:
+        """Begin a step: return its prompt, on the device."""
+        self._latest = seed
+        self._stage.backend.step_begin()
+        self._begun_ns = clock.now_ns()
+        return self._prompts(seed).to(self._stage.config.device)
+
+    def _random_prompt(self, seed: int) -> Tensor:
+        size, vocab = self._stage.config.batch_size, self._stage.shape.vocab_size
+        return random_tokens(seed, size, self._length, vocab)
+
+    def _prefilled(self) -> None:
+        """Wait for the first token: what it took is the prefill."""
+        self._stage.backend.synchronize()
+        self._prefill_ns = clock.now_ns() - self._begun_ns
+
+
+def _told_of(logits: Tensor) -> Tensor:
+    """Return the scalar that a fence reads back: the mean of the last logits."""
+    return logits[-1, -1].float().mean()

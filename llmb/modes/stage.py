@@ -1,0 +1,43 @@
+"""What every mode works with: the model as the plugin left it, and what it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from llmb.config import RunConfig
+from llmb.observe.canonical import Canonical
+from llmb.plugin.backend import Backend
+from llmb.plugin.manager import Plugin
+from llmb.reference.shapes import Shape
+from llmb.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The post-processed model, before any executor, and its surroundings."""
+
+    plugin: Plugin
+    backend: Backend
+    config: RunConfig
+    workload: Workload
+    model: nn.Module
+    canonical: Canonical
+    #: Elements of each canonical parameter, in the model's order.
+    sizes: Mapping[str, int]
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes of the model."""
+        return self.workload.shape
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass."""
+        if not self.config.mixed_precision:
+            return nullcontext()
+        dtype = getattr(torch, self.config.precision.dtype)
+        return torch.autocast(torch.device(self.config.device).type, dtype)

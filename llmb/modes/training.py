@@ -1,0 +1,186 @@
+"""Mode train: forward, backward and optimizer step, and what is looked at of them afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+from torch.amp import GradScaler
+
+from llmb.guard import Guard
+from llmb.modes import executors
+from llmb.modes.checkpointing import checkpoint_blocks
+from llmb.modes.stage import Stage
+from llmb.notebook import Notebook
+from llmb.observe import probes
+from llmb.observe.examination import Examination, places
+from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.witness import Witness
+from llmb.plugin.backend import is_lazy
+from llmb.records import audited, evidence
+from llmb.reference.data import Batch
+from llmb.reference.optimizer import build_optimizer
+from llmb.reference.train_loop import StepDone, train_loop
+from llmb.step_stream import Batches, Last, StepStream, Told
+
+#: The scale never grows: where it has shrunk, it tells how many steps were left out.
+_SCALE, _NEVER = 2.0**16, 2**31 - 1
+
+
+class Training:
+    """The training of one worker."""
+
+    phase = "training"
+    witness_class: type = Witness
+
+    def __init__(self, stage: Stage) -> None:
+        """Build the optimizer over the model of ``stage``, and the program that is called."""
+        self._stage, config = stage, stage.config
+        constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
+        if config.sac_freq is not None:
+            checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
+        self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
+        self.program = executors.program(stage.model, config)
+        self.witness: Witness = Witness(stage.model, self.optimizer, lazy=is_lazy(stage.backend))
+        self._batches = Batches(config, stage.shape, stage.backend)
+        self._scaler: GradScaler | None = None
+        if config.mixed_precision and config.precision.dtype == "float16":
+            kind = torch.device(config.device).type
+            self._scaler = GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+
+    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+        """Train as the workload's original does, and yield after each step."""
+        for done in train_loop(
+            *(self.program, self.optimizer, stream, self._batches.make, stream.pause),
+            context=self._stage.autocast,
+            clip_grad_norm=self._stage.workload.recipe.clip_grad_norm,
+            clipped=self.witness.clipped,
+            scaler=self._scaler,
+        ):
+            self.witness.after()
+            yield done
+
+    def told(self) -> Told:
+        """Return how many programs the executor has made, where it counts for itself."""
+        return Told(executors.compilations(self.program))
+
+    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+        """Write down what became of the optimizer in ``steps`` steps."""
+        skipped = self._skipped()
+        seen = baseline.observe(self.optimizer, self._stage.model, steps - skipped)
+        notebook.write(evidence.OPTIMIZER, seen.model_copy(update={"skipped": skipped}))
+
+    def _skipped(self) -> int:
+        """Return how many steps were left out because scaled gradients had overflowed."""
+        if self._scaler is None:
+            return 0
+        return round(math.log2(_SCALE / self._scaler.get_scale()))
+
+    def whole_step(self) -> None:
+        """Do the latest step again, its optimizer step with it."""
+        self._untimed_pass(self._batches.latest)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
+        """Go forward and backward as a step does, from no gradients; return the loss."""
+        stage = self._stage
+        stage.model.zero_grad(set_to_none=True)
+        stage.backend.step_begin()
+        total = torch.zeros(())
+        for part in batches:
+            with stage.autocast():
+                loss = self.program(part.ids, labels=part.labels, **part.extra)
+            loss = loss / len(batches)
+            loss.backward()
+            total = total.to(loss.device) + loss.detach()
+        stage.backend.step_end()
+        return total
+
+    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+        """Leave what calibrator and verifier need: weights, gradients, audited steps, the probes.
+
+        The order matters: the last step's gradients first, and what destroys the weights last.
+        """
+        last, canonical, witness = stream.last, self._stage.canonical, self.witness
+        if last is None or not self._batches.latest:
+            return
+        notebook.phase("being audited: the last step")
+        witness.read()
+        # Of dynamic shapes the last step's: the probes go into the same memory.
+        length = self._batches.latest[-1].ids.shape[1]
+        examination = Examination(
+            canonical, replace(self._stage.shape, sequence_length=length), last.seed
+        )
+        glances = self._last_step(last, examination)
+        notebook.phase("being audited: weights")
+        notebook.weights(audited.LIVE_WEIGHTS, canonical)
+        if witness.steps():
+            witness.swap()
+            notebook.weights(audited.STEP_WEIGHTS, canonical)
+            witness.swap()
+        witness.release()
+        notebook.write(audited.STEPS, stream.evidence())
+        if guard.types is not None:
+            notebook.phase("being audited: types of operands")
+            again = partial(self._untimed_pass, self._batches.latest)
+            notebook.write(evidence.TYPES, guard.types.step(again))
+        self._probe(notebook, examination, last)
+        where = {
+            f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
+            for index, stored in witness.gradients_seen()
+        }
+        steps = witness.tensors() | where | _on_host(glances)
+        notebook.write_bytes(audited.STEP_VALUES, save(steps))
+
+    def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
+        """Take the gradients that are there; of a model with dropout those of another pass."""
+        stage = self._stage
+        glances = self.witness.glance_again(last.step, "before")
+        drawn = getattr(stage.shape, "dropout", 0.0) > 0
+        if not drawn:
+            examination.live(last.loss)
+        glances |= self.witness.glance_again(last.step, "after")
+        if drawn:  # as anybody can compute it: dropout stays off
+            stage.model.eval()
+            examination.live(self._untimed_pass(self._batches.latest))
+        return glances
+
+    def _probe(self, notebook: Notebook, examination: Examination, last: Last) -> None:
+        stage, canonical = self._stage, self._stage.canonical
+        failure = None
+        if canonical.missing:
+            missing = canonical.missing
+            failure = f"{len(missing)} parameters were not found: {missing[0]}, ..."
+        batch, dtype = self._batches.latest[-1], stage.config.precision.dtype
+        for name in () if failure else probes.PROBES:
+            notebook.phase(f"being audited: probe {name}")
+            examination.probe(
+                *(name, stage.model, self.program, stage.backend, dtype, batch, stage.autocast())
+            )
+        notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
+        probed = audited.ProbedEvidence(
+            seed=last.seed,
+            last_step=last.step.index,
+            token_seed=last.step.seed,
+            passes=tuple(examination.passes),
+            missing=tuple(examination.missing),
+            failure=failure,
+        )
+        notebook.write(audited.PROBED, probed)
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return ``tensors`` as evidence has them: float32 on the host."""
+    return {name: tensor.to("cpu").float() for name, tensor in tensors.items()}
+
+
+def _narrowest(places: Tensor) -> Tensor:
+    """Return element numbers in four bytes where they fit: they are a third of the evidence."""
+    largest = torch.iinfo(torch.int32).max
+    return places.to(torch.int32) if places.numel() and places.max() <= largest else places

@@ -1,0 +1,56 @@
+"""The tokens of a step, as the worker has them and as anybody makes them again from its seed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from llmb.config import RunConfig
+from llmb.reference.data import Batch, make_batch, random_tokens
+from llmb.reference.lengths import draw_lengths
+from llmb.reference.shapes import Shape
+
+
+class StepBatches:
+    """Random tokens, or those of the run's files."""
+
+    __slots__ = ("_config", "_shape", "_source")
+
+    def __init__(self, config: RunConfig, shape: Shape) -> None:
+        """Make batches for ``config`` at ``shape``.
+
+        Raises:
+            RunFailedError: the files of ``--data`` have changed.
+            UsageError: they hold too few tokens, or others than the vocabulary has.
+        """
+        self._config, self._shape, self._source = config, shape, None
+        if config.data is not None:
+            from llmb.inputs.tokens import open_tokens
+
+            longest = shape.sequence_length
+            self._source = open_tokens(config.data, shape.vocab_size, longest)
+
+    def make(self, seed: int) -> Batch:
+        """Return the whole batch of the step with ``seed``, on the CPU."""
+        size, longest = self._config.batch_size, self._shape.sequence_length
+        tokens = None
+        if self._source is not None:
+            tokens = torch.from_numpy(self._source.sequences(seed, size, longest))
+        return make_batch(seed, size, self._shape, tokens=tokens, lengths=self.lengths(seed))
+
+    def lengths(self, seed: int) -> list[int] | None:
+        """Return the sequences' lengths in the step with ``seed``, None if all are one."""
+        if not self._config.dynamic:
+            return None
+        return draw_lengths(seed, self._config.batch_size, self._shape.sequence_length)
+
+    def prompt(self, seed: int) -> Tensor:
+        """Return the prompt ``[B, n]`` of the sample with ``seed``: random, of files, or given."""
+        config = self._config
+        assert config.prompt_length is not None
+        size, length = config.batch_size, config.prompt_length
+        if config.prompt_tokens:
+            return torch.tensor([config.prompt_tokens]).expand(size, length)
+        if self._source is not None:
+            return torch.from_numpy(self._source.sequences(seed, size, length))
+        return random_tokens(seed, size, length, self._shape.vocab_size)
