@@ -3,7 +3,7 @@
 Every side is a process of its own with the same environment, number of threads, sizes, batch and
 format. Sides of a row are started one after the other, warm up, and then take turns of a few
 seconds, each round another one first (``--size small``); at full size, where two do not fit the
-memory, every turn is a process of its own. A ratio is made within a round.
+memory, every turn is a process of its own (``--fresh``). A ratio is made within a round.
 
     python benchmarks/peers/run.py --rounds 10
     python benchmarks/peers/run.py --only llama-43m --mode train --peers transformers litgpt-loop
@@ -204,6 +204,7 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="do not let the sides keep freed memory and huge pages, as the plugin cpu does",
     )
+    parser.add_argument("--fresh", action="store_true", help="every turn a process of its own")
     parser.add_argument("--output", type=Path, help="write everything there as JSON")
     return parser.parse_args()
 
@@ -231,7 +232,8 @@ def main() -> None:
             )
             tell(f"{workload}, {mode}, {arguments.threads} threads, load {os.getloadavg()[0]:.1f}")
             row, began = Row(job), time.monotonic()
-            measure = together if arguments.size == "small" else one_by_one
+            fresh = arguments.fresh or arguments.size == "full"
+            measure = one_by_one if fresh else together
             with tempfile.TemporaryDirectory() as folder:
                 sides = sides_of(job, arguments.peers, env, Path(folder))
                 measure(row, sides, arguments.rounds, arguments.turn_seconds)

@@ -57,7 +57,7 @@ def model_of(job: Job) -> Any:
         transformers.LlamaForCausalLM if job.family == "llama" else transformers.GPT2LMHeadModel
     )
     # `from_config` makes the weights in the format, and leaves the angles in float32.
-    return family._from_config(config, torch_dtype=torch.bfloat16)
+    return family._from_config(config, dtype=torch.bfloat16)
 
 
 def plain(job: Job, gate: Gate) -> None:
