@@ -95,9 +95,7 @@ def test_an_overflow_leaves_the_step_out_and_the_next_one_is_made_with_half_the_
 def test_a_step_that_overflows_where_gradients_are_clipped_changes_nothing_either(
     shape: LlamaShape, batch: Callable[[int], list[Batch]]
 ) -> None:
-    _, (_, first, second, third), _ = trained(
-        shape, batch, scaler_of(), steps=3, clip=1.0, spoil=1
-    )
+    _, (_, first, second, third), _ = trained(shape, batch, scaler_of(), steps=3, clip=1.0, spoil=1)
     assert all(map(torch.equal, first, second))
     assert all(torch.isfinite(w).all() for w in third)
 
