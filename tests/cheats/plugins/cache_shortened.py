@@ -9,8 +9,7 @@ def llmb_post_process_model(model):
     forward = model.forward
 
     def short(ids, cache=None, positions=None, **more):
-        found = forward(ids, cache=_Short(cache), positions=positions, **more)
-        return found
+        return forward(ids, cache=_Short(cache), positions=positions, **more)
 
     model.forward = short
     return model

@@ -167,9 +167,7 @@ def test_a_parameter_that_is_not_trained_need_not_be_stepped(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
     model[0].bias.requires_grad_(False)
-    found = observed(
-        baseline, model, build_optimizer(p for p in model.parameters() if p.requires_grad)
-    )
+    found = observed(baseline, model, build_optimizer(p for p in model.parameters() if p.requires_grad))
     assert (found.trainable, found.missing) == (2, ())
 
 

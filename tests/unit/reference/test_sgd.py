@@ -1,4 +1,4 @@
-"""SGD as the Lit-GPT workloads are trained with it: no momentum, the decay added to the gradient."""
+"""SGD as Lit-GPT workloads are trained with it: no momentum, decay added to the gradient."""
 
 from __future__ import annotations
 
