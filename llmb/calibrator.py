@@ -54,6 +54,8 @@ def ceiling(order: CalibrationOrder) -> Ceiling:
     plugin.set_environment(config)
     workload = workloads.of(config)
     tokens = workload.tokens_per_step(config.micro_batch_size)
+    if config.mode is Mode.GENERATE:  # one token of each sequence at a time
+        tokens = config.batch_size
     return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
 
 

@@ -61,6 +61,8 @@ def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunCon
     return RunConfig(
         workload=request.workload,
         mode=request.mode or Mode.TRAIN,
+        executor=request.executor,
+        compile_mode=request.compile_mode,
         plugin=order.plugin,
         plugin_options=resolve(order.plugin, options, request.plugin_options),
         device=request.device or AUTO_DEVICE,

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from llmb import modes, workloads
-from llmb.config import AuditMode
+from llmb.config import AuditMode, RunConfig
 from llmb.errors import UnavailableError
 from llmb.guard import Guard
 from llmb.inputs.checkpoint import values_of
@@ -26,9 +26,11 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
+from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.reference.models import build
+from llmb.reference.shapes import Shape
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
@@ -46,15 +48,11 @@ def work(channel: Channel) -> None:
     guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
-    backend = plugin.backend(config)
-    if not backend.is_available():
-        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
 
     channel.send(Phase(name="making the model"))
-    dtype = getattr(torch, config.precision.stored_dtype)
-    given = values_of(config, workload.shape)
-    model: nn.Module = build(workload.shape, config.seed, dtype, config.device, given)
+    model = model_of(config, workload.shape)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
@@ -85,7 +83,7 @@ def work(channel: Channel) -> None:
         own |= {Canonical: canonical, Notebook: notebook, Channel: channel, FenceSamples: samples}
         guard.close(own)
     if order.collect_evidence:
-        channel.send(Phase(name="writing evidence"))
+        notebook.phase("writing evidence")
         task.write(notebook, baseline, stream.done)
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
@@ -93,10 +91,28 @@ def work(channel: Channel) -> None:
         notebook.phase("being audited: what was replaced")
         guard.write(notebook, plugin)
         task.be_audited(notebook, stream, guard)
-    if order.profile_folder:
-        channel.send(Phase(name="tracing one more step"))
+    if order.profile_folder:  # the last thing: the audit has left other weights
+        notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))
     channel.send(Worked(steps=stream.done))
+
+
+def model_of(config: RunConfig, shape: Shape) -> nn.Module:
+    """Return the reference's model with its first weights, in the type they are stored in."""
+    dtype = getattr(torch, config.precision.stored_dtype)
+    return build(shape, config.seed, dtype, config.device, values_of(config, shape))
+
+
+def backend_of(plugin: Plugin, config: RunConfig) -> Backend:
+    """Return the backend of ``plugin``.
+
+    Raises:
+        UnavailableError: its device was there when it was asked, and is no more.
+    """
+    backend = plugin.backend(config)
+    if not backend.is_available():
+        raise UnavailableError(f"plugin {config.plugin!r}: device {config.device!r} has gone")
+    return backend
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 from llmb import __version__
 from llmb.audit import judgement, rules, time
 from llmb.config import BF16, Mode, RunConfig
-from llmb.measure import statistics
+from llmb.measure import metrics, statistics
 from llmb.records import evidence, run_record
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Audit
@@ -25,7 +25,7 @@ from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescrip
 from llmb.reference import pins
 from llmb.reference.shapes import LlamaShape
 from llmb.submission.manifest import with_manifest
-from llmb.workloads import arithmetic
+from llmb.workloads import WORKLOADS, arithmetic
 
 PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
 LLAMA_SHAPES: dict[str, int | float | None] = {
@@ -140,7 +140,7 @@ def make_record(
         timing=timing,
         ceilings=run_record.Ceilings(before=_ceiling(1.0), after=_ceiling(1.125)),
         batch_size_search=_search(),
-        result=_result(timing, rates[headline]),
+        result=_result(config, timing, rates[headline]),
         warnings=("the window is shorter than 30 s",),
         audit=rules.complete(()),
         diff=run_record.Diff(
@@ -233,7 +233,8 @@ def _search() -> run_record.SearchLog:
     )
 
 
-def _result(timing: run_record.Timing, rate: float) -> run_record.Result:
+def _result(config: RunConfig, timing: run_record.Timing, rate: float) -> run_record.Result:
+    workload = WORKLOADS[config.workload]
     achieved, joules = rate * FLOPS_PER_TOKEN, timing.energy_stop_j - timing.energy_start_j
     return run_record.Result(
         tokens_per_second=rate,
@@ -251,6 +252,7 @@ def _result(timing: run_record.Timing, rate: float) -> run_record.Result:
         ),
         loss_first=timing.loss_first,
         loss_last=timing.loss_last,
+        metrics=metrics.metrics_of(config, workload, timing, TOKENS_PER_STEP, 4e14),
     )
 
 

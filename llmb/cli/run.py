@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 from llmb.cli.run_options import run_options
+from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -68,9 +69,23 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
         print_summary(finished.record)
+        _print_text(finished.path, flags)
         click.echo(f"\nrun directory: {finished.path}")
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _print_text(path: Path, flags: dict[str, Any]) -> None:
+    """Print what was generated after a prompt, in the last sample of the run."""
+    from llmb.inputs.prompt import PromptTokenizer
+    from llmb.records import arrays, audited, evidence
+
+    file = path / evidence.path(0, audited.GRADIENTS)
+    if flags["prompt"] is None or not file.exists():
+        return
+    tokens = [int(token) for token in arrays.read(file.read_bytes()).get("live/tokens", ())]
+    text = PromptTokenizer(flags["weights"], max(tokens, default=0) + 1).decode(tokens)
+    click.echo(f"\n{text_of(flags['prompt'] + text)}")
 
 
 def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:

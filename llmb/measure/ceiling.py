@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from llmb.config import Precision, RunConfig
+from llmb.config import Mode, Precision, RunConfig
 from llmb.measure import clock
 from llmb.plugin.backend import Backend
 from llmb.plugin.builtin.host import compute_threads
@@ -41,16 +41,18 @@ def measure_ceiling(
 ) -> Ceiling:
     """Return the ceiling for ``tokens`` rows, spending about ``seconds``.
 
-    Every weight product of the model is timed alone, in its three directions, operands warm; the
-    best burst counts. A real step moves more data, so this is a bound from above for torch's own
-    products at these shapes. A vendor's library may do better there; what hardly any does better
-    than is the best rate of any product at all, so large square ones are timed as well.
+    Every weight product of the model is timed alone, in its three directions (forward alone where
+    nothing is trained), operands warm; the best burst counts. A real step moves more data, so this
+    is a bound from above for torch's own products at these shapes. A vendor's library may do better
+    there; what hardly any does better than is the best rate of any product at all, so large square
+    ones are timed as well.
     """
     distinct = gemms(shape)
     budget_s = seconds / (3 * len(distinct) + 1 + _SQUARE_SHARES)
     timed: list[GemmCeiling] = []
     for gemm in distinct:
-        timed += _directions(backend, gemm, tokens, config.precision, config.device, budget_s)
+        every = _directions(backend, gemm, tokens, config.precision, config.device, budget_s)
+        timed += [g for g in every if config.mode is Mode.TRAIN or g.direction == "forward"]
     squares = _squares(backend, config.precision, config.device, _SQUARE_SHARES * budget_s)
     flops = sum(2 * g.m * g.k * g.n * g.count for g in timed)
     rates = [2 * g.m * g.k * g.n / g.best_s for g in timed]

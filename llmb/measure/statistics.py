@@ -33,9 +33,62 @@ def blocks(timing: RepeatTiming) -> tuple[Block, ...]:
     return tuple(Block(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(window))
 
 
+def window_tokens(timing: RepeatTiming, tokens_per_step: int) -> int:
+    """Return the tokens between START and STOP."""
+    return _tokens(timing, tokens_per_step, timing.warmup_steps, timing.timed_steps)
+
+
 def tokens_per_second(timing: RepeatTiming, tokens_per_step: int) -> float:
     """Return tokens between START and STOP over (STOP - START), on the supervisor's clock."""
-    return tokens_per_step * timing.timed_steps / ((timing.stop_ns - timing.start_ns) / 1e9)
+    return window_tokens(timing, tokens_per_step) / ((timing.stop_ns - timing.start_ns) / 1e9)
+
+
+def _tokens(timing: RepeatTiming, tokens_per_step: int, first: int, steps: int) -> int:
+    """Return the tokens of ``steps`` steps from step ``first`` on, the first of all being 0."""
+    if timing.step_tokens:
+        return sum(timing.step_tokens[first : first + steps])
+    return tokens_per_step * steps
+
+
+def _weighed(timing: RepeatTiming, tokens_per_step: int) -> tuple[tuple[int, int], ...]:
+    """Return tokens and nanoseconds of each fence block of the window."""
+    found, first = [], timing.warmup_steps
+    for block in blocks(timing):
+        found.append((_tokens(timing, tokens_per_step, first, block.steps), block.ns))
+        first += block.steps
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call or generation within the window: the mean one between two consecutive fences."""
+
+    seconds: float
+    tokens: float
+    #: New tokens beyond the first of each sequence, which the prefill brings, and their seconds.
+    decoded: float
+    decoding_s: float
+
+
+Samples = tuple[Sample, ...]
+
+
+def samples(timing: RepeatTiming, tokens_per_step: int, sequences: int) -> Samples:
+    """Return the window's calls of ``sequences`` sequences; fences come after every one of them."""
+    found, first = [], timing.warmup_steps
+    for block in blocks(timing):
+        tokens = _tokens(timing, tokens_per_step, first, block.steps)
+        prefill = sum(timing.prefill_ns[first : first + block.steps])
+        found.append(
+            Sample(
+                seconds=block.ns / block.steps / 1e9,
+                tokens=tokens / block.steps,
+                decoded=tokens / block.steps - sequences,
+                decoding_s=(block.ns - prefill) / block.steps / 1e9,
+            )
+        )
+        first += block.steps
+    return tuple(found)
 
 
 def median_index(values: Sequence[float]) -> int:
@@ -54,26 +107,23 @@ def confidence_interval(
     Should Know About the Bootstrap"), and few values need t. What counts as a value is the repeat,
     or the fence block where there is one repeat only: blocks of one process vary together.
     """
-    measured = [blocks(timing) for timing in repeats]
+    measured = [_weighed(timing, tokens_per_step) for timing in repeats]
     count = len(measured) if len(measured) > 1 else sum(map(len, measured))
     if count < 2 or not all(measured):
         return None
     draw = random.Random(0)  # fixed, so that the same raw values give the same interval
-    results = [_resample(measured, tokens_per_step, draw) for _ in range(_RESAMPLES)]
+    results = [_resample(measured, draw) for _ in range(_RESAMPLES)]
     error = statistics.stdev(results) * math.sqrt(count / (count - 1))
     rates = [tokens_per_second(timing, tokens_per_step) for timing in repeats]
     headline, half = rates[median_index(rates)], _student_t975(count - 1) * error
     return max(0.0, headline - half), headline + half
 
 
-def _resample(
-    measured: Sequence[Sequence[Block]], tokens_per_step: int, draw: random.Random
-) -> float:
+def _resample(measured: Sequence[Sequence[tuple[int, int]]], draw: random.Random) -> float:
     rates = []
     for repeat in _draw_all(measured, draw):
         drawn = _draw_all(repeat, draw)
-        steps, ns = sum(b.steps for b in drawn), sum(b.ns for b in drawn)
-        rates.append(tokens_per_step * steps / ns * 1e9)
+        rates.append(sum(tokens for tokens, _ in drawn) / sum(ns for _, ns in drawn) * 1e9)
     return rates[median_index(rates)]
 
 

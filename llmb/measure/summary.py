@@ -75,7 +75,7 @@ def result_of(
         mfu=mfu,
         fraction_of_ceiling=fraction,
         peak_memory_bytes=timing.peak_memory_bytes,
-        energy=_energy(timing, workload.tokens_per_step * timing.timed_steps, meter),
+        energy=_energy(timing, statistics.window_tokens(timing, workload.tokens_per_step), meter),
         loss_first=timing.loss_first,
         loss_last=timing.loss_last,
     )

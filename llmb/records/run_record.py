@@ -26,6 +26,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  modes forward and generate: losses are None there, timing.prefill_ns;
 #                      config.executor, compile_mode, dynamic (timing.step_tokens), sac_freq,
 #                      generate_scope, prompt_length, new_tokens added: none of them before.
+# llmb.run/1  2026-11  result.metrics filled: may be empty in records of llmb 0.1.0 and older.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -164,7 +165,8 @@ class RepeatTiming(Frozen):
     audited_steps: tuple[int, ...] = ()
     #: Tokens of each step from the first; empty where every step has ``tokens_per_step``.
     step_tokens: tuple[int, ...] = ()
-    #: Mode generate: nanoseconds of each step's prefill from the first, on the worker's clock.
+    #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
+    #: of every sequence is there, on the worker's clock. Empty elsewhere.
     prefill_ns: tuple[int, ...] = ()
 
 

@@ -73,11 +73,6 @@ class Official(NamedTuple):
         """The largest norm of all gradients; the fixed workload's and SGD's are not clipped."""
         return None if self.optimizer in (FIXED, _SGD) else 1.0
 
-    @property
-    def mixed_precision(self) -> bool:
-        """Whether the weights are float32 whatever computes."""
-        return self.optimizer in (_DEFAULT, _NEMO)
-
 
 def _sizes(*sizes: int) -> Shapes:
     """Return the sizes given as layers, heads, key-value heads, hidden, feed-forward, sequence."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import Comparison, Mismatch
+from llmb.submission.recompute_metrics import compare_metrics
 from llmb.submission.recompute_time import compare_timing
 from llmb.submission.recompute_work import compare_ceilings, compare_workload
 
@@ -99,4 +100,4 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
         peak = result.mfu.peak_flops * world
         value = achieved / peak if peak > 0 else "a positive peak"
         comparison.expect("result.mfu.value", result.mfu.value, value)
-    comparison.expect("result.metrics", len(result.metrics), 0)
+    compare_metrics(record, comparison)

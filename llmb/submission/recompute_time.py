@@ -27,18 +27,22 @@ class Block:
 
     steps: int
     ns: int
+    tokens: int
 
 
 def compare_timing(record: RunRecord, comparison: Comparison) -> bool:
     """Compare everything that stamps alone decide; False where they are too broken to go on."""
     timing, result = record.timing, record.result
-    sound = [_is_sound(n, repeat, comparison) for n, repeat in enumerate(timing.repeats)]
     tokens = record.workload.tokens_per_step
+    sound = [
+        _is_sound(n, repeat, comparison) and _has_sound_steps(n, repeat, record, comparison)
+        for n, repeat in enumerate(timing.repeats)
+    ]
     if not sound or not all(sound) or tokens < 1:
         comparison.require("timing.repeats", len(sound), bool(sound), "at least one")
         comparison.require("workload.tokens_per_step", tokens, tokens >= 1, "at least 1")
         return False
-    rates = [tokens * r.timed_steps / ((r.stop_ns - r.start_ns) / 1e9) for r in timing.repeats]
+    rates = [_within(r, tokens) / ((r.stop_ns - r.start_ns) / 1e9) for r in timing.repeats]
     chosen = sorted((rate, n) for n, rate in enumerate(rates))[(len(rates) - 1) // 2][1]
     headline = timing.repeats[chosen]
     comparison.expect("timing.headline_repeat", timing.headline_repeat, chosen)
@@ -76,25 +80,53 @@ def _is_sound(n: int, repeat: RepeatTiming, comparison: Comparison) -> bool:
     return enough and begin in at and end in at and repeat.start_ns < repeat.stop_ns
 
 
-def _blocks(repeat: RepeatTiming) -> list[Block]:
+def _has_sound_steps(
+    n: int, repeat: RepeatTiming, record: RunRecord, comparison: Comparison
+) -> bool:
+    """Check what repeat ``n`` says of single steps: how many tokens each has, and its prefill."""
+    field, steps = f"timing.repeats.{n}", repeat.warmup_steps + repeat.timed_steps
+    tokens, most = repeat.step_tokens, record.workload.tokens_per_step
+    fit = not tokens or (len(tokens) >= steps and min(tokens) >= 1 and max(tokens) <= most)
+    must = f"nothing, or 1 to {most} for each of {steps} steps"
+    comparison.require(f"{field}.step_tokens", len(tokens), fit, must)
+    prefill = repeat.prefill_ns
+    known = len(prefill) >= steps and min(prefill) >= 0 and record.workload.mode == "generate"
+    must = f"nothing, or in mode generate a time for each of {steps} steps"
+    comparison.require(f"{field}.prefill_ns", len(prefill), known or not prefill, must)
+    return fit and (known or not prefill)
+
+
+def _within(repeat: RepeatTiming, tokens_per_step: int) -> int:
+    """Return the tokens of the window."""
+    steps = range(repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps)
+    if repeat.step_tokens:
+        return sum(repeat.step_tokens[step] for step in steps)
+    return tokens_per_step * len(steps)
+
+
+def _blocks(repeat: RepeatTiming, tokens_per_step: int) -> list[Block]:
     begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
     inside = [i for i, step in enumerate(repeat.fence_steps) if begin <= step <= end]
-    steps, stamps = repeat.fence_steps, repeat.fence_ns
-    return [Block(steps[j] - steps[i], stamps[j] - stamps[i]) for i, j in pairwise(inside)]
+    at, stamps = repeat.fence_steps, repeat.fence_ns
+    found = []
+    for i, j in pairwise(inside):
+        tokens = tokens_per_step * (at[j] - at[i])
+        if repeat.step_tokens:
+            tokens = sum(repeat.step_tokens[at[i] : at[j]])
+        found.append(Block(at[j] - at[i], stamps[j] - stamps[i], tokens))
+    return found
 
 
 def _compare_interval(record: RunRecord, comparison: Comparison) -> None:
-    per_repeat = [_blocks(repeat) for repeat in record.timing.repeats]
+    tokens = record.workload.tokens_per_step
+    per_repeat = [_blocks(repeat, tokens) for repeat in record.timing.repeats]
     count = sum(map(len, per_repeat))
     must = f"at most {_MOST_BLOCKS} blocks"
     if comparison.require("timing.fence_ns", count, count <= _MOST_BLOCKS, must):
-        interval = confidence_interval(per_repeat, record.workload.tokens_per_step)
-        comparison.expect("result.ci95", record.result.ci95, interval)
+        comparison.expect("result.ci95", record.result.ci95, confidence_interval(per_repeat))
 
 
-def confidence_interval(
-    per_repeat: Sequence[Sequence[Block]], tokens_per_step: int
-) -> tuple[float, float] | None:
+def confidence_interval(per_repeat: Sequence[Sequence[Block]]) -> tuple[float, float] | None:
     """Return the 95 % interval of tokens per second, None where there is too little to tell.
 
     Two-stage bootstrap (repeats, then fence blocks within each) of the lower median; its standard
@@ -109,16 +141,16 @@ def confidence_interval(
         rates = []
         for p in [draw(len(per_repeat)) for _ in per_repeat]:
             blocks = per_repeat[p]
-            rates.append(_rate([blocks[draw(len(blocks))] for _ in blocks], tokens_per_step))
+            rates.append(_rate([blocks[draw(len(blocks))] for _ in blocks]))
         medians.append(statistics.median_low(rates))
-    middle = statistics.median_low([_rate(blocks, tokens_per_step) for blocks in per_repeat])
+    middle = statistics.median_low([_rate(blocks) for blocks in per_repeat])
     half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
     return (middle - half if half < middle else 0.0), middle + half
 
 
-def _rate(blocks: Sequence[Block], tokens_per_step: int) -> float:
-    steps, ns = sum(block.steps for block in blocks), sum(block.ns for block in blocks)
-    return tokens_per_step * steps / ns * 1e9
+def _rate(blocks: Sequence[Block]) -> float:
+    tokens, ns = sum(block.tokens for block in blocks), sum(block.ns for block in blocks)
+    return tokens / ns * 1e9
 
 
 def _student_t(nu: int) -> float:
@@ -136,7 +168,7 @@ def _student_t(nu: int) -> float:
 
 def _compare_step_time(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:
     if headline.step_clock == "enqueue":
-        samples = [block.ns / block.steps / 1e9 for block in _blocks(headline)]
+        samples = [block.ns / block.steps / 1e9 for block in _blocks(headline, 1)]
     else:
         window = range(headline.warmup_steps, headline.warmup_steps + headline.timed_steps)
         samples = [(headline.step_ns[i] - headline.step_ns[i - 1]) / 1e9 for i in window]
@@ -163,7 +195,7 @@ def _compare_energy(record: RunRecord, headline: RepeatTiming, comparison: Compa
         shown = None if stored is None else stored.joules
         comparison.require("result.energy", shown, (stored is not None) == known, must)
         return
-    tokens = record.workload.tokens_per_step * headline.timed_steps
+    tokens = _within(headline, record.workload.tokens_per_step)
     comparison.expect("result.energy.joules", stored.joules, stop - start)
     per_joule = stored.tokens_per_joule
     comparison.expect("result.energy.tokens_per_joule", per_joule, tokens / (stop - start))

@@ -13,7 +13,9 @@ from llmb.records.run_record import Ceiling, RunRecord
 from llmb.submission.comparison import Comparison
 from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
-_OFFICIAL_TIMED_STEPS = 50
+_OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
+#: Tokens of the prompt, and those that follow it.
+_OFFICIAL_SAMPLE = (6, 200)
 
 
 def compare_workload(record: RunRecord, comparison: Comparison) -> None:
@@ -42,14 +44,28 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     positive = all(size > 0 for name, size in sizes.items() if name != "padding_idx")
     if comparison.require("config.shape_overrides", dict(overrides), positive, "at least 1 each"):
         comparison.expect("workload.parameters", facts.parameters, _parameters(record, sizes))
-        flops = _training_flops_per_token(record, sizes)
+        flops = _flops_per_token(record, sizes)
         comparison.expect("workload.flops_per_token", facts.flops_per_token, flops)
-    tokens = record.config.batch_size * sizes["sequence_length"]
-    comparison.expect("workload.tokens_per_step", facts.tokens_per_step, tokens)
+    _compare_tokens(record, sizes["sequence_length"], comparison)
     parts = record.config.accumulate
     must = f"a divisor of the batch size {record.config.batch_size}"
     comparison.require("config.accumulate", parts, record.config.batch_size % parts == 0, must)
     _compare_class(record, official, comparison)
+
+
+def _compare_tokens(record: RunRecord, length: int, comparison: Comparison) -> None:
+    """Compare the tokens of a step: every position, or in mode generate every new token."""
+    tokens, config = record.workload.tokens_per_step, record.config
+    generates = config.mode.value == "generate"
+    new, prompt = config.new_tokens, config.prompt_length
+    given = (new is not None, prompt is not None, config.generate_scope is not None)
+    must = "given in mode generate, and only there"
+    if not comparison.require("config.new_tokens", new, given == (generates,) * 3, must):
+        return
+    comparison.expect("workload.tokens_per_step", tokens, config.batch_size * (new or length))
+    if new is not None and prompt is not None:
+        must = f"with a prompt of {prompt} at most {length} tokens"
+        comparison.require("config.new_tokens", new, prompt + new <= length, must)
 
 
 def _official(record: RunRecord) -> Official | None:
@@ -85,9 +101,14 @@ def _whole(shapes: Shapes, name: str) -> int:
 def _compare_class(record: RunRecord, official: Official, comparison: Comparison) -> None:
     config, shapes = record.config, official.shapes
     changed = any(shapes.get(name) != size for name, size in config.shape_overrides.items())
-    narrow = official.mixed_precision and not config.mixed_precision
-    other = narrow or config.definition is not None
-    debug = changed or other or config.timed_steps < _OFFICIAL_TIMED_STEPS
+    trains = config.mode.value == "train"
+    other = config.definition is not None or config.weights is not None
+    other = other or (config.data is not None and not config.workload.startswith("alcf-"))
+    other = other or (config.dynamic and not config.workload.startswith("litgpt-"))
+    if config.mode.value == "generate":
+        other = other or (config.prompt_length, config.new_tokens) != _OFFICIAL_SAMPLE
+    least = _OFFICIAL_TIMED_STEPS if trains else _OFFICIAL_TIMED_CALLS
+    debug = changed or other or config.timed_steps < least
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"
     comparison.require("waivers", record.waivers, bool(record.waivers) == debug, must)
@@ -141,13 +162,14 @@ def _parameters(record: RunRecord, sizes: dict[str, int]) -> int:
     return matrices + layers * layer + sum(outside.values())
 
 
-def _training_flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
-    """Return FLOPs per token, a multiply-add as two, backward as two forwards."""
+def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
+    """Return FLOPs per token, a multiply-add as two; training has a backward of two forwards."""
     length, hidden = sizes["sequence_length"], sizes["hidden_size"]
     width = hidden // sizes["num_attention_heads"] * sizes["num_attention_heads"]
     scores, mixing = 2 * length * width, 2 * length * width  # Q K^T over the full square; P V
     products = 2 * sum(k * n * count for (k, n), count in _matrices(record, sizes).items())
-    return 3 * (products + sizes["num_hidden_layers"] * (scores + mixing))
+    passes = 3 if record.config.mode.value == "train" else 1
+    return passes * (products + sizes["num_hidden_layers"] * (scores + mixing))
 
 
 def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
@@ -162,8 +184,7 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect(f"{field}.precision", ceiling.precision, name)
         rate = _attained(ceiling)
         comparison.expect(f"{field}.flops_per_second", ceiling.flops_per_second, rate)
-        tokens = record.workload.tokens_per_step // record.config.accumulate
-        comparison.expect(f"{field}.tokens", ceiling.tokens, tokens)
+        comparison.expect(f"{field}.tokens", ceiling.tokens, _rows(record))
         products = Counter[tuple[str, int, int, int]]()
         for gemm in ceiling.gemms:
             products[gemm.direction, gemm.m, gemm.k, gemm.n] += gemm.count
@@ -185,12 +206,20 @@ def _products(record: RunRecord) -> dict[tuple[str, int, int, int], int]:
         return {}  # not shapes at all, which has been noted already
     if sizes["num_attention_heads"] < 1:
         return {}
-    tokens = record.workload.tokens_per_step // record.config.accumulate
+    rows = _rows(record)
+    trains = record.config.mode.value == "train"
     return {
-        (direction, tokens, k, n): count
-        for direction in ("forward", "grad_input", "grad_weight")
+        (direction, rows, k, n): count
+        for direction in ("forward", *(("grad_input", "grad_weight") if trains else ()))
         for (k, n), count in _matrices(record, sizes).items()
     }
+
+
+def _rows(record: RunRecord) -> int:
+    """Return how many tokens the model is given at once; of a sample, one of each sequence."""
+    if record.config.mode.value == "generate":
+        return record.config.batch_size
+    return record.workload.tokens_per_step // record.config.accumulate
 
 
 def _best_product(ceiling: Ceiling) -> float | str | None:

@@ -16,7 +16,7 @@ from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
 from llmb.audit.rules import RULES_VERSION
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
-from llmb.measure import host, summary
+from llmb.measure import host, metrics, summary
 from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import audited, diff, evidence, run_directory, sources
@@ -43,7 +43,7 @@ from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload
-from llmb.workloads.arithmetic import flops_per_token, parameter_count
+from llmb.workloads.arithmetic import flops_of, parameter_count
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
@@ -103,6 +103,9 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     meter = raw.repeats[timing.headline_repeat].streamed.meter
     ceilings = raw.ceilings if raw.config.precision.native else None  # of another format
     result = summary.result_of(timing, workload, world_size, ceilings, terms.peak, meter)
+    peak = terms.peak.flops_per_second if terms.peak else None
+    named = metrics.metrics_of(raw.config, raw.workload, timing, workload.tokens_per_step, peak)
+    result = result.model_copy(update={"metrics": named})
     facts = Facts(
         precision=raw.config.precision,
         repeats=timings,
@@ -208,7 +211,7 @@ def _facts(raw: Raw) -> WorkloadFacts:
         family=raw.workload.family,
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
-        flops_per_token=flops_per_token(shape),
+        flops_per_token=flops_of(raw.config.mode, shape),
         tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
         shapes=asdict(shape),
         tokens="random" if data is None else f"data {data.sha256[:12]}",

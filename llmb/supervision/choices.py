@@ -9,7 +9,7 @@ from llmb.config import Mode, Precision, RunRequest
 from llmb.errors import UsageError
 from llmb.reference.shapes import BertShape
 from llmb.workloads import Workload, checkpointing
-from llmb.workloads.table import NEW_TOKENS, PROMPT_LENGTH
+from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 
 #: Untimed steps until an executor has compiled what it compiles: the first step, the second with
 #: the optimizer's state there, and two more in which graphs are captured.

@@ -55,6 +55,8 @@ class Window:
 
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
+        if self.every == 1:  # of calls and samples, each has one
+            return steps >= 1
         regular = steps >= self.first_fence and (steps - self.first_fence) % self.every == 0
         return regular or steps in (self.first_fence + self.timed, self.second_fence + self.timed)
 

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
 from llmb.reference.shapes import FAMILIES, BertShape, LlamaShape, Shape
-from llmb.workloads.table import WORKLOADS, Workload
+from llmb.workloads.table import WORKLOADS
+from llmb.workloads.workload import Workload
 
 __all__ = ["WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmb.config import Precision
+from llmb.config import Mode, Precision
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 
@@ -80,6 +80,15 @@ def flops_per_token(shape: Shape) -> int:
     Full-square attention (2 * T * width for QK^T and for PV) is the source's own explicit form.
     """
     return 3 * forward_flops_per_token(shape)
+
+
+def flops_of(mode: Mode, shape: Shape) -> int:
+    """Return the FLOPs per token of what a step of ``mode`` does, counted as above.
+
+    Where nothing is trained a token takes a forward pass. A generated token is counted as one of a
+    whole sequence, whatever part of it a cache holds.
+    """
+    return flops_per_token(shape) if mode is Mode.TRAIN else forward_flops_per_token(shape)
 
 
 def forward_flops_per_token(shape: Shape) -> int:

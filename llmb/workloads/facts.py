@@ -9,7 +9,7 @@ from llmb.config import BF16, FP16, FP32, Mode, Precision
 from llmb.workloads import published
 from llmb.workloads.arithmetic import parameter_count, training_bytes, weight_bytes
 from llmb.workloads.conventions import CONVENTIONS
-from llmb.workloads.table import DOCUMENTS, Workload
+from llmb.workloads.workload import DOCUMENTS, Workload
 
 #: float32 weights, gradients and moments, computing in BF16.
 MIXED_BF16 = Precision(name="BF16 mixed", bits=16, dtype="bfloat16", master_weights=True)

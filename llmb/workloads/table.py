@@ -2,88 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-from llmb.config import OFFICIAL_WORKLOAD, GenerateScope, Mode, RunConfig
-from llmb.reference.recipe import OFFICIAL_RECIPE, Optimizer, Recipe
+from llmb.config import OFFICIAL_WORKLOAD, Mode
+from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import (
-    FAMILIES,
     BertShape,
     Gpt2Shape,
     LlamaShape,
     Shape,
     UngatedLlamaShape,
 )
-
-Document = Literal["gpt-bench", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
-
-#: The source documents by their short names.
-DOCUMENTS: dict[Document, str] = {
-    "gpt-bench": "Large Language Modeling Benchmark (gpt-bench)",
-    "alcf": "1T Large Language Model Training (ALCF)",
-    "nanotron": "Scandinavian LM on Leonardo, Nanotron",
-    "nemo": "Scandinavian LM on Leonardo, NeMo",
-    "llm-train-bench": "Benchmark LLM Training (llm-train-bench)",
-    "litgpt": "Lit-GPT benchmarks (lightning-thunder)",
-}
-
-
-#: Tokens of the Lit-GPT document's prompt, "Hello, my name is", and of what follows it.
-PROMPT_LENGTH, NEW_TOKENS = 6, 200
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A model at fixed shapes, in the modes it can be run in."""
-
-    name: str
-    shape: Shape
-    #: None for a user's own.
-    document: Document | None
-    modes: tuple[Mode, ...] = (Mode.TRAIN,)
-    recipe: Recipe = OFFICIAL_RECIPE
-    #: In mode generate: what the executor is given.
-    scope: GenerateScope = "step"
-    #: Name of the way the document counts work (``llmb.workloads.conventions``).
-    convention: str = "gemm_full"
-    #: Devices the document ran it on; None where it names none.
-    world_size: int | None = None
-    #: What is wrong or ambiguous in the original, and what is done here instead.
-    notes: tuple[str, ...] = ()
-
-    @property
-    def family(self) -> str:
-        """The kind of model, a name of ``FAMILIES``."""
-        return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
-
-    def otherwise(self, config: RunConfig) -> tuple[str, ...]:
-        """Return what the original's step has and that of ``config`` has not, or the reverse."""
-        found = []
-        trains = config.mode is Mode.TRAIN
-        if trains and self.recipe.mixed_precision and not config.mixed_precision:
-            found.append("the original keeps float32 weights: --precision BF16 --mixed-precision")
-        if config.dynamic and self.document != "litgpt":
-            found.append("--dynamic (the original's sequences all have one length)")
-        if config.data is not None and self.document != "alcf":
-            found.append("--data (official: uniformly random tokens)")
-        if config.weights is not None:
-            found.append("--weights (official: random weights, which follow from the seed)")
-        for flag, value, usual in (
-            ("--prompt-length", config.prompt_length, PROMPT_LENGTH),
-            ("--new-tokens", config.new_tokens, NEW_TOKENS),
-        ):
-            if value not in (None, usual):
-                found.append(f"{flag} {value} (official: {usual})")
-        return tuple(found)
-
-    def tokens_per_step(self, batch_size: int, new_tokens: int | None = None) -> int:
-        """Return the tokens one step counts: every position, or all that are generated.
-
-        Of dynamic shapes it is the most a step can have.
-        """
-        return batch_size * (new_tokens or self.shape.sequence_length)
-
+from llmb.workloads.workload import Workload
 
 # -- shapes that several workloads share ----------------------------------------------------------
 
@@ -146,7 +76,7 @@ _BERT = BertShape()
 
 _ADAMW = Optimizer(lr=1e-3, eps=1e-8)  # torch's own defaults
 _LLM_TRAIN_BENCH = Recipe(_ADAMW, 8, 8, clip_grad_norm=1.0, mixed_precision=True)
-_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, clip_grad_norm=1.0)
+_MEGATRON = Recipe(Optimizer(lr=1.5e-4, eps=1e-8), 4, 4, clip_grad_norm=1.0)
 _ALCF = Recipe(Optimizer(lr=3e-3, eps=1e-8), 1, 512, clip_grad_norm=1.0)
 _NANOTRON = Recipe(Optimizer(lr=3e-4, betas=(0.9, 0.95), eps=1e-8), 2, 16, clip_grad_norm=1.0)
 _NEMO = Recipe(
@@ -227,6 +157,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_MEGATRON,
             convention="megatron",
             world_size=4,
+            tp=2,
+            pp=2,
             notes=("the script's 64 layers: its README says 175 B, which gpt-bench-175b is",),
         ),
         Workload(
@@ -244,6 +176,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=_ALCF,
             convention="alcf_fom",
             world_size=768,
+            tp=12,
+            pp=64,
             notes=(
                 "the script's model, SwiGLU: 1.239 T; the document's text has other sizes, which "
                 "alcf-1t-readme and alcf-1t-readme-swiglu are",
@@ -257,6 +191,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with a two-matrix feed-forward: 0.995 T", _README_HEADS),
         ),
         Workload(
@@ -265,6 +201,8 @@ WORKLOADS: dict[str, Workload] = {
             "alcf",
             recipe=_ALCF,
             convention="alcf_fom",
+            tp=12,
+            pp=64,
             notes=("the text's sizes with the script's SwiGLU: 1.321 T", _README_HEADS),
         ),
         Workload(
@@ -274,6 +212,8 @@ WORKLOADS: dict[str, Workload] = {
             recipe=replace(_ALCF, accumulate=16),
             convention="alcf_fom",
             world_size=24,
+            tp=12,
+            pp=2,
             notes=(_TWICE, _NO_SCHEDULE),
         ),
         Workload(
@@ -291,6 +231,7 @@ WORKLOADS: dict[str, Workload] = {
             "nanotron",
             recipe=_NANOTRON,
             world_size=8,
+            tp=4,
             notes=(
                 "the document's global batch size counts nodes where it means replicas: a node's "
                 "four GPUs are one replica (tp 4)",
@@ -325,6 +266,7 @@ WORKLOADS: dict[str, Workload] = {
             "nemo",
             recipe=replace(_NEMO, micro_batch_size=128, accumulate=32),
             world_size=8,
+            tp=4,
             notes=(_BERT_BATCH, _BERT_HEADS, _BERT_DROPOUT, _NO_SCHEDULE),
         ),
         _llm_train_bench("gpt2-125m", _gpt2(12, 768, 12)),

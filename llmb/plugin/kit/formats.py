@@ -39,7 +39,10 @@ def missing_for_fp8(recipe: str, *, compiled: bool) -> str | None:
     if not in_one and not _is_installed(package):
         return f"-O fp8={recipe} needs the package {package}"
     if recipe == TRANSFORMER_ENGINE and compiled:
-        return "Transformer Engine's FP8 does not go through torch.compile: add -O compile=none"
+        return (
+            "Transformer Engine's FP8 goes through no compiler: add -O compile=none, and leave "
+            "--executor out"
+        )
     return None
 
 

@@ -48,13 +48,15 @@ def options() -> list[PluginOption]:
 
 
 def is_compiled(config: RunConfig) -> bool:
-    """Tell whether the run uses torch.compile."""
-    return config.plugin_options["compile"] != "none"
+    """Tell whether the run uses a compiler: the plugin's, or one that the user chose."""
+    return config.executor != "eager" or config.plugin_options["compile"] != "none"
 
 
 def replays_graphs(config: RunConfig) -> bool:
     """Tell whether torch.compile captures graphs in the chosen mode."""
-    return config.plugin_options["compile"] in ("reduce-overhead", "max-autotune")
+    chosen = config.plugin_options["compile"]
+    mode = config.compile_mode if config.executor == "inductor" else chosen
+    return config.executor != "thunder" and mode in ("reduce-overhead", "max-autotune")
 
 
 def precisions(
@@ -89,12 +91,14 @@ def set_environment(config: RunConfig) -> None:
 def post_process(model: nn.Module, config: RunConfig) -> nn.Module:
     """Return ``model`` in FP8 if that was asked for, and compiled: permitted point 2.
 
+    Where the user has chosen an executor, compiling is left to that.
+
     Raises:
         UnavailableError: torch.compile was asked for and cannot work here.
     """
     if config.precision.name == formats.FP8.name:
         model = formats.to_fp8(model, str(config.plugin_options["fp8"]))
-    if not is_compiled(config):
+    if config.executor != "eager" or config.plugin_options["compile"] == "none":
         return model
     missing = compiling.missing_for_compiling()
     if missing is not None:

@@ -198,3 +198,30 @@ def test_the_interval_covers_at_least_93_percent(
     blocks: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert coverage(blocks, runs, monkeypatch) >= 0.93
+
+
+# -- steps of several lengths ---------------------------------------------------------------------
+
+#: Two untimed steps of 999 tokens, ten of 10, ten of 30.
+SEVERAL = timing([1000, 1000], step_tokens=(999, 999, *[10] * 10, *[30] * 10))
+
+
+def test_tokens_of_steps_of_several_lengths_are_those_of_the_window() -> None:
+    assert statistics.window_tokens(SEVERAL, TOKENS) == 400
+    assert statistics.tokens_per_second(SEVERAL, TOKENS) == 200.0
+    assert statistics.window_tokens(timing([1000, 1000]), TOKENS) == 20 * TOKENS
+
+
+def test_blocks_of_several_lengths_spread_the_interval_and_equal_ones_do_not() -> None:
+    low, high = statistics.confidence_interval([SEVERAL], TOKENS)
+    assert low < 200 < high
+    even = timing([1000, 1000], step_tokens=(20,) * 22)
+    assert statistics.confidence_interval([even], TOKENS) == (200.0, 200.0)
+
+
+def test_a_sample_is_a_call_with_its_tokens_and_the_time_after_its_prefill() -> None:
+    given = timing([1000, 500], steps_per_block=1, prefill_ns=(7, 7, 200_000_000, 300_000_000))
+    first, second = statistics.samples(given, TOKENS, sequences=4)
+    assert (first.seconds, first.tokens) == (1.0, 100)
+    assert (first.decoded, first.decoding_s) == (96, 0.8)
+    assert (second.seconds, second.decoding_s) == (0.5, 0.2)

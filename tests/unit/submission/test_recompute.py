@@ -73,6 +73,7 @@ DERIVED = [
     "result.energy.tokens_per_joule",
     "result.loss_first",
     "result.loss_last",
+    *(f"result.metrics.0.{name}" for name in ("name", "value", "unit", "formula")),
     "ceilings.before.flops_per_second",
     "ceilings.after.flops_per_second",
     "ceilings.before.gemms.1.best_s",
@@ -321,6 +322,7 @@ def test_throughput_is_tokens_over_seconds_by_hand():
         result = data["result"]
         result["tokens_per_second"] = result["tokens_per_second_per_device"] = 20480.0
         result["mfu"]["value"] = 20480 * 8_105_164_800 / 4e14
+        result["metrics"][0]["value"] = 20480 * 8_105_164_800 / 1e12
         peak = data["ceilings"]["before"]["flops_per_second"]
         result["fraction_of_ceiling"] = 20480 * 8_105_164_800 / peak
 
@@ -328,20 +330,20 @@ def test_throughput_is_tokens_over_seconds_by_hand():
 
 
 def test_the_interval_of_equal_blocks_is_a_point():
-    blocks = [[recompute_time.Block(10, 500_000_000)] * 5] * 3
-    low, high = recompute_time.confidence_interval(blocks, 100)
+    blocks = [[recompute_time.Block(10, 500_000_000, 1000)] * 5] * 3
+    low, high = recompute_time.confidence_interval(blocks)
     assert equal([low, high], [2000.0, 2000.0])
 
 
 def test_both_paths_give_the_same_interval_to_the_last_bits(record):
     second = [
         [
-            recompute_time.Block(b[0] - a[0], b[1] - a[1])
+            recompute_time.Block(b[0] - a[0], b[1] - a[1], 2048 * (b[0] - a[0]))
             for a, b in pairwise(zip(r.fence_steps, r.fence_ns, strict=True))
         ]
         for r in record.timing.repeats
     ]
-    ours = recompute_time.confidence_interval(second, 2048)
+    ours = recompute_time.confidence_interval(second)
     assert equal(ours, first.confidence_interval(record.timing.repeats, 2048))
 
 

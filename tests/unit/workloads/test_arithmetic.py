@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from llmb.config import BF16, FP32
+from llmb.config import BF16, FP32, Mode
 from llmb.reference.llama import Llama
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import (
     causal_flops_per_token,
+    flops_of,
     flops_per_token,
     gemms,
     parameter_count,
@@ -123,3 +124,9 @@ def test_master_weights_need_the_state_of_float32() -> None:
 
 def test_the_official_run_in_bf16_at_batch_size_1_is_estimated_between_11_and_13_gb() -> None:
     assert 11.4e9 < training_bytes(OFFICIAL, BF16, 1) < 13e9
+
+
+def test_a_token_that_trains_takes_three_passes_and_any_other_one() -> None:
+    assert flops_of(Mode.TRAIN, GROUPED) == flops_per_token(GROUPED)
+    for mode in (Mode.FORWARD, Mode.GENERATE):
+        assert 3 * flops_of(mode, GROUPED) == flops_per_token(GROUPED)

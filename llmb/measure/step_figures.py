@@ -1,0 +1,137 @@
+"""What the source documents derive from the time of one training step, each by its formula.
+
+Every figure comes from one measured quantity: the seconds of a step. What was measured goes through
+here, and so does what is only given (``llmb.projection``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmb.records.run_record import Metric
+from llmb.reference.shapes import BertShape
+from llmb.workloads import Workload
+from llmb.workloads.conventions import CONVENTIONS
+
+#: The NeMo document's: what its node-hours are for, and the devices of its nodes.
+TARGET_GLOBAL_BATCH = 4096
+DEVICES_PER_NODE = 4
+_NODE_HOURS = (
+    "nodes x 100000 x (4096 / global batch) / iterations_per_second / 3600, "
+    "nodes = devices / 4 rounded up"
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: its seconds, and its sequences and tokens on all devices together."""
+
+    seconds: float
+    sequences: int
+    tokens: float
+    world_size: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens a second of all devices."""
+        return self.tokens / self.seconds
+
+
+def of_document(workload: Workload, step: Step, peak_flops: float | None) -> Iterator[Metric]:
+    """Yield the figures of ``workload``'s document; ``peak_flops`` is one device's, in FLOP/s."""
+    if workload.document == "alcf":
+        yield from alcf(workload, step)
+    else:
+        yield tflops_per_device(workload, step)
+    if workload.document == "llm-train-bench" and peak_flops is not None:
+        yield mfu_percent(workload, step, peak_flops)
+    if isinstance(workload.shape, BertShape):
+        yield from rates(step)
+    if workload.document == "nemo":
+        yield node_hours_per_100k_steps(step)
+
+
+def tflops_per_device(workload: Workload, step: Step) -> Metric:
+    """Return model TFLOP/s of one device as the workload's document counts them."""
+    flops = CONVENTIONS[workload.convention].per_token(workload.shape)
+    return Metric(
+        name="tflops_per_device",
+        value=step.tokens_per_second * flops / step.world_size / 1e12,
+        unit="TFLOP/s",
+        formula=f"tokens/s x FLOPs a token by {workload.convention} / devices / 1e12",
+    )
+
+
+def alcf(workload: Workload, step: Step) -> Iterator[Metric]:
+    """Yield the 1T document's figures: FOM = (6 s d^2 + s^2 d) b L / T, and both readings of it.
+
+    The document does not say what its numerator counts. It is half of the forward multiply-adds of
+    a two-matrix feed-forward: as such the unit is MAC/s, and the model's FLOP/s are 12 times the
+    figure (forward and backward are 6 times the numerator, a multiply-add is 2 FLOPs). What the
+    model as trained does, third matrix and head included, is what gemm_full counts.
+    """
+    fom = step.tokens_per_second * CONVENTIONS["alcf_fom"].per_token(workload.shape)
+    full = CONVENTIONS["gemm_full"].per_token(workload.shape)
+    yield Metric(
+        name="mean_step_time_s",
+        value=step.seconds,
+        unit="s",
+        formula="T = (STOP - START) / timed steps",
+    )
+    yield Metric(name="fom", value=fom, unit="MAC/s", formula="FOM = (6 s d^2 + s^2 d) b L / T")
+    yield Metric(
+        name="tflops_per_device",
+        value=12 * fom / step.world_size / 1e12,
+        unit="TFLOP/s",
+        formula="12 x FOM / devices / 1e12: the document's two-matrix feed-forward, no head",
+    )
+    yield Metric(
+        name="tflops_per_device_gemm_full",
+        value=step.tokens_per_second * full / step.world_size / 1e12,
+        unit="TFLOP/s",
+        formula="tokens/s x FLOPs a token by gemm_full / devices / 1e12",
+    )
+
+
+def mfu_percent(workload: Workload, step: Step, peak_flops: float) -> Metric:
+    """Return model FLOP/s by the document's own count over the datasheet's peak, in per cent."""
+    achieved = tflops_per_device(workload, step).value * 1e12
+    return Metric(
+        name="mfu_percent",
+        value=100 * achieved / peak_flops,
+        unit="%",
+        formula="100 x tflops_per_device x 1e12 / datasheet peak",
+    )
+
+
+def rates(step: Step) -> Iterator[Metric]:
+    """Yield sequences and steps a second."""
+    yield Metric(
+        name="samples_per_second",
+        value=step.sequences / step.seconds,
+        unit="1/s",
+        formula="sequences a step x timed steps / (STOP - START)",
+    )
+    yield Metric(
+        name="iterations_per_second",
+        value=1 / step.seconds,
+        unit="1/s",
+        formula="timed steps / (STOP - START)",
+    )
+
+
+def node_hours_per_100k_steps(step: Step) -> Metric:
+    """Return the NeMo document's node-hours of 100,000 steps of 4096 sequences."""
+    nodes = math.ceil(step.world_size / DEVICES_PER_NODE)
+    hours = node_hours(nodes, 100_000, TARGET_GLOBAL_BATCH / step.sequences, 1 / step.seconds)
+    return Metric(name="node_hours_per_100k_steps", value=hours, unit="node h", formula=_NODE_HOURS)
+
+
+def node_hours(nodes: int, steps: float, batches: float, iterations_per_second: float) -> float:
+    """Return node-hours of ``steps`` steps, each as much as ``batches`` measured iterations.
+
+    The NeMo document's arithmetic: its 4k steps are counted as four iterations of 1024 sequences.
+    """
+    return nodes * steps * batches / iterations_per_second / 3600
