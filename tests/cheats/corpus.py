@@ -73,6 +73,10 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
     return Cheat(plugin, group, numbers, (), unseen=why, at_the_border=border)
 
 
+#: Runs that train nothing.
+_FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
+_GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
+_LOGITS = ("E1", "G1", "P1")
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
 _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
@@ -116,6 +120,7 @@ CHEATS = (
         ("stale_gradients", "24 55", "E2 E3 P1"),
         ("stale_and_frozen", "16 24", "E2 P1"),
         ("rough_and_pruned", "21 40", "E1 E2 G1 P1"),
+        Cheat("layer_dropped_in_inference", SKIPPED, (13,), _LOGITS, flags=_FORWARD),
     ),
     *_cheats(
         FUNCTION,
@@ -142,6 +147,7 @@ CHEATS = (
         ("fewer_key_heads", "34", "E1 E2 G1 P1"),
         ("clamped", "35", "E1 E2 G1 P1"),
         ("parallel_block", "36", "E1 G1"),
+        Cheat("cache_shortened", FUNCTION, (25,), _LOGITS, flags=_GENERATE),
     ),
     *_cheats(
         PRECISION,
@@ -163,6 +169,8 @@ CHEATS = (
         ("fp8_head", "42", "E2 P1"),
         _unseen("fp8_head_unless_probed", PRECISION, "11 42", _HIDES, border=True),
         ("fp8_scores", "39", "E2 P1"),
+        Cheat("generated_in_fp8", PRECISION, (39,), _LOGITS, flags=_GENERATE),
+        Cheat("generated_from_int8", PRECISION, (40,), ("E3", "P1"), flags=_GENERATE),
         ("embedding_rounded", "40", "E1 E2 G1 P1"),
         Cheat("four_bits_under_fp8", PRECISION, (39,), ("E1", "E2", "G1", "P1"), "FP8"),
         ("accumulated_in_bf16", "43", "E2 P1"),
@@ -194,6 +202,7 @@ CHEATS = (
         ("output_cached_by_pointer", "54", "E2 E3 P1"),
         ("batch_fixed", "55 56", "E1 E2 E3 G1 P1"),
         ("batch_of_the_step_before", "56", "E1 E2 E3 G1 P1"),
+        Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "G1", "P1"), flags=_FORWARD),
     ),
     *_cheats(
         MEMORY,

@@ -1,0 +1,88 @@
+"""What a run of each mode needs in memory: less where less is kept, more where more is made."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb import workloads
+from llmb.config import BF16, FP32, Mode, RunRequest
+from llmb.errors import NotEnoughMemoryError
+from llmb.supervision import selection
+from llmb.supervision.selection import Load, needed_bytes
+from llmb.workloads.arithmetic import inference_bytes, training_bytes, weight_bytes
+from tests.unit.builders_runtime import offer, run_config
+
+LLAMA = workloads.find("llama-2-7b", {})
+GENERATION = workloads.find("litgpt-generation", {})
+FORWARD = workloads.find("litgpt-forward", {})
+
+
+def test_the_load_of_a_run_follows_from_its_configuration() -> None:
+    config = run_config(workload="llama-2-7b", sac_freq="3/4")
+    assert Load.of(config, LLAMA) == Load(Mode.TRAIN, recomputed=24)
+    by_operation = config.model_copy(update={"sac_freq": "op"})
+    assert Load.of(by_operation, LLAMA) == Load(Mode.TRAIN)
+    generating = run_config(
+        workload="litgpt-generation", mode=Mode.GENERATE, prompt_length=6, new_tokens=200
+    )
+    assert Load.of(generating, GENERATION) == Load(Mode.GENERATE, 0, cached=206, generated=200)
+    forward = run_config(workload="litgpt-forward", mode=Mode.FORWARD)
+    assert Load.of(forward, FORWARD) == Load(Mode.FORWARD)
+
+
+@pytest.mark.parametrize("name", ["llama-2-7b", "gpt2-125m", "nemo-bert-base"])
+def test_each_block_that_computes_again_needs_less(name: str) -> None:
+    shape = workloads.find(name, {}).shape
+    layers = shape.num_hidden_layers
+    needs = [training_bytes(shape, BF16, 4, recomputed=n) for n in range(layers + 1)]
+    assert needs[0] == training_bytes(shape, BF16, 4)
+    # Of one at a time all activations are there: the first spares nothing.
+    assert needs[1:] == sorted(needs[1:], reverse=True)
+    assert len({*needs[1:]}) == layers
+    state = 4 * weight_bytes(shape, BF16)
+    assert state < needs[-1] < needs[0]
+
+
+def test_sgd_needs_no_memory_for_moments() -> None:
+    shape, weights = LLAMA.shape, weight_bytes(LLAMA.shape, BF16)
+    with_two = training_bytes(shape, BF16, 1)
+    assert with_two - training_bytes(shape, BF16, 1, moments=0) == 2 * weights
+
+
+def test_inference_needs_more_with_every_sequence_token_and_position() -> None:
+    shape = GENERATION.shape
+    by_batch = [inference_bytes(shape, BF16, size) for size in (1, 2, 8)]
+    assert by_batch == sorted({*by_batch})
+    assert by_batch[2] == 8 * by_batch[0]
+    by_cache = [inference_bytes(shape, BF16, 1, cached, 10) for cached in (16, 17, 400)]
+    assert by_cache == sorted({*by_cache})
+    by_tokens = [inference_bytes(shape, BF16, 1, 400, new) for new in (2, 3, 200)]
+    assert by_tokens == sorted({*by_tokens})
+    assert inference_bytes(shape, FP32, 1, 400, 10) == 2 * inference_bytes(shape, BF16, 1, 400, 10)
+
+
+def test_a_cache_is_keys_and_values_of_every_layer_in_the_key_value_heads_only() -> None:
+    shape = workloads.find("llama-3.1-8b", {}).shape  # 8 of them, 128 wide, in 32 layers
+    one = inference_bytes(shape, BF16, 1, 101, 2) - inference_bytes(shape, BF16, 1, 100, 2)
+    assert one == 2 * 32 * 8 * 128 * 2
+
+
+def test_a_forward_pass_needs_less_than_training_and_training_more_than_generation() -> None:
+    train = needed_bytes(FORWARD, BF16, 4, Load(Mode.TRAIN))
+    forward = needed_bytes(FORWARD, BF16, 4, Load(Mode.FORWARD))
+    generate = needed_bytes(FORWARD, BF16, 4, Load(Mode.GENERATE, 0, 206, 200))
+    weights = weight_bytes(FORWARD.shape, BF16)
+    assert weights < forward < train
+    assert weights < generate < train
+    assert needed_bytes(FORWARD, BF16, 4) == train
+
+
+def test_what_is_computed_again_makes_a_run_fit() -> None:
+    request = RunRequest(workload="llama-2-7b", precision="BF16", batch_size=8)
+    plain = selection.resolve(offer(), request, LLAMA)
+    every = request.model_copy(update={"sac_freq": "1/1"})
+    need = needed_bytes(LLAMA, plain.precision, 8)
+    small = offer(available_memory_bytes=need - 10**9)
+    with pytest.raises(NotEnoughMemoryError, match="needs about"):
+        selection.resolve(small, request, LLAMA)
+    assert selection.resolve(small, every, LLAMA).sac_freq == "1/1"
