@@ -77,9 +77,10 @@ def work(channel: Channel) -> None:
     channel.send(Phase(name="training"))
     channel.send(Ready())
     batches = Batches(config, workload.shape, backend)
-    for done in training(config, workload.recipe, model, optimizer, stream, batches):
+    clipped = Clipped(notebook, plugin, model, backend, stream)
+    for done in training(config, workload.recipe, model, optimizer, stream, batches, clipped):
         stream.witness.after()
-        if done.step.index == 0:
+        if done.step.index == 0 and not clipped.shown:
             notebook.program(plugin, [done.loss, *model.parameters()])
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
@@ -90,7 +91,7 @@ def work(channel: Channel) -> None:
     backend.synchronize()
     stage = Stage(plugin, model, canonical, backend, config, workload.shape, pristine.sizes)
     if guard is not None:
-        own = {StepStream: stream, Witness: stream.witness, Canonical: canonical}
+        own = {StepStream: stream, Witness: stream.witness, Canonical: canonical, Clipped: clipped}
         guard.close({**own, Notebook: notebook, Channel: channel, FenceSamples: samples})
     if order.collect_evidence:
         channel.send(Phase(name="writing evidence"))
@@ -109,14 +110,50 @@ def training(
     optimizer: AdamW,
     stream: StepStream,
     batches: Batches,
+    clipped: Clipped,
 ) -> Iterator[StepDone]:
     """Train as the workload's original does, and yield after each step."""
     return train_loop(
         *(model, optimizer, stream, batches.make, stream.pause),
         context=lambda: autocast(config),
         clip_grad_norm=recipe.clip_grad_norm,
-        clipped=stream.witness.clipped,
+        clipped=clipped.seen,
     )
+
+
+class Clipped:
+    """What is done in every step once its gradients are clipped.
+
+    The optimizer begins with the gradients as numbers: on a lazy device the program is cut here.
+    One compiled together with the optimizer's would not round them, and O2 could not be replayed.
+    """
+
+    # See ``Witness``: nothing can be replaced on the object alone.
+    __slots__ = ("_backend", "_model", "_notebook", "_plugin", "_stream", "shown")
+
+    def __init__(
+        self,
+        notebook: Notebook,
+        plugin: Plugin,
+        model: nn.Module,
+        backend: Backend,
+        stream: StepStream,
+    ) -> None:
+        """Cut the programs of ``backend`` where it is lazy; the first one is written down."""
+        self._notebook, self._plugin, self._model = notebook, plugin, model
+        self._backend, self._stream = backend, stream
+        #: The program of a step is in the notebook: what follows the cut has no products.
+        self.shown = False
+
+    def seen(self) -> None:
+        """Cut, and let the witness look."""
+        if is_lazy(self._backend):
+            if not self.shown:
+                gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+                self._notebook.program(self._plugin, gradients)
+                self.shown = True
+            self._backend.step_end()
+        self._stream.witness.clipped()
 
 
 @dataclass(frozen=True)
