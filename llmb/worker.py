@@ -6,6 +6,7 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -68,9 +69,7 @@ def work(channel: Channel) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
-    for done in task.steps(stream):
-        if done.step.index == 0:
-            notebook.program(plugin, [done.loss, *model.parameters()])
+    for done in task.steps(stream, partial(notebook.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything llmb does on one GPU, in one call of under ten minutes; what does not fit is skipped:
 #     benchmarks/gpu/run.sh [OUTPUT_FOLDER] [arguments of official.py]
-#     benchmarks/gpu/run.sh results --plugin cuda --limit 570
-#     benchmarks/gpu/run.sh more --batch-size 64 --only FP16,TF32,FP32
+#     benchmarks/gpu/run.sh results --plugin cuda --limit 585
+#     benchmarks/gpu/run.sh more --batch-size 64 --only BF16,FP16,TF32,FP32
 # Needs a Python whose torch sees the GPU (PYTHON=...), and pip; where no package index can be
 # reached, WHEELS=FOLDER holds the wheels of what is missing. Nothing that is installed is replaced.
 set -euo pipefail

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
+
+from torch import Tensor
 
 from llmb.config import Mode
 from llmb.guard import Guard
@@ -12,6 +14,9 @@ from llmb.notebook import Notebook
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.reference.train_loop import StepDone
 from llmb.step_stream import Observer, StepStream, Told
+
+#: Takes the results of a step while a lazy device has not computed them: its program is in them.
+Show = Callable[[Sequence[Tensor]], None]
 
 
 class Task(Protocol):
@@ -26,8 +31,8 @@ class Task(Protocol):
         """What looks at its steps."""
         ...
 
-    def steps(self, stream: StepStream) -> Iterator[StepDone]:
-        """Do the steps of ``stream``, and yield after each."""
+    def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
+        """Do the steps of ``stream``, and yield after each; ``show`` the first one's results."""
         ...
 
     def told(self) -> Told:

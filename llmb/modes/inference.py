@@ -11,7 +11,7 @@ from torch import Tensor
 
 from llmb.guard import Guard
 from llmb.measure import clock
-from llmb.modes import executors
+from llmb.modes import Show, executors
 from llmb.modes.stage import Stage
 from llmb.notebook import Notebook
 from llmb.observe import outputs, probes
@@ -116,7 +116,7 @@ class Forward(Inference):
         """Return how many programs the executor has made, where it counts for itself."""
         return Told(executors.compilations(self._program), is_loss=False)
 
-    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+    def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Call the model once a step, and yield after each."""
 
         def pause(step: Step, logits: Tensor) -> bool:
@@ -124,6 +124,8 @@ class Forward(Inference):
             return stream.pause(step, logits)
 
         for done in forward_loop(self._program, stream, self._batches.make, pause):
+            if done.step.index == 0:
+                show([done.logits])
             yield StepDone(done.step, _told_of(done.logits))
 
     def whole_step(self) -> None:
@@ -168,14 +170,17 @@ class Generation(Inference):
         made = executors.compilations(self._compiled)
         return Told(made, is_loss=False, prefill_ns=self._prefill_ns)
 
-    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+    def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Generate one sample a step, and yield after each."""
 
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             self.witness.show(Output(logits.transpose(0, 1), tokens))
             return stream.pause(step, logits)
 
-        yield from self._samples(stream, pause)
+        for done in self._samples(stream, pause):
+            if done.step.index == 0:
+                show([self._desk.logits])
+            yield done
 
     def _samples(
         self, steps: Iterable[Step], pause: Callable[[Step, Tensor, Tensor], bool]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.guard import Guard
-from llmb.modes import executors
+from llmb.modes import Show, executors
 from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.modes.stage import Stage
 from llmb.notebook import Notebook
@@ -53,16 +53,32 @@ class Training:
             kind = torch.device(config.device).type
             self._scaler = GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
 
-    def steps(self, stream: StepStream) -> Iterator[StepDone]:
+    def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
+        shown = False
+
+        def clipped() -> None:
+            # The optimizer begins with the gradients as numbers: a lazy device's program ends here.
+            # One compiled with the optimizer's would not round them, and O2 could not replay it.
+            nonlocal shown
+            if is_lazy(self._stage.backend):
+                if not shown:
+                    show([p.grad for p in self._stage.model.parameters() if p.grad is not None])
+                    shown = True
+                self._stage.backend.step_end()
+            self.witness.clipped()
+
         for done in train_loop(
             *(self.program, self.optimizer, stream, self._batches.make, stream.pause),
             context=self._stage.autocast,
             clip_grad_norm=self._stage.workload.recipe.clip_grad_norm,
-            clipped=self.witness.clipped,
+            clipped=clipped,
             scaler=self._scaler,
         ):
             self.witness.after()
+            if not shown:
+                show([done.loss, *self._stage.model.parameters()])
+                shown = True
             yield done
 
     def told(self) -> Told:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -25,6 +26,8 @@ TORCHAO_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 TRANSFORMER_ENGINE = "transformer-engine"
 FP8_CHOICES = (*TORCHAO_RECIPES, TRANSFORMER_ENGINE)
 _ALIGNMENT = 16  # 8-bit matrix products want both sizes of a weight to be multiples of it
+#: What lies in a block has its number in its name, whatever a family calls its blocks.
+_IN_A_BLOCK = re.compile(r"\.\d+\.")
 
 
 def set_float32_products(precision: Precision) -> None:
@@ -90,7 +93,7 @@ def to_fp8(model: nn.Module, recipe: str) -> nn.Module:
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear)
-        and ".layers." in f".{name}"
+        and _IN_A_BLOCK.search(name)
         and not (module.in_features % _ALIGNMENT or module.out_features % _ALIGNMENT)
     }
     if not names:
@@ -117,12 +120,14 @@ def _with_transformer_engine(model: nn.Module, names: set[str]) -> nn.Module:
         new = engine.Linear(
             old.in_features,
             old.out_features,
-            bias=False,
+            bias=old.bias is not None,
             params_dtype=old.weight.dtype,
             device=old.weight.device,
         )
         with torch.no_grad():
             new.weight.copy_(old.weight)
+            if old.bias is not None:
+                new.bias.copy_(old.bias)
         model.set_submodule(name, new)
     autocast = getattr(engine, "autocast", None) or engine.fp8_autocast  # renamed in 2.9
     _run_under(model, lambda: autocast(enabled=True))

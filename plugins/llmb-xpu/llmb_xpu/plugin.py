@@ -80,8 +80,17 @@ def llmb_warmup_steps(config: RunConfig) -> int:
 
 @hookimpl
 def llmb_set_environment(config: RunConfig) -> None:
-    """Keep declared formats honest; on the CPU this imports the extension."""
+    """Keep declared formats honest; on the CPU this imports the extension.
+
+    Raises:
+        UsageError: the extension cannot train this way.
+    """
     if _on_cpu(config):
+        if config.mixed_precision:
+            raise UsageError(
+                "Intel's extension packs weights in the format it multiplies, so it cannot keep "
+                "float32 weights under BF16: add --no-mixed-precision, or use --plugin cpu"
+            )
         extension.keep_float32()
     else:
         native.set_environment(config.precision)

@@ -138,3 +138,13 @@ def test_a_format_that_is_not_offered_is_refused_with_the_reason(
 ) -> None:
     done = run(tmp_path / "out", "--device=cpu", f"--precision={precision}")
     check(done, UNAVAILABLE, precision, "offers BF16, FP32", *words)
+
+
+def test_float32_weights_under_bf16_are_a_usage_error_that_says_what_to_add(
+    tmp_path: Path,
+) -> None:
+    flags = ("--workload=nemo-bert-base", "--mixed-precision", "--device=cpu", "--precision=BF16")
+    done = run(tmp_path / "out", *flags)
+    assert (done.code, len(done.said)) == (USAGE, 1), done.stderr
+    assert "--no-mixed-precision" in done.said[0]
+    assert not done.finished

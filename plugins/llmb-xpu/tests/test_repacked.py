@@ -161,6 +161,17 @@ def test_gradients_read_through_the_views_are_those_of_the_reference_within_roun
         assert (found - expected).norm() <= 8 * ROUNDING[dtype] * expected.norm(), name
 
 
+def test_gradients_are_there_in_evaluation_mode_too() -> None:
+    # A model with dropout is audited in it; the extension's own layers have no gradients then.
+    found = {}
+    for mode in (True, False):
+        _, model = pair(torch.float32)
+        model.train(mode)(tokens(5), labels=tokens(5)).backward()
+        found[mode] = {n: view.read("grad") for n, view in repacked.views(model).items()}
+    for name, gradient in found[True].items():
+        assert torch.equal(found[False][name], gradient), name
+
+
 @pytest.mark.parametrize("kernel", ["fused", "foreach"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_the_harnesss_own_optimizer_steps_is_what_the_model_computes_from(

@@ -62,6 +62,17 @@ def test_a_run_with_the_extension_ends_well_and_says_nothing(done: Ended) -> Non
     assert done.record["config"]["device"] == "cpu"
 
 
+@pytest.mark.parametrize("workload", ["gpt2-125m", "nemo-bert-base"])
+def test_other_families_are_audited_and_not_accused(tmp_path: Path, workload: str) -> None:
+    flags = ("--plugin=xpu", "--device=cpu", "--precision=FP32", "--preset=debug")
+    done = harness.run(tmp_path / "out", *flags, f"--workload={workload}")
+    assert (done.code, done.said) == (0, [])
+    found = {
+        f["id"]: f["status"] for f in done.record["audit"]["findings"] if f["level"] == "block"
+    }
+    assert {found[rule] for rule in ("W1", "E1", "E2", "E3", "P1", "O1", "O2")} == {"pass"}
+
+
 def test_its_losses_are_those_of_the_plugin_cpu_within_rounding(
     done: Ended, case: tuple[str, ...], trained: Callable[..., Ended]
 ) -> None:

@@ -17,7 +17,7 @@ from llmb.config import BF16, FP32, TF32
 from llmb.errors import UnavailableError
 from llmb.plugin.kit import formats
 from llmb.reference.models import build
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 
 SHAPE = LlamaShape(
     vocab_size=64,
@@ -28,6 +28,29 @@ SHAPE = LlamaShape(
     num_key_value_heads=2,
     sequence_length=16,
 )
+
+#: Their blocks go by other names than LLaMA's, and their linear layers have biases.
+OTHERS = {
+    "transformer.h.0.attn.c_attn": Gpt2Shape(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        sequence_length=16,
+        max_position_embeddings=16,
+    ),
+    "bert.encoder.layer.1.output.dense": BertShape(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        sequence_length=16,
+        max_position_embeddings=16,
+    ),
+}
+by_block = pytest.mark.parametrize("block", OTHERS)
 
 
 def model(**changes: int) -> nn.Module:
@@ -80,6 +103,19 @@ def test_with_torchao_the_blocks_linear_layers_compute_in_fp8_and_train(recipe: 
     exact, coarse = (dict(m.named_parameters())[down].grad for m in (honest, processed))
     error = (coarse - exact).norm() / exact.norm()
     assert 0.005 < error < 0.3, "8-bit products: neither exact nor noise"
+
+
+@by_block
+def test_the_blocks_of_other_families_are_found_and_their_heads_left_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, block: str
+) -> None:
+    seen = recorded_conversion(monkeypatch)
+    other = build(OTHERS[block], 1, torch.bfloat16, "cpu")
+    formats.to_fp8(other, "tensorwise")
+    linear = {n for n, m in other.named_modules() if isinstance(m, nn.Linear)}
+    outside = {n for n in linear if n.startswith(("cls.", "bert.pooler."))}
+    assert block in seen["names"]
+    assert set(seen["names"]) == linear - outside
 
 
 def test_a_layer_whose_sizes_are_no_multiples_of_sixteen_stays_as_it_is(
@@ -136,6 +172,15 @@ class EngineLinear(nn.Linear):
 ENGINE_STATE: list[str] = []
 
 
+def install_engine(monkeypatch: pytest.MonkeyPatch, context: str) -> None:
+    """Put the two names in the place of Transformer Engine; ``context`` is the second's."""
+    engine = ModuleType("transformer_engine.pytorch")
+    engine.Linear = EngineLinear
+    setattr(engine, context, engine_autocast)
+    monkeypatch.setitem(sys.modules, "transformer_engine", ModuleType("transformer_engine"))
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
+
+
 @contextmanager
 def engine_autocast(*, enabled: bool) -> Iterator[None]:
     ENGINE_STATE.append("on" if enabled else "off")
@@ -147,11 +192,7 @@ def engine_autocast(*, enabled: bool) -> Iterator[None]:
 def test_transformer_engines_layers_take_over_the_weights_and_run_under_its_context(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    engine = ModuleType("transformer_engine.pytorch")
-    engine.Linear = EngineLinear
-    setattr(engine, name, engine_autocast)
-    monkeypatch.setitem(sys.modules, "transformer_engine", ModuleType("transformer_engine"))
-    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch", engine)
+    install_engine(monkeypatch, name)
     honest = model()
     processed = formats.to_fp8(copy.deepcopy(honest), formats.TRANSFORMER_ENGINE)
     assert isinstance(processed.get_submodule("model.layers.0.mlp.up_proj"), EngineLinear)
@@ -163,6 +204,23 @@ def test_transformer_engines_layers_take_over_the_weights_and_run_under_its_cont
     ids = torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(3))
     assert torch.equal(processed(ids, labels=ids), honest(ids, labels=ids))
     assert ENGINE_STATE == []
+
+
+@by_block
+def test_transformer_engines_layers_take_over_biases_too(
+    monkeypatch: pytest.MonkeyPatch, block: str
+) -> None:
+    install_engine(monkeypatch, "autocast")
+    honest = build(OTHERS[block], 1, torch.bfloat16, "cpu")
+    with torch.no_grad():
+        for parameter in honest.parameters():
+            parameter.add_(0.5)  # biases are 0 at first, as are those of a new layer
+    before = {n: p.detach().clone() for n, p in honest.named_parameters()}
+    processed = formats.to_fp8(honest, formats.TRANSFORMER_ENGINE)
+    assert isinstance(processed.get_submodule(block), EngineLinear)
+    after = dict(processed.named_parameters())
+    assert set(after) == set(before)
+    assert all(torch.equal(after[n], value) for n, value in before.items())
 
 
 @pytest.mark.parametrize(
