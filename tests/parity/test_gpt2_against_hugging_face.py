@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llmb.reference.cache import empty_cache
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build, model_of
 from llmb.reference.shapes import Gpt2Shape
 from llmb.workloads import WORKLOADS
 from tests.parity.agreement import largest_error, shaken
+from tests.parity.decoding import decoded, decoded_by_the_library, generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
 pytest.importorskip("transformers")
@@ -105,6 +107,23 @@ def test_in_float64_logits_loss_and_gradients_agree_with_the_library_as_it_is(at
 def test_in_float64_they_agree_to_1e_12_with_a_float64_loss(attention) -> None:
     name, error = compared(attention, torch.float64)
     assert error < 1e-12, name
+
+
+@both_attentions
+def test_in_float64_cached_decoding_agrees_and_generates_the_same_tokens(
+    attention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    softmax = F.softmax  # the library's eager attention keeps it in float32
+    monkeypatch.setattr(F, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
+    ours = shaken(build(SHAPE, seed=1, dtype=torch.float64))
+    theirs = GPT2LMHeadModel(hugging_face_config(SHAPE, attention)).double()
+    theirs.load_state_dict(as_theirs(ours, theirs), strict=True)
+    prompt = random_tokens(3, 3, 7, SHAPE.vocab_size)
+    found, chosen = decoded(ours, empty_cache(SHAPE, 3, 32, torch.float64), prompt, 20)
+    assert torch.equal(chosen, generated(theirs, prompt, 20))
+    expected = decoded_by_the_library(theirs, torch.cat((prompt, chosen), dim=1), 7)
+    error = float((found - expected).norm() / expected.norm())
+    assert error < 1e-10, error
 
 
 @pytest.mark.parametrize("name", ["gpt2-125m", "gpt2-1.5b"])

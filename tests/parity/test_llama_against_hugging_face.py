@@ -15,10 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from llmb.reference.cache import empty_cache
 from llmb.reference.data import random_tokens
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
+from tests.parity.decoding import decoded, decoded_by_the_library, generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
 pytest.importorskip("transformers")
@@ -181,6 +183,21 @@ def test_in_bfloat16_the_logits_are_as_close_to_float64_as_the_librarys(shape: L
     error = relative_error(ours(ids), truth)
     assert error < 0.05
     assert error < 1.1 * relative_error(theirs(ids, use_cache=False).logits, truth)
+
+
+@every_shape
+@both_attentions
+@pytest.mark.usefixtures("float64_library")
+def test_in_float64_cached_decoding_agrees_to_1e_10_and_generates_the_same_tokens(
+    shape: LlamaShape, attention: str
+) -> None:
+    ours, theirs = same_model_twice(shape, attention, torch.float64)
+    prompt = tokens(shape, length=7)
+    found, chosen = decoded(ours, empty_cache(shape, 3, 32, torch.float64), prompt, 20)
+    assert torch.equal(chosen, generated(theirs, prompt, 20))
+    expected = decoded_by_the_library(theirs, torch.cat((prompt, chosen), dim=1), 7)
+    error = relative_error(found, expected)
+    assert error < 1e-10, error
 
 
 @every_shape

@@ -1,0 +1,66 @@
+"""What the library saves is what llmb loads: the same function, whole or in several files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from llmb.inputs.checkpoint import open_checkpoint, shape_of
+from llmb.reference.data import random_tokens
+from llmb.reference.models import build
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
+pytest.importorskip("transformers")
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+pytestmark = pytest.mark.parity
+
+LLAMA = LlamaConfig(
+    vocab_size=97,
+    hidden_size=64,
+    intermediate_size=112,
+    num_hidden_layers=3,
+    num_attention_heads=8,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-5,
+    rope_theta=500000.0,
+    initializer_range=0.125,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+GPT2 = GPT2Config(
+    vocab_size=97,
+    n_embd=64,
+    n_layer=3,
+    n_head=8,
+    n_positions=64,
+    activation_function="gelu",
+    initializer_range=0.125,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one_file", "several_files"])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt2_without_head"])
+def test_a_saved_model_computes_the_same_logits_here(
+    tmp_path: Path, family: str, whole: bool
+) -> None:
+    torch.manual_seed(1)
+    theirs = (LlamaForCausalLM(LLAMA) if family == "llama" else GPT2LMHeadModel(GPT2)).eval()
+    for parameter in theirs.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    saved = theirs.transformer if family == "gpt2_without_head" else theirs
+    saved.save_pretrained(tmp_path, max_shard_size="5GB" if whole else "60KB")
+    assert (len(list(tmp_path.glob("*.safetensors"))) == 1) is whole
+    shape = shape_of(tmp_path)
+    checkpoint = open_checkpoint(tmp_path, shape)
+    ours = build(shape, seed=0, dtype=torch.float32, values=checkpoint.value)
+    ids = random_tokens(3, 3, 32, 97)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-4, atol=1e-4)
