@@ -92,8 +92,12 @@ def test_another_class_is_seen(baseline: OptimizerBaseline, model: nn.Module) ->
 def test_an_optimizer_without_adamws_constants_cannot_be_written_down_as_one(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
-    with pytest.raises(ValueError, match="betas"):
-        baseline.observe(SGD(model.parameters(), lr=0.1), model, 0)
+    found = observed(baseline, model, SGD(model.parameters(), lr=OFFICIAL_OPTIMIZER.lr))
+    assert not found.class_is_torchs
+    assert not found.step_is_torchs
+    (group,) = found.groups
+    assert (group.betas, group.eps) == (None, None)
+    assert_fails(found)
 
 
 def test_a_subclass_is_seen_even_when_it_borrows_the_name(
@@ -167,7 +171,9 @@ def test_a_parameter_that_is_not_trained_need_not_be_stepped(
     baseline: OptimizerBaseline, model: nn.Module
 ) -> None:
     model[0].bias.requires_grad_(False)
-    found = observed(baseline, model, build_optimizer(p for p in model.parameters() if p.requires_grad))
+    found = observed(
+        baseline, model, build_optimizer(p for p in model.parameters() if p.requires_grad)
+    )
     assert (found.trainable, found.missing) == (2, ())
 
 

@@ -244,7 +244,9 @@ def test_forward_passes_run_in_the_context_and_backward_passes_do_not(
         lambda grad: seen.append(("backward", torch.is_autocast_enabled("cpu")))
     )
     context = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
-    (done,) = train_loop(model, build_optimizer(model.parameters()), STEPS[:1], batch, context=context)
+    (done,) = train_loop(
+        model, build_optimizer(model.parameters()), STEPS[:1], batch, context=context
+    )
     assert seen == [("forward", True), ("backward", False)]
     assert all(p.dtype is torch.float32 for p in model.parameters())
     assert done.loss.isfinite()
