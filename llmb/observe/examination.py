@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from llmb.observe import probes
 from llmb.observe.canonical import Canonical
-from llmb.observe.passes import LIVE, Sketches
+from llmb.observe.passes import LIVE, Sketches, copies_of
 from llmb.plugin.backend import Backend
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
@@ -52,7 +52,9 @@ class Examination:
     ) -> None:
         """Run one probe through ``program``, which is how ``model`` is called.
 
-        Its tokens overwrite those of ``batch``, in the same memory every time.
+        Its tokens overwrite those of ``batch``, in the same memory every time. All its sequences
+        are the same, and the loss is their mean: in float16 it is their sum, so that gradients
+        underflow no sooner than those of one sequence do.
         """
         for parameter in model.parameters():
             parameter.grad = None
@@ -61,10 +63,11 @@ class Examination:
         backend.step_begin()
         with context or nullcontext():
             loss = program(batch.ids, labels=batch.labels, **batch.extra)
-        loss.backward()
+        copies = copies_of(batch, dtype)
+        (loss * copies).backward()
         backend.step_end()
         backend.synchronize()
-        self._take(name, loss)
+        self._take(name, loss, copies)
 
     def edit(self, name: str, dtype: str) -> None:
         """Write the weights of probe ``name``, from those that were trained."""
@@ -78,7 +81,7 @@ class Examination:
         for target, edit in edits.items():
             self._canonical.write(target, edit(self._canonical.value(target)))
 
-    def _take(self, name: str, loss: Tensor) -> None:
+    def _take(self, name: str, loss: Tensor, copies: int = 1) -> None:
         sketches = Sketches(name, self._seed, self._shape)
         sketches.loss(loss)
         for parameter in self._canonical.names:
@@ -86,7 +89,7 @@ class Examination:
             if gradient is None:
                 self.missing.append(f"{name}/{parameter}")
             else:
-                sketches.add(parameter, gradient)
+                sketches.add(parameter, gradient.float() / copies if copies > 1 else gradient)
         self.tensors |= sketches.tensors
         self.passes.append(name)
 

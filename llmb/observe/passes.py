@@ -109,6 +109,11 @@ def bare(shape: Shape) -> nn.Module:
         return model_of(shape)
 
 
+def copies_of(batch: Batch, dtype: str) -> int:
+    """Return by what the loss of a probe is multiplied, all of whose sequences are the same."""
+    return len(batch.ids) if dtype == "float16" else 1
+
+
 def plain_pass(
     weights: Callable[[str], Tensor],
     shape: Shape,
@@ -119,6 +124,7 @@ def plain_pass(
     *,
     format_name: str | None = None,
     parts: int = 1,
+    copies: int = 1,
     finish: Callable[[], None] | None = None,
 ) -> float:
     """Run the reference model once on ``batch``, without dropout, and return its loss.
@@ -127,7 +133,8 @@ def plain_pass(
     above the weights memory holds the gradients of about one layer. With ``finish``, which waits
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
     each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged; with
-    ``format_name`` products are rounded to that format.
+    ``format_name`` products are rounded to that format. The loss is multiplied by ``copies`` for
+    the way back, and gradients are divided by it again (``copies_of``).
     """
     model: nn.Module = bare(shape)
     for name, _ in list(model.named_parameters()):
@@ -135,14 +142,14 @@ def plain_pass(
     if format_name is not None:
         model = emulate(model, format_name)
     model.eval()
-    takers = {name: _taker(name, collect) for name, _ in model.named_parameters()}
+    takers = {name: _taker(name, collect, copies) for name, _ in model.named_parameters()}
     if finish is None:
         for name, parameter in model.named_parameters():
             parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
     total = 0.0
     for part in batch.to(device).split(parts):
         loss = model(part.ids, labels=part.labels, **part.extra) / parts
-        loss.backward()
+        (loss * copies).backward()
         if finish is not None:
             finish()
             for name, parameter in model.named_parameters():
@@ -151,10 +158,11 @@ def plain_pass(
     return total
 
 
-def _taker(name: str, collect: Collector) -> Callable[[Tensor], None]:
+def _taker(name: str, collect: Collector, copies: int) -> Callable[[Tensor], None]:
     def take(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        collect.add(name, parameter.grad)
+        gradient = parameter.grad
+        assert gradient is not None
+        collect.add(name, gradient.float() / copies if copies > 1 else gradient)
         parameter.grad = None
 
     return take

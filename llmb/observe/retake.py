@@ -15,7 +15,16 @@ from torch import Tensor
 from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.observe import probes
-from llmb.observe.passes import LIVE, STEP, Samples, Sketches, bare, plain_pass, without_layers
+from llmb.observe.passes import (
+    LIVE,
+    STEP,
+    Samples,
+    Sketches,
+    bare,
+    copies_of,
+    plain_pass,
+    without_layers,
+)
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
@@ -166,10 +175,15 @@ class Retake:
             value = file.read(parameter)
             return edits[parameter](value) if parameter in edits else value
 
+        whole = self._batch(name, batch)
+        copies = 1
+        if name in probes.PROBES:
+            copies = copies_of(whole, str(dtype).removeprefix("torch."))
         return plain_pass(
-            *(weights, shape, self._batch(name, batch), dtype, device, collect),
+            *(weights, shape, whole, dtype, device, collect),
             format_name=fmt,
             parts=parts,
+            copies=copies,
             finish=self._finish,
         )
 

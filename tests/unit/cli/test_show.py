@@ -92,9 +92,10 @@ def test_json_is_the_whole_record(path, record):
 def test_the_command_is_the_configuration_word_for_word(path):
     words = shlex.split(call(show.command, path, "--command").output)
     assert words[:2] == ["llmb", "run"]
-    flags = dict(zip(words[2:22:2], words[3:22:2], strict=True))
+    flags = dict(zip(words[2:24:2], words[3:24:2], strict=True))
     assert flags == {
         "--workload": "llama-1.4b",
+        "--mode": "train",
         "--plugin": "fast",
         "--device": "fast:0",
         "--precision": "BF16",
@@ -105,7 +106,7 @@ def test_the_command_is_the_configuration_word_for_word(path):
         "--repeats": "2",
         "--audit": "full",
     }
-    assert words[22:] == ["-O", "compile=max autotune", "-O", "fused=true", "-O", "level=3"]
+    assert words[24:] == ["-O", "compile=max autotune", "-O", "fused=true", "-O", "level=3"]
 
 
 def test_the_command_carries_changed_shapes(record):

@@ -15,6 +15,7 @@ from llmb.workloads.arithmetic import (
     flops_of,
     flops_per_token,
     gemms,
+    least_flops_per_token,
     parameter_count,
     training_bytes,
 )
@@ -128,5 +129,16 @@ def test_the_official_run_in_bf16_at_batch_size_1_is_estimated_between_11_and_13
 
 def test_a_token_that_trains_takes_three_passes_and_any_other_one() -> None:
     assert flops_of(Mode.TRAIN, GROUPED) == flops_per_token(GROUPED)
-    for mode in (Mode.FORWARD, Mode.GENERATE):
-        assert 3 * flops_of(mode, GROUPED) == flops_per_token(GROUPED)
+    assert 3 * flops_of(Mode.FORWARD, GROUPED) == flops_per_token(GROUPED)
+
+
+def test_a_generated_token_counts_the_weight_products_alone() -> None:
+    products = 2 * sum(gemm.k * gemm.n * gemm.count for gemm in gemms(GROUPED))
+    assert flops_of(Mode.GENERATE, GROUPED) == products
+
+
+def test_what_no_device_can_do_without_is_never_more_than_what_is_counted() -> None:
+    for mode in Mode:
+        least = least_flops_per_token(mode, GROUPED)
+        assert least_flops_per_token(mode, GROUPED, dynamic=True) <= least
+        assert least <= flops_of(mode, GROUPED)
