@@ -135,7 +135,10 @@ def _given(
     from llmb.inputs.checkpoint import open_checkpoint
 
     folder, shape = flags["weights"].resolve(), workloads.find(name, shapes, definition).shape
-    found["weights"] = WeightsSource(path=str(folder), sha256=open_checkpoint(folder, shape).digest)
+    checkpoint = open_checkpoint(folder, shape)
+    for note in checkpoint.notes:
+        click.echo(f"llmb: --weights: {note}", err=True)
+    found["weights"] = WeightsSource(path=str(folder), sha256=checkpoint.digest)
     if flags["prompt"] is not None:
         from llmb.inputs.prompt import PromptTokenizer
 

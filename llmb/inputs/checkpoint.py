@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -164,7 +164,7 @@ def _dispensable(name: str, shape: Shape) -> bool:
     return name.endswith(_TABLES) or (isinstance(shape, Gpt2Shape) and name == "lm_head.weight")
 
 
-def _check_headers(places: Sequence[Place] | Any) -> None:
+def _check_headers(places: Iterable[Place]) -> None:
     """Compare what the files say of their tensors with what the model needs."""
     by_file: dict[Path, list[Place]] = {}
     for place in places:

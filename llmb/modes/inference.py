@@ -155,6 +155,9 @@ class Generation(Inference):
         self._length, size = config.prompt_length, (config.batch_size, config.prompt_length)
         dtype = getattr(torch, config.precision.dtype)
         self._desk = make_desk(stage.shape, *size, config.new_tokens, dtype, config.device)
+        if config.executor == "inductor":  # or no graph would be captured around the cache
+            for fixed in (*self._desk.cache.tensors(), self._desk.position):
+                torch._dynamo.mark_static_address(fixed)
         if config.generate_scope == "step":
             self._next = executors.program(OneToken(stage.model, exponential_race), config)
             self._compiled = self._next

@@ -122,12 +122,15 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
 def _is_mixed(request: RunRequest, workload: Workload, precision: Precision) -> bool:
     """Tell whether forward passes run under autocast over float32 weights."""
     possible = precision.name in (BF16.name, FP16.name) and not precision.master_weights
+    if request.executor == "thunder":  # under autocast its losses come back in 16 bits
+        possible = False
     if request.mixed_precision is None:
         trains = (request.mode or workload.modes[0]) is Mode.TRAIN
         return trains and possible and workload.recipe.mixed_precision
     if request.mixed_precision and not possible:
         raise UsageError(
-            f"--mixed-precision: not with {precision.name}, use --precision BF16 or FP16"
+            f"--mixed-precision: not with {precision.name} and executor {request.executor}; use "
+            "--precision BF16 or FP16, and eager or inductor"
         )
     return request.mixed_precision
 

@@ -9,11 +9,16 @@ import pytest
 import torch
 
 from llmb.inputs.checkpoint import open_checkpoint, shape_of
+from llmb.inputs.prompt import PromptTokenizer
 from llmb.reference.data import random_tokens
+from llmb.reference.generate import OneToken, generate_loop, make_desk
 from llmb.reference.models import build
+from llmb.reference.train_loop import Step
+from tests.parity.decoding import generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
 pytest.importorskip("transformers")
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 pytestmark = pytest.mark.parity
@@ -64,3 +69,27 @@ def test_a_saved_model_computes_the_same_logits_here(
     ids = random_tokens(3, 3, 32, 97)
     with torch.no_grad():
         torch.testing.assert_close(ours(ids), theirs(ids).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_is_continued_by_the_text_that_the_library_continues_it_with(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(1)
+    theirs = LlamaForCausalLM(LLAMA).eval()
+    theirs.save_pretrained(tmp_path)
+    words = {f"word{i}": i for i in range(97)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="word0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+
+    shape = shape_of(tmp_path)
+    text = PromptTokenizer(tmp_path, shape.vocab_size)
+    ids = torch.tensor([text.encode("word5 word7 word96 word11")])
+    assert ids.tolist() == [[5, 7, 96, 11]]
+    weights = open_checkpoint(tmp_path, shape)
+    model = build(shape, seed=0, dtype=torch.float32, values=weights.value)
+    likeliest = OneToken(model, lambda logits: logits.argmax(dim=-1, keepdim=True))
+    desk = make_desk(shape, 1, 4, 20, torch.float32)
+    (done,) = generate_loop(likeliest, desk, [Step(0, 1, False)], lambda seed: ids)
+    expected = generated(theirs, ids, 20)[0].tolist()
+    assert text.decode(done.tokens[0].tolist()) == " ".join(f"word{i}" for i in expected)

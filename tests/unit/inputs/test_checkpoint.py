@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+import llmb
 from llmb.errors import UsageError
 from llmb.inputs.checkpoint import open_checkpoint, shape_of
 from llmb.reference.models import build
@@ -217,6 +221,26 @@ def test_the_digest_is_that_of_configuration_and_weights_and_of_nothing_else(
     weights["lm_head.weight"][3, 3] += 1
     save_file(weights, tmp_path / "model.safetensors")
     assert open_checkpoint(tmp_path, LLAMA).digest != digest
+
+
+def test_a_checkpoint_is_opened_and_digested_without_torch(tmp_path: Path) -> None:
+    made(tmp_path, "llama")
+    code = (
+        "import sys; from pathlib import Path; from llmb.inputs import checkpoint, prompt\n"
+        f"folder = Path({str(tmp_path)!r})\n"
+        "opened = checkpoint.open_checkpoint(folder, checkpoint.shape_of(folder))\n"
+        "print(opened.digest, len(opened.places), 'torch' in sys.modules)"
+    )
+    root = str(Path(llmb.__file__).resolve().parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    opened = open_checkpoint(tmp_path, LLAMA)
+    assert done.stdout.split() == [opened.digest, str(len(opened.places)), "False"]
 
 
 def test_gelu_by_tanh_is_read_and_said(tmp_path: Path) -> None:
