@@ -1,8 +1,12 @@
-"""Every workload in each of its modes, as a real run at tiny shapes on this machine's processor."""
+"""Every workload in each of its modes, as a real run at tiny shapes on this machine's processor.
+
+Those of docs/usage-lines.md that run here are run by its own test, and not once more.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,27 @@ import pytest
 from llmb.workloads import WORKLOADS
 from tests.e2e import harness
 
-MODES = [(name, mode.value) for name, workload in WORKLOADS.items() for mode in workload.modes]
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "usage-lines.md"
+#: What the rows of that page run here, in the workload's own mode.
+IN_PAGE = {
+    found[1]
+    for row in PAGE.read_text(encoding="utf-8").splitlines()
+    if (found := re.search(r"`llmb run [^`]*--workload ([\w.-]+)", row))
+    and re.search(r"\| (yes|one process) \|", row)
+}
+MODES = [
+    (name, mode.value)
+    for name, workload in WORKLOADS.items()
+    for mode in workload.modes
+    if name not in IN_PAGE or len(workload.modes) > 1
+]
 #: The preset's answer is longer than a tiny model's sequences.
 OF_MODE = {"generate": ("--new-tokens=8",)}
+
+
+def test_the_page_of_usage_lines_runs_workloads_that_there_are() -> None:
+    assert IN_PAGE
+    assert set(WORKLOADS) >= IN_PAGE
 
 
 @pytest.mark.parametrize(("name", "mode"), MODES)

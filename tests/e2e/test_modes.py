@@ -138,10 +138,9 @@ def test_mixed_precision_in_float16_scales_its_gradients_and_breaks_no_rule(tmp_
     [
         ("--workload=litgpt-train", "--dynamic", "--sac-freq=1/2", "--accumulate=2"),
         ("--workload=litgpt-generation", "--scope=model", *GENERATE),
-        ("--workload=litgpt-forward", "--dynamic"),
         ("--executor=inductor", "--compile-mode=max-autotune-no-cudagraphs", "--sac-freq=op"),
     ],
-    ids=["train", "generate", "forward", "inductor"],
+    ids=["train", "generate", "inductor"],
 )
 def test_the_command_of_a_run_asks_for_the_same_configuration(
     tmp_path: Path, flags: tuple[str, ...]
