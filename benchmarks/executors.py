@@ -227,9 +227,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = str(arguments.keep or scratch)
             runs, failed = measure(arguments, mode, folder)
-        print(
-            f"### {arguments.workload or 'llama-1.4b'}, {mode}\n", *render(runs, failed), sep="\n"
-        )
+        names = {one.workload for done in runs.values() for one in done}
+        print(f"### {', '.join(names)}, {mode}\n", *render(runs, failed), sep="\n")
         print(f"Handed on: {' '.join(arguments.rest) or 'nothing'}.\n")
 
 
