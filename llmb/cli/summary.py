@@ -46,6 +46,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
     yield "precision", f"{record.precision.declared} declared, effective {effective}"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
+    if (how := ", ".join(_choices(record))) != "":
+        yield "computed", how
     if record.seed_commitment is not None:
         yield "seed", _seed(record.seed_commitment)
     what = record.system.cpu.model if config.device == "cpu" else device and device.description
@@ -62,6 +64,29 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "host", _host(record)
     if result.loss_first is not None and result.loss_last is not None:
         yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
+
+
+def _choices(record: RunRecord) -> Iterator[str]:
+    """Yield what was chosen beyond the plain step."""
+    config = record.config
+    if config.executor != "eager":
+        mode = f" ({config.compile_mode})" if config.executor == "inductor" else ""
+        yield f"by {config.executor}{mode}"
+    if config.mixed_precision:
+        yield "float32 weights under autocast"
+    if config.accumulate > 1:
+        yield f"{config.accumulate} micro-batches of {config.micro_batch_size} accumulated"
+    if config.sac_freq is not None:
+        yield f"activations of {config.sac_freq} computed again"
+    if config.dynamic:
+        yield "sequences of many lengths"
+    if config.new_tokens is not None:
+        prompt, scope = config.prompt_length, config.generate_scope
+        yield f"{config.new_tokens} tokens after a prompt of {prompt}, scope {scope}"
+    if record.workload.tokens != "random":
+        yield f"tokens of {record.workload.tokens}"
+    if config.weights is not None:
+        yield f"weights of {config.weights.sha256[:12]}"
 
 
 def _seed(commitment: SeedCommitment) -> str:
