@@ -14,7 +14,7 @@ from typing import IO
 
 import llmb
 from llmb import workloads
-from llmb.config import FP32, Precision, RunRequest
+from llmb.config import FP32, Precision, RunRequest, idle_waiting
 from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.measure import clock
 from llmb.plugin import discovery
@@ -88,12 +88,12 @@ def examine(
         shape_overrides=_SHAPES,
     )
     display.phase("asking the plugin")
-    settled = _settle(found, request)
-    outcomes = _in_process(request, settled, _among(catalogue.IN_PROCESS, checks), display, limit_s)
-    early = any(outcome.message.startswith(_NOT_REACHED) for outcome in outcomes)
-    outcomes += _as_runs(
-        request, settled, _among(catalogue.AS_RUNS, checks), display, limit_s, early=early
-    )
+    in_process, as_runs = (_among(c, checks) for c in (catalogue.IN_PROCESS, catalogue.AS_RUNS))
+    with idle_waiting():
+        settled = _settle(found, request)
+        outcomes = _in_process(request, settled, in_process, display, limit_s)
+        early = any(outcome.message.startswith(_NOT_REACHED) for outcome in outcomes)
+        outcomes += _as_runs(request, settled, as_runs, display, limit_s, early=early)
     return Report(
         plugin=plugin,
         distribution=found.distribution,

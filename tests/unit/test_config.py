@@ -155,3 +155,19 @@ def test_the_environment_handed_out_is_a_copy(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("LLMB_TEST_ONLY", raising=False)
     config.environment()["LLMB_TEST_ONLY"] = "1"
     assert "LLMB_TEST_ONLY" not in os.environ
+
+
+def test_child_processes_may_be_let_wait_idly_and_later_ones_wait_as_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with config.idle_waiting():
+        assert config.environment()["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in config.environment()
+
+
+def test_what_the_user_says_of_waiting_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    with config.idle_waiting():
+        assert config.environment()["OMP_WAIT_POLICY"] == "active"
+    assert config.environment()["OMP_WAIT_POLICY"] == "active"
