@@ -64,7 +64,7 @@ class Examination:
         with context or nullcontext():
             loss = program(batch.ids, labels=batch.labels, **batch.extra)
         copies = copies_of(batch, dtype)
-        (loss * copies).backward()
+        (loss * copies if copies > 1 else loss).backward()  # the model's own, whatever it is
         backend.step_end()
         backend.synchronize()
         self._take(name, loss, copies)
