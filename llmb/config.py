@@ -54,6 +54,11 @@ class Mode(str, Enum):
 #: What runs the model's Python code, and how torch's compiler is asked to.
 Executor = Literal["eager", "inductor", "thunder"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+#: What the executor thunder goes with: the pairs that were run.
+THUNDER = (
+    "lightning-thunder 0.2.6 goes with torch 2.9.1 or 2.13.0: "
+    "pip install lightning-thunder==0.2.6 torch==2.13.0"
+)
 #: What the executor is given in mode generate: the model, or one token's step with the sampler.
 GenerateScope = Literal["model", "step"]
 
@@ -149,7 +154,27 @@ class WeightsSource(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-class RunRequest(Frozen):
+class Choices(Frozen):
+    """How a step is computed and what it is given, as asked for and as run."""
+
+    executor: Executor = "eager"
+    compile_mode: CompileMode = "default"
+    #: Sequences of another length in each step.
+    dynamic: bool = False
+    #: Which blocks compute their activations again in the backward pass: "q/p", or "op".
+    sac_freq: str | None = None
+    #: In mode generate alone; None in a request: as the workload's original does.
+    generate_scope: GenerateScope | None = None
+    prompt_length: int | None = Field(default=None, ge=1)
+    new_tokens: int | None = Field(default=None, ge=2)
+    #: The same prompt in every sample; random ones where there is none.
+    prompt_tokens: tuple[int, ...] = ()
+    #: None: uniformly random tokens, weights that follow from the seed.
+    data: DataSource | None = None
+    weights: WeightsSource | None = None
+
+
+class RunRequest(Choices):
     """What the user asked for; None where llmb chooses."""
 
     workload: str = OFFICIAL_WORKLOAD
@@ -169,20 +194,6 @@ class RunRequest(Frozen):
     mixed_precision: bool | None = None
     #: None: drawn afresh, so that nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    executor: Executor = "eager"
-    compile_mode: CompileMode = "default"
-    #: Sequences of another length in each step.
-    dynamic: bool = False
-    #: Which blocks compute their activations again in the backward pass: "q/p", or "op".
-    sac_freq: str | None = None
-    #: In mode generate; None: as the workload's original does.
-    generate_scope: GenerateScope | None = None
-    prompt_length: int | None = Field(default=None, ge=1)
-    new_tokens: int | None = Field(default=None, ge=2)
-    prompt_tokens: tuple[int, ...] = ()
-    #: None: uniformly random tokens, weights that follow from the seed.
-    data: DataSource | None = None
-    weights: WeightsSource | None = None
     warmup_steps: int | None = Field(default=None, ge=1)
     #: None: as many as an official run of the mode has.
     timed_steps: int | None = Field(default=None, ge=1)
@@ -200,7 +211,7 @@ class RunRequest(Frozen):
         return self
 
 
-class RunConfig(Frozen):
+class RunConfig(Choices):
     """The fully resolved run: the same llmb, plugin and machine do the same work again."""
 
     workload: str
@@ -216,18 +227,6 @@ class RunConfig(Frozen):
     accumulate: int = Field(default=1, ge=1)
     #: Forward passes run under autocast to the precision; the weights are float32.
     mixed_precision: bool = False
-    executor: Executor = "eager"
-    compile_mode: CompileMode = "default"
-    dynamic: bool = False
-    sac_freq: str | None = None
-    #: In mode generate alone.
-    generate_scope: GenerateScope | None = None
-    prompt_length: int | None = Field(default=None, ge=1)
-    new_tokens: int | None = Field(default=None, ge=2)
-    #: The same prompt in every sample; random ones where there is none.
-    prompt_tokens: tuple[int, ...] = ()
-    data: DataSource | None = None
-    weights: WeightsSource | None = None
     #: Model and tokens follow from it. Children are shown the model's part of it only.
     seed: int = Field(ge=0, lt=2**63)
     #: At least this many untimed steps; the record's timing says how many there were.

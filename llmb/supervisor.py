@@ -22,6 +22,7 @@ from llmb.records.run_record import Ceiling, Ceilings, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision import selection, stations
 from llmb.supervision.assembly import Raw, assemble
+from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
 from llmb.supervision.stations import Display, Stations
 from llmb.workloads import Workload
@@ -53,6 +54,7 @@ def run(
         request = request.model_copy(update={"seed": commitment.seed})
     workload = workloads.of(request)
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
+    check_installed(request.executor)
     check_writable(output)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload)

@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping
 
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
+from llmb.audit.rules import compared
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import Finding
 
 #: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013). In
 #: float32 kernels differ more in their last places, and the next class is a thousand times away.
@@ -210,17 +211,11 @@ class _Comparison:
         self, rule: str, faults: list[str], what: str, evidence: tuple[str, ...]
     ) -> Finding:
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
-        return Finding(
-            id=rule,
-            level=Level.BLOCK,
-            status=Status.FAIL if faults else Status.PASS,
-            observer="worker, calibrator, verifier",
+        return compared(
+            *(rule, not faults, message, evidence),
             measured=f"{self._global:.3g} of all, worst {self._worst:.3g}",
             honest=f"{self._honest:.3g} of all, worst {self._honest_worst:.3g}",
             limit=f"{self._limits[0]} and {self._limits[1]} times honest",
-            basis="calibrated",
-            message=message,
-            evidence=evidence,
         )
 
 

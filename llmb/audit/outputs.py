@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb.audit.distance import Gap, gap
-from llmb.audit.precision import SLACK, SLACK_FLOAT32, Measured, of_class
+from llmb.audit.precision import SLACK, SLACK_FLOAT32, Measured, live_weights, of_class
+from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Arrays
 from llmb.records.audited import LOGITS, AuditedStep, ProbedEvidence
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
 LIVE, STEP, PROBES = "live", "step", ("branches", "head")
@@ -27,7 +28,6 @@ _LEAST_NARROW = 2.0**-9
 #: Fewest bits of logits, through all layers, of an honest run that may serve as a yardstick.
 _FLOORS = {"FP32": 12.0, "TF32": 6.0, "FP16": 5.0, "BF16": 3.0, "FP8": 1.0}
 _ROUGHER = 0.75
-_UNRELATED = 1.5
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 
@@ -126,17 +126,12 @@ class Outputs:
         limit = _LIMIT_FLOAT32 if self._precision.name == "FP32" else _LIMIT
         faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]
         faults += [fault for index in steps for fault in self._changed(index)]
-        return Finding(
-            id=rule,
-            level=Level.BLOCK,
-            status=Status.FAIL if faults else Status.PASS,
-            observer="worker, calibrator, verifier",
+        message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
+        return compared(
+            *(rule, not faults, message, self._evidence),
             measured=f"{mine.error:.3g}",
             honest=f"{honest:.3g}",
             limit=f"{limit} times honest",
-            basis="calibrated",
-            message="; ".join(faults) if faults else f"{what}: as near to the reference as honest",
-            evidence=self._evidence,
         )
 
     def _changed(self, index: int) -> list[str]:
@@ -151,28 +146,10 @@ class Outputs:
     def _live_weights(self) -> Finding:
         bits = self._bits(self._seen)
         of_probes = {probe: bits.get(f"{probe}/{LOGITS}") for probe in PROBES}
-        unseen = [probe for probe, value in of_probes.items() if value is None]
-        if unseen:
+        seen = {probe: value for probe, value in of_probes.items() if value is not None}
+        if len(seen) < len(PROBES):
             return self._not_observed("E3", "a probe could not be made")
-        stale = [p for p, value in of_probes.items() if value is None or not value >= _UNRELATED]
-        message = "written weights and new tokens in the same memory were computed with"
-        if stale:
-            message = (
-                "the model does not compute from its present weights and input "
-                f"(probe {', '.join(stale)})"
-            )
-        return Finding(
-            id="E3",
-            level=Level.BLOCK,
-            status=Status.FAIL if stale else Status.PASS,
-            observer="worker, calibrator, verifier",
-            measured=", ".join(f"{probe} {value:.2f} bits" for probe, value in of_probes.items()),
-            honest="several bits",
-            limit=f"{_UNRELATED} bits",
-            basis="fixed",
-            message=message,
-            evidence=self._evidence,
-        )
+        return live_weights(seen, self._evidence)
 
     def _effective(self) -> Finding:
         measured, declared = self.measured(), self._precision.name
@@ -181,28 +158,15 @@ class Outputs:
         message = f"computes in {declared}"
         if reached != declared:
             message = f"declared {declared}, computes in {reached or 'no known format'}"
-        return Finding(
-            id="P1",
-            level=Level.BLOCK,
-            status=Status.PASS if reached == declared else Status.FAIL,
-            observer="worker, calibrator, verifier",
+        return compared(
+            *("P1", reached == declared, message, self._evidence),
             measured=f"{bits.forward_min} bits",
             honest=f"{bits.honest_forward_min} bits",
             limit=f"{SLACK} bits below an honest run of the class, in each of {len(self._items())}",
-            basis="calibrated",
-            message=message,
-            evidence=self._evidence,
         )
 
     def _not_observed(self, rule: str, why: str) -> Finding:
-        return Finding(
-            id=rule,
-            level=Level.BLOCK,
-            status=Status.NOT_OBSERVED,
-            observer="none",
-            message=why,
-            evidence=self._evidence,
-        )
+        return not_observed(rule, why, self._evidence)
 
 
 def _far(mine: Gap, honest: float, limit: float) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from llmb.audit.distance import Gap, gaps
+from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
 PROBES = ("branches", "head")
@@ -208,7 +209,9 @@ class Probes:
         """Return E2."""
         border = self._declared
         if border is None:
-            return self._not_observed("E2", "no honest run shows what its branches must be like")
+            return not_observed(
+                "E2", "no honest run shows what its branches must be like", self._evidence
+            )
         short = border.short(self._shown)
         worst = max(short, key=lambda item: short[item], default=None)
         fewest = min(self._shown.by_name, key=lambda item: self._shown.by_name[item])
@@ -221,10 +224,11 @@ class Probes:
                 f"{_readable(worst)} has {_said(self._shown.by_name[worst])} bits, "
                 f"honest {_said(border.honest.by_name[worst])}"
             )
-        return self._finding(
+        return compared(
             "E2",
             not short,
             message,
+            self._evidence,
             measured=f"{_said(self._shown.by_name[item])} bits ({_readable(item)})",
             honest=f"{border.honest.by_name[item]:.2f} bits",
             limit=f"{border.limit(item):.2f} bits",
@@ -238,23 +242,7 @@ class Probes:
             )
             for probe in PROBES
         }
-        stale = [probe for probe, value in medians.items() if not value >= _UNRELATED]
-        if not stale:
-            message = "written weights and new tokens in the same memory were computed with"
-        else:
-            message = (
-                "the model does not compute from its present weights and input "
-                f"(probe {', '.join(stale)})"
-            )
-        return self._finding(
-            "E3",
-            not stale,
-            message,
-            measured=", ".join(f"{probe} {_said(value)} bits" for probe, value in medians.items()),
-            honest="several bits",
-            limit=f"{_UNRELATED} bits",
-            basis="fixed",
-        )
+        return live_weights(medians, self._evidence)
 
     def effective(self) -> Finding:
         """Return P1."""
@@ -267,10 +255,11 @@ class Probes:
             message = f"computes in {declared}, forward and backward"
         else:
             message = f"declared {declared}, computes in {effective or 'no known format'}"
-        return self._finding(
+        return compared(
             "P1",
             effective == declared,
             message,
+            self._evidence,
             measured=f"forward {seen.forward_min} bits, gradients {seen.gradient_min}",
             honest=f"forward {seen.honest_forward_min} bits, gradients {seen.honest_gradient_min}",
             limit="; ".join(
@@ -286,12 +275,13 @@ class Probes:
         shown = self._shown.by_name
         known = self._declared or Border(declared, self._shown, 0.0)
         if all(value >= known.floor(item) for item, value in shown.items()):
-            return self._not_observed("P1", ROUGH)
+            return not_observed("P1", ROUGH, self._evidence)
         fewest = min(shown.values())
-        return self._finding(
+        return compared(
             "P1",
             False,
             f"declared {declared}, computes in less",
+            self._evidence,
             measured=f"{fewest:.2f} bits",
             honest="not measured",
             limit=f"{floor} bits",
@@ -300,41 +290,28 @@ class Probes:
 
     def without_yardstick(self, *rules: str) -> list[Finding]:
         """Return that ``rules`` were not observed, for want of an honest run to compare with."""
-        return [self._not_observed(rule, ROUGH) for rule in rules]
+        return [not_observed(rule, ROUGH, self._evidence) for rule in rules]
 
-    def _finding(
-        self,
-        rule: str,
-        kept: bool,
-        message: str,
-        *,
-        measured: str,
-        honest: str,
-        limit: str,
-        basis: str = "calibrated",
-    ) -> Finding:
-        return Finding(
-            id=rule,
-            level=Level.BLOCK,
-            status=Status.PASS if kept else Status.FAIL,
-            observer="worker, calibrator, verifier",
-            measured=measured,
-            honest=honest,
-            limit=limit,
-            basis=basis,
-            message=message,
-            evidence=self._evidence,
-        )
 
-    def _not_observed(self, rule: str, why: str) -> Finding:
-        return Finding(
-            id=rule,
-            level=Level.BLOCK,
-            status=Status.NOT_OBSERVED,
-            observer="none",
-            message=why,
-            evidence=self._evidence,
+def live_weights(medians: Mapping[str, float], evidence: tuple[str, ...]) -> Finding:
+    """Return E3 from the bits of each probe: unrelated numbers have none."""
+    stale = [probe for probe, value in medians.items() if not value >= _UNRELATED]
+    message = "written weights and new tokens in the same memory were computed with"
+    if stale:
+        message = (
+            "the model does not compute from its present weights and input "
+            f"(probe {', '.join(stale)})"
         )
+    return compared(
+        "E3",
+        not stale,
+        message,
+        evidence,
+        measured=", ".join(f"{probe} {_said(value)} bits" for probe, value in medians.items()),
+        honest="several bits",
+        limit=f"{_UNRELATED} bits",
+        basis="fixed",
+    )
 
 
 def _said(bits: float) -> str:

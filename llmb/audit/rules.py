@@ -88,6 +88,44 @@ def complete(observed: Iterable[Finding], mode: str = "train") -> Audit:
     )
 
 
+def compared(
+    rule: str,
+    kept: bool,
+    message: str,
+    evidence: tuple[str, ...],
+    *,
+    measured: str,
+    honest: str,
+    limit: str,
+    basis: str = "calibrated",
+) -> Finding:
+    """Return the finding of a blocking rule that three processes' numbers were compared for."""
+    return Finding(
+        id=rule,
+        level=Level.BLOCK,
+        status=Status.PASS if kept else Status.FAIL,
+        observer="worker, calibrator, verifier",
+        measured=measured,
+        honest=honest,
+        limit=limit,
+        basis=basis,
+        message=message,
+        evidence=evidence,
+    )
+
+
+def not_observed(rule: str, why: str, evidence: tuple[str, ...]) -> Finding:
+    """Return that a blocking rule could not be observed, and why."""
+    return Finding(
+        id=rule,
+        level=Level.BLOCK,
+        status=Status.NOT_OBSERVED,
+        observer="none",
+        message=why,
+        evidence=evidence,
+    )
+
+
 def worst(findings: Sequence[Finding]) -> Finding:
     """Return the worst finding of one rule over all repeats: failed, flagged, not observed."""
     order = (Status.FAIL, Status.FLAG, Status.NOT_OBSERVED)

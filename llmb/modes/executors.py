@@ -5,22 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from llmb.config import RunConfig
+from llmb.config import THUNDER, RunConfig
 from llmb.errors import UnavailableError
 
 #: A model, or a step, as it is called.
 Program = Callable[..., Any]
 
-_PAIRING = (
-    "lightning-thunder 0.2.6 works with torch 2.9 to 2.13: "
-    "pip install lightning-thunder==0.2.6 torch==2.13.0"
-)
 #: What thunder 0.2.6 looks up on torch.Tensor and calls nowhere; torch 2.13 has it no longer.
 _GONE = ("align_as", "align_to", "has_names", "refine_names", "rename")
 
@@ -29,12 +24,10 @@ def prepare(config: RunConfig) -> None:
     """Import what the executor needs, before anything is compared with what torch is like.
 
     Raises:
-        UnavailableError: it is not installed, or does not work with this torch.
+        UnavailableError: it does not work with this torch.
     """
     if config.executor != "thunder":
         return
-    if find_spec("thunder") is None:
-        raise UnavailableError(f"--executor thunder: it is not installed; {_PAIRING}")
     for name in _GONE:
         if not hasattr(Tensor, name):
             setattr(Tensor, name, _absent(name))
@@ -43,7 +36,7 @@ def prepare(config: RunConfig) -> None:
     except Exception as error:  # whatever a library's import can raise
         raise UnavailableError(
             f"--executor thunder: it cannot be imported with torch {torch.__version__} "
-            f"({type(error).__name__}: {error}); {_PAIRING}"
+            f"({type(error).__name__}: {error}); {THUNDER}"
         ) from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
@@ -34,7 +35,7 @@ from llmb.reference.train_loop import Step, StepDone
 from llmb.step_stream import Batches, StepStream, Told
 
 
-class Inference:
+class Inference(ABC):
     """What both modes have in common: the witness, and the audit of what came out."""
 
     phase = "running"
@@ -46,15 +47,11 @@ class Inference:
         self.witness = OutputWitness()
         stage.model.eval()
 
+    @abstractmethod
     def _pass(self, seed: int) -> Output:
         """Do a step's work on the tokens of ``seed``, in the same memory."""
-        raise NotImplementedError
 
-    def told(self) -> Told:
-        """Return how many programs the executor has made, where it counts for itself."""
-        raise NotImplementedError
-
-    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:  # noqa: B027
         """Write nothing: there is no optimizer."""
 
     def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:

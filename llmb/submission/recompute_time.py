@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from llmb.records.run_record import RepeatTiming, RunRecord
+from llmb.records.seeds import token_seed
 from llmb.submission.comparison import Comparison
 
 _RESAMPLES = 5000
@@ -89,11 +90,25 @@ def _has_sound_steps(
     fit = not tokens or (len(tokens) >= steps and min(tokens) >= 1 and max(tokens) <= most)
     must = f"nothing, or 1 to {most} for each of {steps} steps"
     comparison.require(f"{field}.step_tokens", len(tokens), fit, must)
+    if fit:
+        comparison.expect(f"{field}.step_tokens", tokens, _drawn(n, len(tokens) or steps, record))
     prefill = repeat.prefill_ns
     known = len(prefill) >= steps and min(prefill) >= 0 and record.workload.mode == "generate"
     must = f"nothing, or in mode generate a time for each of {steps} steps"
     comparison.require(f"{field}.prefill_ns", len(prefill), known or not prefill, must)
     return fit and (known or not prefill)
+
+
+def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...]:
+    """Return the tokens of each step of repeat ``n`` where lengths follow from the steps' seeds."""
+    config, longest = record.config, record.workload.shapes.get("sequence_length")
+    if not config.dynamic or not isinstance(longest, int) or longest < 1:
+        return ()
+    shortest, found = min(10, longest), []
+    for step in range(min(steps, _MOST_BLOCKS)):
+        draw = random.Random(f"lengths:{token_seed(config.seed, n, step)}")
+        found.append(sum(draw.randint(shortest, longest) for _ in range(config.batch_size)))
+    return tuple(found)
 
 
 def _within(repeat: RepeatTiming, tokens_per_step: int) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 from llmb import workloads
-from llmb.config import Mode, Precision, RunRequest
-from llmb.errors import UsageError
+from llmb.config import THUNDER, Choices, Executor, Mode, Precision, RunRequest
+from llmb.errors import UnavailableError, UsageError
 from llmb.reference.shapes import BertShape
 from llmb.workloads import Workload, checkpointing
 from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
@@ -15,6 +16,16 @@ from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 #: the optimizer's state there, and two more in which graphs are captured.
 _WARMUP_STEPS = {"eager": 1, "inductor": 4, "thunder": 3}
 _EIGHT_BITS = 8
+
+
+def check_installed(executor: Executor) -> None:
+    """Refuse an executor that is not there, before anything is started.
+
+    Raises:
+        UnavailableError: says what to install.
+    """
+    if executor == "thunder" and find_spec("thunder") is None:
+        raise UnavailableError(f"--executor thunder: it is not installed; {THUNDER}")
 
 
 def settle(request: RunRequest, workload: Workload, precision: Precision) -> dict[str, Any]:
@@ -32,14 +43,8 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
     if request.prompt_tokens and mode is not Mode.GENERATE:
         raise UsageError("--prompt: only in mode generate")
     return {
-        "data": request.data,
-        "weights": request.weights,
-        "prompt_tokens": request.prompt_tokens,
+        **{name: getattr(request, name) for name in Choices.model_fields},
         "mode": mode,
-        "executor": request.executor,
-        "compile_mode": request.compile_mode,
-        "dynamic": request.dynamic,
-        "sac_freq": request.sac_freq,
         "warmup_steps": request.warmup_steps or _WARMUP_STEPS[request.executor],
         "timed_steps": request.timed_steps or mode.official_steps,
         **_generation(request, workload, mode),

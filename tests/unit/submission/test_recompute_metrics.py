@@ -9,6 +9,8 @@ import pytest
 from llmb import workloads
 from llmb.config import Mode
 from llmb.measure import statistics
+from llmb.records.seeds import token_seed
+from llmb.reference.lengths import draw_lengths
 from llmb.submission.recompute import mismatches
 from tests.builders import edited, make_record
 from tests.unit.builders_workloads import of_workload, with_metrics
@@ -187,16 +189,38 @@ def test_other_stamps_than_the_repeats_own_are_found_and_break_nothing():
     assert "timing.fence_steps" in [m.field for m in mismatches(forged)]
 
 
-def test_both_paths_agree_on_every_number_of_steps_of_several_lengths():
-    tokens = [100 + 37 * (step % 50) for step in range(52)]
+def tokens_of(record):
+    config, steps = record.config, len(record.timing.step_ns)
+    seeds = (token_seed(config.seed, 0, step) for step in range(steps))
+    longest = record.workload.shapes["sequence_length"]
+    return [sum(draw_lengths(seed, config.batch_size, longest)) for seed in seeds]
+
+
+def of_steps(data, tokens):
+    data["config"]["dynamic"] = True
+    data["class"], data["waivers"] = "debug", ["--dynamic"]
+    data["plugin"]["strict"] = False
+    data["timing"]["step_tokens"] = tokens
+    data["timing"]["repeats"][0]["step_tokens"] = tokens
+
+
+def test_tokens_of_steps_that_do_not_follow_from_their_seeds_are_found():
     record = make_record(1)
+    tokens = tokens_of(record)
+    tokens[10] += 1
+    found = mismatches(edited(record, lambda data: of_steps(data, tokens)))
+    assert "timing.repeats.0.step_tokens" in {mismatch.field for mismatch in found}
+
+
+def test_both_paths_agree_on_every_number_of_steps_of_several_lengths():
+    record = make_record(1)
+    tokens = tokens_of(record)
     repeat = record.timing.repeats[0].model_copy(update={"step_tokens": tuple(tokens)})
     rate = sum(tokens[2:]) / ((repeat.stop_ns - repeat.start_ns) / 1e9)
     assert rate == statistics.tokens_per_second(repeat, 2048)
 
     def change(data):
-        data["timing"]["step_tokens"] = tokens
-        data["timing"]["repeats"][0]["step_tokens"] = tokens
+        of_steps(data, tokens)
         result = data["result"]
         result["tokens_per_second"] = result["tokens_per_second_per_device"] = rate
         result["ci95"] = list(statistics.confidence_interval([repeat], 2048))

@@ -8,7 +8,8 @@ import pytest
 
 from llmb import workloads
 from llmb.config import BF16, FP16, FP32, Mode, Precision, RunRequest
-from llmb.errors import UsageError
+from llmb.errors import UnavailableError, UsageError
+from llmb.supervision import choices
 from llmb.supervision.choices import settle
 from llmb.workloads import WORKLOADS, Workload
 
@@ -64,7 +65,9 @@ def test_in_short_sequences_fewer_tokens_are_generated() -> None:
 
 @pytest.mark.parametrize("name", ["llama-1.4b", "litgpt-forward"])
 def test_other_modes_have_nothing_to_generate(name: str) -> None:
-    assert settled(name).keys().isdisjoint({"generate_scope", "prompt_length", "new_tokens"})
+    found = settled(name)
+    named = ("generate_scope", "new_tokens", "prompt_length")
+    assert {found[field] for field in named} == {None}
 
 
 def test_every_workload_settles_in_each_of_its_modes() -> None:
@@ -164,3 +167,25 @@ def test_ones_own_causal_model_has_every_mode_and_ones_own_bert_trains() -> None
     bert: Workload = workloads.define("mine", {"family": "bert", "num_hidden_layers": 1})
     with pytest.raises(UsageError, match=r"has no mode generate \(it has train\)"):
         settle(RunRequest(mode=Mode.GENERATE), bert, BF16)
+
+
+def test_thunder_that_is_not_installed_is_said_with_the_versions_that_go_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choices, "find_spec", lambda name: None)
+    with pytest.raises(UnavailableError) as caught:
+        choices.check_installed("thunder")
+    text = str(caught.value)
+    assert text.startswith("--executor thunder: it is not installed; ")
+    assert "pip install lightning-thunder==0.2.6 torch==2.13.0" in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("executor", ["eager", "inductor"])
+def test_what_torch_brings_along_is_always_installed(
+    monkeypatch: pytest.MonkeyPatch, executor: str
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(choices, "find_spec", asked.append)
+    choices.check_installed(executor)
+    assert asked == []
