@@ -8,7 +8,7 @@ from typing import Any
 from llmb import workloads
 from llmb.config import THUNDER, Choices, Executor, Mode, Precision, RunRequest
 from llmb.errors import UnavailableError, UsageError
-from llmb.reference.shapes import BertShape
+from llmb.reference.shapes import BertShape, LlamaShape, Shape
 from llmb.workloads import Workload, checkpointing
 from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 
@@ -38,6 +38,11 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
     _check_executor(request, workload, precision)
     if mode is not Mode.TRAIN:
         _check_nothing_is_trained(request, mode)
+    if request.executor == "thunder" and mode is not Mode.GENERATE and _is_grouped(workload.shape):
+        raise UsageError(
+            f"--executor thunder: lightning-thunder 0.2.6 does not know the shared key-value heads "
+            f"of {workload.name}: use eager or inductor"
+        )
     if request.dynamic and (mode is Mode.GENERATE or isinstance(workload.shape, BertShape)):
         raise UsageError("--dynamic: only in modes train and forward, of llama and gpt2")
     if request.prompt_tokens and mode is not Mode.GENERATE:
@@ -49,6 +54,12 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
         "timed_steps": request.timed_steps or mode.official_steps,
         **_generation(request, workload, mode),
     }
+
+
+def _is_grouped(shape: Shape) -> bool:
+    """Tell whether query heads share key-value heads, which attention is then told."""
+    grouped = isinstance(shape, LlamaShape)
+    return grouped and shape.num_key_value_heads < shape.num_attention_heads
 
 
 def _check_executor(request: RunRequest, workload: Workload, precision: Precision) -> None:

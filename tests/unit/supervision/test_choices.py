@@ -189,3 +189,9 @@ def test_what_torch_brings_along_is_always_installed(
     monkeypatch.setattr(choices, "find_spec", asked.append)
     choices.check_installed(executor)
     assert asked == []
+
+
+def test_thunder_and_shared_key_value_heads_are_refused_where_it_cannot_trace_them() -> None:
+    with pytest.raises(UsageError, match="does not know the shared key-value heads"):
+        settled("llama-3.1-8b", executor="thunder")
+    assert settled("llama-2-7b", executor="thunder")["executor"] == "thunder"
