@@ -58,8 +58,9 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
 
 def _is_grouped(shape: Shape) -> bool:
     """Tell whether query heads share key-value heads, which attention is then told."""
-    grouped = isinstance(shape, LlamaShape)
-    return grouped and shape.num_key_value_heads < shape.num_attention_heads
+    if not isinstance(shape, LlamaShape):
+        return False
+    return shape.num_key_value_heads < shape.num_attention_heads
 
 
 def _check_executor(request: RunRequest, workload: Workload, precision: Precision) -> None:
