@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention import CausalAttention
 from .cache import CachedLayer, KeyValueCache
 from .head import TiedHead
 from .loss import causal_loss
@@ -24,16 +25,14 @@ class Attention(nn.Module):
         self.head_dim = shape.head_dim
         self.c_attn = nn.Linear(shape.hidden_size, 3 * shape.hidden_size)
         self.c_proj = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.core_attention = CausalAttention()
 
     def forward(self, x: Tensor, cached: CachedLayer | None = None) -> Tensor:
         """Attend within each sequence of ``x`` ``[B, T, hidden]``, and to what is ``cached``."""
         batch, length, _ = x.shape
         split = (batch, length, -1, self.head_dim)
         q, k, v = (y.view(split).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1))
-        if cached is not None:
-            y = cached.attend(q, k, v)
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # [B, heads, T, head_dim]
+        y = self.core_attention(q, k, v) if cached is None else cached.attend(q, k, v)
         out: Tensor = self.c_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .attention import CausalAttention
 from .cache import CachedLayer, KeyValueCache
 from .loss import causal_loss
 from .shapes import LlamaShape
@@ -75,6 +76,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(shape.hidden_size, keys, bias=False)
         self.v_proj = nn.Linear(shape.hidden_size, keys, bias=False)
         self.o_proj = nn.Linear(queries, shape.hidden_size, bias=False)
+        self.core_attention = CausalAttention()
 
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, cached: CachedLayer | None = None
@@ -85,12 +87,7 @@ class Attention(nn.Module):
         q = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, heads, T, head_dim]
         k = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(split).transpose(1, 2)
-        if cached is not None:
-            y = cached.attend(q, k, v)
-        elif q.shape[1] == k.shape[1]:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        y = self.core_attention(q, k, v) if cached is None else cached.attend(q, k, v)
         out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 

@@ -10,6 +10,7 @@ from torch import nn
 from llmb.config import BF16, FP16, FP32, Precision, RunConfig, environment
 from llmb.plugin import Device, DeviceMemory, EnergyReading, Peak, PluginOption, hookimpl
 from llmb.plugin.builtin import host
+from llmb.plugin.builtin.attention import write_out_attention
 from llmb.records.run_record import StepClock
 
 
@@ -84,6 +85,12 @@ def llmb_options() -> list[PluginOption]:
             help="keep freed memory in the process: no page faults for each step's gradients",
         ),
         PluginOption(
+            name="written_attention",
+            type="bool",
+            default=True,
+            help="causal attention in BF16 as matrix products, faster than torch's kernel for CPUs",
+        ),
+        PluginOption(
             name="threads",
             type="int",
             default=0,
@@ -123,10 +130,12 @@ def _features() -> set[str]:
 
 @hookimpl
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
-    """Leave the model as it is, and from here on keep freed memory.
+    """Write causal attention out, and from here on keep freed memory.
 
     Not earlier: what making the model frees would be kept too, and the peak be 1 GB higher.
     """
+    if config.plugin_options["written_attention"]:
+        write_out_attention(model)
     if config.plugin_options["keep_memory"]:
         host.keep_freed_memory()
     return model

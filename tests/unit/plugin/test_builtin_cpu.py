@@ -89,14 +89,14 @@ def test_the_kernel_of_adamw_is_the_fused_one() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_post_processing_leaves_the_model_alone_and_keeps_memory_only_if_asked(
+def test_post_processing_leaves_weights_alone_and_keeps_memory_only_if_asked(
     monkeypatch: pytest.MonkeyPatch, keep: bool
 ) -> None:
     calls: list[bool] = []
     monkeypatch.setattr(host, "keep_freed_memory", lambda: calls.append(True))
     model = nn.Linear(2, 2)
     before = model.weight.detach().clone()
-    config = run_config(plugin_options={"keep_memory": keep})
+    config = run_config(plugin_options={"keep_memory": keep, "written_attention": not keep})
     assert cpu.llmb_post_process_model(model, config) is model
     assert torch.equal(model.weight, before)
     assert calls == [True] * keep

@@ -1,0 +1,45 @@
+"""Causal attention for host processors, written out in matrix products."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from llmb.reference.attention import CausalAttention
+
+#: Scores a layer keeps for its backward pass, at most: 32 MiB of bfloat16. Beyond it memory counts
+#: for more than time.
+MOST_SCORES = 2**24
+
+
+class WrittenOutAttention(CausalAttention):
+    """Scores, softmax and sum as products of whole matrices, where that is the faster way.
+
+    In bfloat16 it is 1.3 to 2.9 times as fast, forward and backward, as the kernel torch 2.13 has
+    for CPUs, at 256 to 4096 tokens (``benchmarks/RESULTS.md``); in float32 the kernel often wins.
+    Scores are rounded to bfloat16 once, as in every model that writes attention out; the softmax
+    computes in float32.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend with ``q`` ``[B, heads, T, head_dim]`` to ``k`` and ``v`` of the same size."""
+        batch, heads, length, width = q.shape
+        few = batch * heads * length * length <= MOST_SCORES
+        if v.dtype != torch.bfloat16 or q.shape != k.shape or not few:
+            return super().forward(q, k, v)
+        flat = (batch * heads, length, width)
+        hidden = torch.full((length, length), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
+        scores = torch.baddbmm(
+            hidden.expand(batch * heads, length, length),
+            q.reshape(flat),
+            k.reshape(flat).transpose(1, 2),
+            alpha=width**-0.5,
+        )
+        return torch.bmm(scores.softmax(-1), v.reshape(flat)).view(batch, heads, length, width)
+
+
+def write_out_attention(model: nn.Module) -> None:
+    """Exchange the attention of every block of ``model`` for the written-out one, in place."""
+    for name, module in list(model.named_modules()):
+        if type(module) is CausalAttention:
+            model.set_submodule(name, WrittenOutAttention())
