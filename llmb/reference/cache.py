@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from .attention import CausalAttention
 from .shapes import BertShape, LlamaShape, Shape
 
 
@@ -24,10 +24,10 @@ class CachedLayer:
     values: Tensor
     #: Where the tokens of this pass stand, int64 ``[n]``.
     positions: Tensor
-    #: Which positions each token may attend to, bool ``[n, length]``.
-    visible: Tensor
+    #: Added to the scores ``[n, length]``: 0 where a token may attend to a position, else -inf.
+    mask: Tensor
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, attention: CausalAttention) -> Tensor:
         """Store ``k`` and ``v`` ``[B, key-value heads, n, head_dim]`` and attend with ``q``.
 
         Query heads that share a key-value head are laid one after the other along the tokens, so
@@ -38,12 +38,12 @@ class CachedLayer:
         self.values.index_copy_(2, self.positions, v.to(self.values.dtype))
         batch, heads, tokens, width = q.shape
         shared = k.shape[1]
-        visible = self.visible
+        mask = self.mask
         if heads != shared:
             q = q.reshape(batch, shared, heads // shared * tokens, width)
             if tokens > 1:  # one row serves all
-                visible = visible.repeat(heads // shared, 1)
-        y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=visible)
+                mask = mask.repeat(heads // shared, 1)
+        y: Tensor = attention(q, self.keys, self.values, mask)
         return y.reshape(batch, heads, tokens, width)
 
 
@@ -60,9 +60,11 @@ class KeyValueCache:
         A token attends to every position up to its own.
         """
         every = torch.arange(self.keys[0].shape[2], device=positions.device)
-        visible = every[None, :] <= positions[:, None]
+        unseen = every[None, :] > positions[:, None]
+        mask = torch.zeros(unseen.shape, dtype=self.keys[0].dtype, device=positions.device)
+        mask = mask.masked_fill(unseen, -torch.inf)
         return [
-            CachedLayer(keys, values, positions, visible)
+            CachedLayer(keys, values, positions, mask)
             for keys, values in zip(self.keys, self.values, strict=True)
         ]
 

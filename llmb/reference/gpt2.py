@@ -32,7 +32,10 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         split = (batch, length, -1, self.head_dim)
         q, k, v = (y.view(split).transpose(1, 2) for y in self.c_attn(x).chunk(3, dim=-1))
-        y = self.core_attention(q, k, v) if cached is None else cached.attend(q, k, v)
+        if cached is None:
+            y = self.core_attention(q, k, v)
+        else:
+            y = cached.attend(q, k, v, self.core_attention)
         out: Tensor = self.c_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 

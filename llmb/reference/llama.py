@@ -87,7 +87,10 @@ class Attention(nn.Module):
         q = rotate(self.q_proj(x).view(split).transpose(1, 2), cos, sin)  # [B, heads, T, head_dim]
         k = rotate(self.k_proj(x).view(split).transpose(1, 2), cos, sin)
         v = self.v_proj(x).view(split).transpose(1, 2)
-        y = self.core_attention(q, k, v) if cached is None else cached.attend(q, k, v)
+        if cached is None:
+            y = self.core_attention(q, k, v)
+        else:
+            y = cached.attend(q, k, v, self.core_attention)
         out: Tensor = self.o_proj(y.transpose(1, 2).reshape(batch, length, -1))
         return out
 

@@ -21,21 +21,22 @@ class WrittenOutAttention(CausalAttention):
     computes in float32.
     """
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attend with ``q`` ``[B, heads, T, head_dim]`` to ``k`` and ``v`` of the same size."""
-        batch, heads, length, width = q.shape
-        few = batch * heads * length * length <= MOST_SCORES
-        if v.dtype != torch.bfloat16 or q.shape != k.shape or not few:
-            return super().forward(q, k, v)
-        flat = (batch * heads, length, width)
-        hidden = torch.full((length, length), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend as the reference does, its arguments and result."""
+        batch, heads, tokens, width = q.shape
+        length = k.shape[2]
+        few = batch * heads * tokens * length <= MOST_SCORES
+        if v.dtype != torch.bfloat16 or k.shape[1] != heads or not few:
+            return super().forward(q, k, v, mask)
+        if mask is None:
+            mask = torch.full((tokens, length), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
         scores = torch.baddbmm(
-            hidden.expand(batch * heads, length, length),
-            q.reshape(flat),
-            k.reshape(flat).transpose(1, 2),
+            mask.expand(batch * heads, tokens, length),
+            q.reshape(batch * heads, tokens, width),
+            k.reshape(batch * heads, length, width).transpose(1, 2),
             alpha=width**-0.5,
         )
-        return torch.bmm(scores.softmax(-1), v.reshape(flat)).view(batch, heads, length, width)
+        return torch.bmm(scores.softmax(-1), v.reshape(batch * heads, length, width)).view(q.shape)
 
 
 def write_out_attention(model: nn.Module) -> None:

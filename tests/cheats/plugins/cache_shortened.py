@@ -21,7 +21,7 @@ class _Short:
 
     def at(self, positions):
         for layer in self.whole.at(positions):
-            near = layer.visible.clone()
+            near = layer.mask.clone()
             for row, position in enumerate(positions.tolist()):
-                near[row, : max(0, position - 3)] = False
+                near[row, : max(0, position - 3)] = float("-inf")
             yield cache.CachedLayer(layer.keys, layer.values, layer.positions, near)

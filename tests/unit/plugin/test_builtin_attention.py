@@ -59,6 +59,17 @@ def test_no_token_sees_a_later_one() -> None:
     assert not torch.equal(before[:, :, 20:], after[:, :, 20:])
 
 
+def test_with_a_mask_tokens_attend_to_what_it_leaves() -> None:
+    q, k, v = (tensor.detach() for tensor in inputs(torch.bfloat16))
+    last, mask = q[:, :, -1:], torch.zeros(1, SIZE[2], dtype=torch.bfloat16)
+    mask[:, 20:] = -torch.inf
+    found = WrittenOutAttention()(last, k, v, mask)
+    expected = WrittenOutAttention()(last, k[:, :, :20], v[:, :, :20], mask[:, :20])
+    torch.testing.assert_close(found, expected, rtol=2**-6, atol=2**-8)
+    kernel = CausalAttention()(last, k, v, mask)
+    torch.testing.assert_close(found, kernel, rtol=2**-6, atol=2**-7)
+
+
 def test_other_formats_shared_keys_and_long_sequences_are_left_to_torchs_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
