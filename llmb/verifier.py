@@ -104,6 +104,8 @@ def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> d
     for name in {BRANCHES, LIVE} & set(order.passes):
         batch = 1 if name == BRANCHES else order.config.batch_size
         found |= retake.sketches(name, dtype, "cpu", batch, fmt)
+    if STEP in order.passes:
+        found[STEP] = retake.samples(places(order), dtype, "cpu", fmt)
     return {f"host/{key}": value for key, value in found.items()}
 
 
