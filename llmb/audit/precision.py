@@ -23,7 +23,8 @@ SLACK, SLACK_FLOAT32 = 0.75, 2.0
 FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
 #: Bits below its floor that a class may show where the host's honest run shows as few.
 _LEEWAY = 2.0
-#: Gains and biases of LayerNorm: their gradients are sums over all tokens, in which much cancels.
+#: Gains and biases of LayerNorm: their gradients are sums over all tokens, in which much cancels
+#: (gpt2-125m, 1024 tokens in pure BF16: 3.0 bits).
 _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 #: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
@@ -102,7 +103,7 @@ class Border:
         """
         fixed = FLOORS.get(self.name, FLOORS["FP8"])
         if _SUM.search(item):
-            return fixed - _LEEWAY
+            fixed -= _LEEWAY
         if item not in self.host:
             return fixed
         return max(min(fixed, self.host[item] - self.slack), fixed - _LEEWAY)

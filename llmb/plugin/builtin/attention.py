@@ -2,41 +2,68 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from llmb.reference.attention import CausalAttention
 
-#: Scores a layer keeps for its backward pass, at most: 32 MiB of bfloat16. Beyond it memory counts
-#: for more than time.
+#: Tokens up to which it is the faster way: at 1,024 both take the same time.
+LONGEST = 512
+#: Probabilities a layer keeps for its backward pass, at most: 32 MiB of bfloat16. Beyond it memory
+#: counts for more than time.
 MOST_SCORES = 2**24
+
+
+class _Attend(torch.autograd.Function):
+    """Causal attention of ``[B heads, T, head_dim]``: scores and softmax in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        length, ctx.scale = q.shape[1], q.shape[2] ** -0.5
+        mask = torch.full((length, length), -torch.inf, device=q.device).triu(1)
+        mask = mask.expand(len(q), length, length)
+        scores = torch.baddbmm(mask, q.float(), k.float().transpose(1, 2), alpha=ctx.scale)
+        shares = scores.softmax(-1).to(v.dtype)
+        ctx.save_for_backward(q, k, v, shares)
+        return torch.bmm(shares, v)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        (gradient,) = gradients
+        q, k, v, shares = ctx.saved_tensors
+        of_shares = torch.bmm(gradient, v.transpose(1, 2))
+        of_scores = torch._softmax_backward_data(of_shares, shares, -1, shares.dtype)
+        zero = q.new_zeros(())
+        return (
+            torch.baddbmm(zero, of_scores, k, beta=0, alpha=ctx.scale),
+            torch.baddbmm(zero, of_scores.transpose(1, 2), q, beta=0, alpha=ctx.scale),
+            torch.bmm(shares.transpose(1, 2), gradient),
+        )
 
 
 class WrittenOutAttention(CausalAttention):
     """Scores, softmax and sum as products of whole matrices, where that is the faster way.
 
-    In bfloat16 it is 1.3 to 2.9 times as fast, forward and backward, as the kernel torch 2.13 has
-    for CPUs, at 256 to 4096 tokens (``benchmarks/RESULTS.md``); in float32 the kernel often wins.
-    Scores are rounded to bfloat16 once, as in every model that writes attention out; the softmax
-    computes in float32.
+    In bfloat16, forward and backward, it takes half the time at 256 and 512 tokens of the kernel
+    torch 2.13 has for CPUs, and is as exact: where a softmax is sharp, scores rounded to bfloat16
+    would be ten times as far off (``benchmarks/RESULTS.md``). Float32, a cache, shared key-value
+    heads and long sequences are left to the kernel.
     """
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
         """Attend as the reference does, its arguments and result."""
-        batch, heads, tokens, width = q.shape
-        length = k.shape[2]
-        few = batch * heads * tokens * length <= MOST_SCORES
-        if v.dtype != torch.bfloat16 or k.shape[1] != heads or not few:
+        batch, heads, length, width = q.shape
+        few = length <= LONGEST and batch * heads * length * length <= MOST_SCORES
+        if v.dtype != torch.bfloat16 or mask is not None or k.shape != q.shape or not few:
             return super().forward(q, k, v, mask)
-        if mask is None:
-            mask = torch.full((tokens, length), -torch.inf, dtype=q.dtype, device=q.device).triu(1)
-        scores = torch.baddbmm(
-            mask.expand(batch * heads, tokens, length),
-            q.reshape(batch * heads, tokens, width),
-            k.reshape(batch * heads, length, width).transpose(1, 2),
-            alpha=width**-0.5,
-        )
-        return torch.bmm(scores.softmax(-1), v.reshape(batch * heads, length, width)).view(q.shape)
+        flat = (batch * heads, length, width)
+        with torch.autocast(q.device.type, enabled=False):  # it would narrow the scores
+            q, k = (one.to(v.dtype) for one in (q, k))  # float32 after the rotation, under autocast
+            flat_ones = (one.reshape(flat) for one in (q, k, v))
+            attended: Tensor = _Attend.apply(*flat_ones)  # type: ignore[no-untyped-call]
+        return attended.view(batch, heads, length, width)
 
 
 def write_out_attention(model: nn.Module) -> None:
