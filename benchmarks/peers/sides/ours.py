@@ -38,7 +38,10 @@ def _measure(job: Job, gate: Gate, executor: str) -> None:
         workload=job.workload,
         mode=job.mode,
         plugin="cpu",
-        plugin_options={"keep_memory": job.keep_memory, "threads": 0},
+        plugin_options={
+            **{option.name: option.default for option in cpu.llmb_options()},
+            "keep_memory": job.keep_memory,
+        },
         device="cpu",
         precision=BF16,
         batch_size=job.batch_size,
