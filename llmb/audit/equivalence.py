@@ -90,7 +90,10 @@ def judge_step(
     left = sum(segment.gradients for segment in step.segments if segment.name not in rough)
     for name in rough:
         del mine[name], theirs[name]
-    if left < _ENOUGH * len(right) or _is_rough(theirs, host, precision):
+    without = [name for name in step.without_gradient if name not in padding]
+    faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
+    faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
+    if not faults and (left < _ENOUGH * len(right) or _is_rough(theirs, host, precision)):
         return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
     few = {
         segment.name
@@ -101,11 +104,8 @@ def judge_step(
     comparison = _Comparison(mine, theirs, precision, frozenset(few))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
     if rough:
-        text += f", but for {len(rough)} of {len(mine) + len(rough)} parameters that no honest run"
-        text += " gets right"
-    without = [name for name in step.without_gradient if name not in padding]
-    faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
-    faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
+        text += f", but for {len(rough)} of {len(step.segments)} parameters that no honest run gets"
+        text += " right"
     return comparison.finding("G1", faults + comparison.faults(), text, evidence)
 
 

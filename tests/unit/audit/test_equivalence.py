@@ -290,6 +290,9 @@ def test_where_most_parameters_are_rough_or_only_the_device_is_nothing_is_compar
     assert step(every(0.012), honest=every(0.019), host=every(0.01)).status is Status.PASS
     assert step(every(0.012), honest=every(0.3)).status is Status.NOT_OBSERVED
     assert step(every(0.012), honest=every(math.nan)).status is Status.NOT_OBSERVED
+    lacking = STEP.model_copy(update={"without_gradient": ("d",)})
+    found = step(every(0.012), audited=lacking, honest=chaotic, host=chaotic)
+    assert found.status is Status.FAIL
 
 
 def test_sampled_gradients_of_a_step_like_any_other_are_judged_by_the_same_limits() -> None:
