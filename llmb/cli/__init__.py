@@ -29,6 +29,7 @@ COMMANDS = {
     "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
+    "reproduce": ("reproduce", "Run a bundle's configuration again here, and compare."),
     "report": ("report", "Show a source document's tables, published beside measured."),
     "workload": ("workload", "List and show workloads."),
     "data": ("data", "Pack text into training data, and show data."),

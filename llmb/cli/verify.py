@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.standings import add_standings, say_standings
 from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.submission.verify import Verification
 
 
 @click.command("verify", short_help="Check a bundle: integrity, schema, every derived number.")
@@ -37,9 +41,13 @@ def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> No
     paths = [*bundles, *(_below(folder) if folder else ())]
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
-    results = [_one(path, as_json) for path in paths]
+    sound: list[Verification] = []
+    results = [_one(path, as_json, sound) for path in paths]
+    add_standings(results, sound)
     if as_json:
         click.echo(json.dumps(results, indent=1))
+    else:
+        say_standings(results)
     refused = [result for result in results if not result["ok"]]
     if len(results) == 1 and refused:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
@@ -57,8 +65,11 @@ def _below(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.rglob("*.zip"))
 
 
-def _one(path: Path, quiet: bool) -> dict[str, Any]:
-    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data."""
+def _one(path: Path, quiet: bool, sound: list[Verification]) -> dict[str, Any]:
+    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data.
+
+    A bundle without a fault is added to ``sound``.
+    """
     from llmb.errors import BundleRefusedError
     from llmb.submission.verify import verify
 
@@ -74,6 +85,8 @@ def _one(path: Path, quiet: bool) -> dict[str, Any]:
         for check in verification.checks
     ]
     failed = [f"{check['name']}: {check['message']}" for check in checks if not check["ok"]]
+    if not failed:
+        sound.append(verification)
     if not quiet:
         click.echo(name)
         for check in checks:

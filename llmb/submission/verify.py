@@ -12,12 +12,13 @@ from llmb.errors import BundleRefusedError
 from llmb.records import diff, evidence, run_directory
 from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
 from llmb.records.finding import Status, Verdict
+from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
 from llmb.submission import layout, rejudge
-from llmb.submission.recompute import mismatches
+from llmb.submission.recompute import link_mismatches, mismatches
 
 _SHOWN = 5
 #: Digest and llmb version of every reference that has made a submission; lines are only added.
@@ -86,6 +87,8 @@ def verify_bundle(bundle: Bundle) -> Verification:
     checks += [_run(name, faults, bundle, record) for name, faults in _CHECKS.items()]
     if record.seed_commitment is not None:
         checks.append(_seed(record, record.seed_commitment))
+    if record.reproduction_of is not None:
+        checks.append(_reproduction(record, record.reproduction_of))
     signatures = sum(name.startswith(SIGNATURES) for name in bundle.files)
     if signatures:
         message = f"{signatures} files under {SIGNATURES}: this version of llmb checks none"
@@ -116,6 +119,16 @@ def _seed(record: RunRecord, said: SeedCommitment) -> Check:
     where = f" ({said.published_at})" if said.published_at else ""
     holds = f"{said.commitment} holds; compare it with what {said.committed_by!r} published{where}"
     return Check("seed commitment", not found, "; ".join(found) or holds)
+
+
+def _reproduction(record: RunRecord, link: ReproductionOf) -> Check:
+    """Check the link to a bundle that is repeated; whether it is true, that bundle can tell."""
+    found = [str(wrong) for wrong in link_mismatches(record, link)]
+    holds = (
+        f"repeats bundle {link.bundle_id}, {link.difference_percent:+.2f} % of its tokens/s; "
+        "llmb verify --all compares the two where that bundle is, too"
+    )
+    return Check("reproduction", not found, "; ".join(found) or holds)
 
 
 def _recomputation(bundle: Bundle, record: RunRecord) -> Iterator[str]:
@@ -158,7 +171,7 @@ def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     yield from rejudge.differences(record.audit, rejudge.judge(bundle, record).audit)
     yield from rejudge.foreign_tokens(bundle, record)
     if record.audit.reproductions:
-        yield "it claims reproductions, which this version of llmb cannot check"
+        yield "it claims reproductions: they follow from bundles that link to it, never from itself"
 
 
 def _verdict(bundle: Bundle, record: RunRecord) -> Iterator[str]:
