@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Folder of the new run directory.",
 )
+@click.option(
+    "-O",
+    "--plugin-option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option that the plugin has here and did not have there; repeat for more.",
+)
 @click.option("--device", help="Another device of the same kind [default: the bundle's].")
 @click.option(
     "--data", metavar="PREFIX|LIST|TEXT", help="Where the original's data are here, if it has."
@@ -41,7 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-def command(bundle: Path, /, **flags: Any) -> None:
+def command(bundle: Path, **flags: Any) -> None:
     """Run the configuration of BUNDLE (folder or zip) again on this machine, and compare.
 
     The bundle is verified first, and nothing in it is loaded or run. What differs here is said
@@ -58,6 +66,7 @@ def command(bundle: Path, /, **flags: Any) -> None:
       llmb reproduce submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
       llmb reproduce acme.zip
     """
+    from llmb.cli.run import options_of
     from llmb.errors import LlmbError, UsageError
     from llmb.reproduction import here as machine
     from llmb.reproduction.replay import Places, request_of
@@ -67,7 +76,10 @@ def command(bundle: Path, /, **flags: Any) -> None:
     verification = _verified(bundle)
     record = verification.record
     request: RunRequest | None = None
-    places = Places(flags["data"], flags["tokenizer"], flags["weights"], flags["device"])
+    places = Places(
+        *(flags[name] for name in ("data", "tokenizer", "weights", "device")),
+        options=options_of(flags["options"]),
+    )
     try:
         request, blocked = request_of(record, places), None
     except LlmbError as error:

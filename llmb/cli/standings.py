@@ -30,15 +30,18 @@ def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verificatio
         if not result["ok"] or bundle_id not in standings:
             continue
         if bundle_id in false:
-            result |= {"ok": False, "reason": printable(f"reproduction: {false[bundle_id]}")}
+            fault = printable(f"reproduction: {false[bundle_id]}")
+            result |= {"ok": False, "reason": fault, "link": "false"}
         standing = standings[bundle_id]
         result["verdict"] = standing.verdict.value
         result["reproductions"] = [_as_json(each) for each in standing.repetitions]
 
 
 def say_standings(results: Sequence[dict[str, Any]]) -> None:
-    """Print for every bundle that was repeated by whom, and what that makes of it."""
+    """Print for every bundle that was repeated by whom, and which links are false."""
     for result in results:
+        if result.get("link") == "false":
+            click.echo(f"{result['bundle']}\n  refused  {result['reason']}")
         for each in result.get("reproductions", ()):
             click.echo(f"{result['bundle']}  {result['verdict']}")
             lacking = f"; changes nothing: {'; '.join(each['lacking'])}" if each["lacking"] else ""

@@ -69,7 +69,8 @@ def _plugin(there: Conditions, here: Conditions) -> Iterator[Difference]:
     if ours.options is not None and theirs.options is not None:
         for option, value in ours.options.items():
             if option not in theirs.options:
-                yield Difference(f"plugin option {option}", "none", f"{value}", closer)
+                give = f"-O {option}=VALUE, if the plugin there did as if it had one"
+                yield Difference(f"plugin option {option}", "none", str(value), give)
 
 
 def _files(theirs: PluginState, ours: PluginState, closer: str) -> Iterator[Difference]:
@@ -79,9 +80,9 @@ def _files(theirs: PluginState, ours: PluginState, closer: str) -> Iterator[Diff
     missing = sum(path not in ours.files for path in other)
     shown = ", ".join(other[:_SHOWN_FILES])
     shown += f" and {len(other) - _SHOWN_FILES} more" if len(other) > _SHOWN_FILES else ""
-    here = f"{len(other)} with other digests" if not missing else f"{len(other)} others"
-    here += f" ({missing} missing)" if missing else ""
-    yield Difference("plugin files", f"{len(theirs.files)}", f"{here}: {shown}", closer)
+    shown += f"; {missing} missing" if missing else ""
+    here = f"the same but for {len(other)} ({shown})"
+    yield Difference("plugin files", str(len(theirs.files)), here, closer)
 
 
 def _machine(there: Conditions, here: Conditions) -> Iterator[Difference]:
@@ -90,7 +91,7 @@ def _machine(there: Conditions, here: Conditions) -> Iterator[Difference]:
         yield Difference("device", str(there.hardware), "not known without the plugin")
     elif here.hardware != there.hardware:
         yield Difference("device", str(there.hardware), str(here.hardware))
-    if here.hardware is not None and len(theirs.devices) != len(ours.devices):
+    if ours.devices and len(theirs.devices) != len(ours.devices):  # none: nobody was asked
         yield Difference("devices in the machine", str(len(theirs.devices)), str(len(ours.devices)))
     if here.has_drivers:
         for name, value in _unequal(theirs.drivers, ours.drivers):

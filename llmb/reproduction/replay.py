@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb import workloads
@@ -17,13 +17,15 @@ from llmb.records.run_record import RunRecord
 
 @dataclass(frozen=True)
 class Places:
-    """What only the user can know: where files lie here, and which device to take."""
+    """What only the user can know: where files lie here, which device to take."""
 
     data: str | None = None
     tokenizer: str | None = None
     weights: Path | None = None
     #: None: the one of the record.
     device: str | None = None
+    #: Values of options that the plugin has here and did not have there.
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
@@ -35,7 +37,8 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
     Raises:
         UnavailableError: it cannot be done again here: other rules, several ranks, files of the
             original that were not given.
-        UsageError: a file that was given is not the original's, or the original had none.
+        UsageError: a file that was given is not the original's, or the original had none; an
+            option was given that the original has.
     """
     places = places or Places()
     config = record.config
@@ -48,7 +51,7 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
         definition=config.definition,
         mode=config.mode,
         plugin=config.plugin,
-        plugin_options={name: _text(value) for name, value in config.plugin_options.items()},
+        plugin_options=_options(record, places),
         device=places.device or config.device,
         precision=config.precision.name,
         batch_size=config.batch_size,
@@ -97,6 +100,17 @@ def _check_possible(record: RunRecord) -> None:
         workloads.of(record.config)
     except UsageError as error:
         raise UnavailableError(f"{error} (the bundle was made by llmb {version})") from None
+
+
+def _options(record: RunRecord, places: Places) -> dict[str, str]:
+    theirs = record.config.plugin_options
+    for name in places.options:
+        if name in theirs:
+            raise UsageError(
+                f"-O {name}: the original has it as {_text(theirs[name])!r}, and so has a "
+                "reproduction; llmb run with another value makes a run of its own"
+            )
+    return {**{name: _text(value) for name, value in theirs.items()}, **places.options}
 
 
 def _data(record: RunRecord, places: Places) -> DataSource | None:

@@ -95,17 +95,19 @@ CPU, MEMORY = THERE.system.cpu, THERE.system.memory
         ),
         (
             plugin(files=FILES | {"kernels/fused.py": "0" * 64}),
-            "plugin files: 2 there, 1 with other digests: kernels/fused.py here; to come closer: "
+            "plugin files: 2 there, the same but for 1 (kernels/fused.py) here; to come closer: "
             "compare them with the bundle's folder plugin/",
         ),
         (
             plugin(files={"__init__.py": FILES["__init__.py"]}),
-            "plugin files: 2 there, 1 others (1 missing): kernels/fused.py here; to come closer: "
+            "plugin files: 2 there, the same but for 1 (kernels/fused.py; 1 missing) here; "
+            "to come closer: "
             "compare them with the bundle's folder plugin/",
         ),
         (
             plugin(options={**THERE.plugin.options, "new": 1} if THERE.plugin else {}),
-            "plugin option new: none there, 1 here; to come closer: pip install llmb-fast==1.0",
+            "plugin option new: none there, 1 here; to come closer: -O new=VALUE, if the plugin "
+            "there did as if it had one",
         ),
         (
             lambda here: replace(here, plugin=None),
@@ -131,6 +133,10 @@ def test_another_llmb_is_said_with_its_rules_and_reference_and_what_to_install()
         f"rules: 1 there, 2 here; {closer}",
         f"reference: 000000000000 there, {here[2]} here; {closer}",
     ]
+
+
+def test_devices_nobody_was_asked_for_are_not_called_missing() -> None:
+    assert lines(system(devices=())(THERE)) == []
 
 
 def test_drivers_nobody_was_asked_for_are_not_called_missing() -> None:

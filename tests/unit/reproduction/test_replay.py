@@ -79,6 +79,16 @@ def test_every_option_of_the_plugin_means_again_what_it_meant() -> None:
     assert resolve("cpu", offered, request.plugin_options) == options
 
 
+def test_an_option_that_the_plugin_did_not_have_there_may_be_given() -> None:
+    given = request_of(RECORD, Places(options={"new": "1"})).plugin_options
+    assert given == {"compile": "max autotune", "fused": "true", "level": "3", "new": "1"}
+
+
+def test_an_option_of_the_original_cannot_be_changed() -> None:
+    with pytest.raises(UsageError, match="-O level: the original has it as '3'"):
+        request_of(RECORD, Places(options={"level": "4"}))
+
+
 def test_another_device_of_the_same_kind_may_be_named() -> None:
     assert request_of(RECORD).device == "fast:0"
     assert request_of(RECORD, Places(device="fast:3")).device == "fast:3"
