@@ -114,6 +114,7 @@ def _before(
     path: Path, verification: Verification, here: Here, blocked: Exception | None
 ) -> dict[str, Any]:
     """Return what is known before the run, as JSON data."""
+    from llmb.cli.show import command_line
     from llmb.reproduction import conditions, hardware, replay
     from llmb.reproduction.differences import differences
 
@@ -126,6 +127,7 @@ def _before(
         "bundle": printable(str(path)),
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
+        "command": command_line(record, same_seed=False),
         "differences": [
             {
                 "subject": printable(each.subject),
@@ -147,6 +149,7 @@ def _before(
 def _say_before(report: dict[str, Any]) -> None:
     click.echo(f"{report['bundle']}  {report['bundle_id'][:12]}")
     click.echo(f"  {report['headline']}")
+    click.echo(f"what is run: {report['command']}")
     click.echo("what differs here:" if report["differences"] else "nothing differs here")
     for each in report["differences"]:
         click.echo(f"  {each['line']}")

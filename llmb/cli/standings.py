@@ -54,8 +54,10 @@ def say_standings(results: Sequence[dict[str, Any]]) -> None:
 def _member(verification: Verification) -> Member:
     from llmb.reproduction.links import Member
 
-    # Without signatures that were checked nobody is known to have signed, and nothing REPRODUCED.
-    return Member(verification.bundle_id, verification.record, frozenset())
+    # Where no signature was checked nobody is known to have signed, and nothing is REPRODUCED.
+    found = getattr(verification, "signatures", ())
+    signers = frozenset(signature.fingerprint for signature in found)
+    return Member(verification.bundle_id, verification.record, signers)
 
 
 def _as_json(repetition: Repetition) -> dict[str, Any]:

@@ -39,6 +39,9 @@ def test_a_missing_plugin_is_said_with_the_differences_and_ends_in_three(bundle:
     assert "pip install llmb-fast==1.0" in str(done.exception)
     assert "  plugin fast: llmb-fast 1.0 there, not installed here" in done.output
     assert "note: the seed is drawn afresh" in done.output
+    (line,) = (line for line in done.output.splitlines() if line.startswith("what is run: "))
+    assert "llmb run --workload llama-1.4b --mode train --plugin fast --device fast:0" in line
+    assert "--seed" not in line
 
 
 def test_without_dry_run_the_same_is_in_the_way_and_nothing_is_run(

@@ -114,6 +114,13 @@ def test_what_this_llmb_cannot_do_again_is_refused_as_not_available(
         request_of(RECORD.model_copy(update=change))
 
 
+@pytest.mark.parametrize("name", ["x/../../y", "..", "a b", "\u202ex", "", "x" * 65])
+def test_a_name_that_leads_out_of_the_run_directorys_folder_is_refused(name: str) -> None:
+    odd = recorded(workload=name, definition={"family": "gpt2", "hidden_size": 96})
+    with pytest.raises(UnavailableError, match="a name may hold letters"):
+        request_of(odd)
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> DataSource:
     """Give the data of an original, as its record has them: without the folder."""
