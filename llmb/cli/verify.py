@@ -24,17 +24,26 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Verify every bundle below this folder.",
 )
+@click.option(
+    "--signers",
+    metavar="FILE",
+    type=Path,
+    help="Refuse what nobody in this file of allowed signers (ssh) has signed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
-def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> None:
+def command(
+    bundles: tuple[Path, ...], folder: Path | None, signers: Path | None, as_json: bool
+) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
-    Files and digests, every derived number, the findings that evidence supports, the verdict.
-    Ends with exit code 6 if any check of any bundle fails.
+    Files and digests, every derived number, the findings that evidence supports, the verdict,
+    signatures. Ends with exit code 6 if any check of any bundle fails.
 
     \b
     Examples:
       llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
+      llmb verify bundle.zip --signers allowed_signers
     """
     from llmb.errors import BundleRefusedError
 
@@ -42,7 +51,7 @@ def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> No
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
-    results = [_one(path, as_json, sound) for path in paths]
+    results = [_one(path, signers, as_json, sound) for path in paths]
     add_standings(results, sound)
     if as_json:
         click.echo(json.dumps(results, indent=1))
@@ -65,7 +74,9 @@ def _below(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.rglob("*.zip"))
 
 
-def _one(path: Path, quiet: bool, sound: list[Verification]) -> dict[str, Any]:
+def _one(
+    path: Path, signers: Path | None, quiet: bool, sound: list[Verification]
+) -> dict[str, Any]:
     """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data.
 
     A bundle without a fault is added to ``sound``.
@@ -75,7 +86,7 @@ def _one(path: Path, quiet: bool, sound: list[Verification]) -> dict[str, Any]:
 
     name = printable(str(path))
     try:
-        verification = verify(path)
+        verification = verify(path, signers)
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")
@@ -102,4 +113,13 @@ def _one(path: Path, quiet: bool, sound: list[Verification]) -> dict[str, Any]:
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
         "checks": checks,
+        "signatures": [
+            {
+                "file": one.name,
+                "key_type": one.key_type,
+                "fingerprint": one.fingerprint,
+                "principal": one.principal and printable(one.principal),
+            }
+            for one in verification.signatures
+        ],
     }

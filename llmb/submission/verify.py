@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb.audit import rules
-from llmb.errors import BundleRefusedError
+from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, run_directory
-from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
+from llmb.records.bundle import Bundle, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
-from llmb.submission import layout, rejudge
+from llmb.submission import layout, page, rejudge
 from llmb.submission.recompute import link_mismatches, mismatches
+from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
 #: Digest and llmb version of every reference that has made a submission; lines are only added.
@@ -45,6 +46,8 @@ class Verification:
     bundle_id: str
     record: RunRecord
     checks: tuple[Check, ...]
+    #: Who signed; empty where nobody did, or where no signature could be checked.
+    signatures: tuple[Signature, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -63,37 +66,70 @@ class Verification:
         )
 
 
-def verify(path: Path) -> Verification:
+def verify(path: Path, allowed: Path | None = None) -> Verification:
     """Return every check of the bundle (folder or zip) at ``path``.
 
+    Args:
+        path: the bundle.
+        allowed: a file of allowed signers in the format of ssh: one of them must have signed.
+
     Raises:
-        UsageError: there is nothing to read at ``path``.
+        UsageError: there is nothing to read at ``path`` or ``allowed``.
         BundleRefusedError: it is not sound enough to be checked: files, digests or record.
+        UnavailableError: a signer is asked for, and there is no ssh-keygen.
     """
-    return verify_bundle(read_bundle(path))
+    return verify_bundle(read_bundle(path), allowed)
 
 
-def verify_bundle(bundle: Bundle) -> Verification:
+def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
     """Return every check of ``bundle``, whose files and digests have been compared on reading.
 
     Raises:
         BundleRefusedError: its record cannot be read.
+        UsageError, UnavailableError: as ``verify``.
     """
     record = bundle.record()
+    written = bundle.json(run_directory.RECORD)["schema"]
+    now = "" if written == record.schema_ else f", read as {record.schema_}"
     checks = [
         Check("integrity", True, f"{len(bundle.files)} files are those of the manifest"),
-        Check("schema", True, f"{record.schema_}, written by llmb {record.llmb_version}"),
+        Check("schema", True, f"{written}{now}, written by llmb {record.llmb_version}"),
     ]
     checks += [_run(name, faults, bundle, record) for name, faults in _CHECKS.items()]
     if record.seed_commitment is not None:
         checks.append(_seed(record, record.seed_commitment))
     if record.reproduction_of is not None:
         checks.append(_reproduction(record, record.reproduction_of))
-    signatures = sum(name.startswith(SIGNATURES) for name in bundle.files)
-    if signatures:
-        message = f"{signatures} files under {SIGNATURES}: this version of llmb checks none"
-        checks.append(Check("signatures", True, message))
-    return Verification(bundle_id=bundle.bundle_id, record=record, checks=tuple(checks))
+    signed, found = _signatures(bundle, allowed)
+    checks.append(signed)
+    return Verification(bundle.bundle_id, record, tuple(checks), found)
+
+
+def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[Check, tuple[Signature, ...]]:
+    """Check who signed; without ``allowed`` a signature says by which key, and not whose it is."""
+    count = len(bundle.signatures)
+    try:
+        found = signers(bundle, allowed)
+    except BundleRefusedError as error:
+        return Check("signatures", False, str(error)), ()
+    except UnavailableError as error:
+        if allowed is not None:
+            raise
+        return Check("signatures", True, f"{count} NOT CHECKED: {error}"), ()
+    keys = ", ".join(f"{one.key_type} {one.fingerprint}" for one in found)
+    if allowed is None:
+        none = "none: nobody vouches for this bundle"
+        some = f"{count} intact, by {keys}; whose keys these are, --signers FILE would say"
+        return Check("signatures", True, some if found else none), found
+    known = [one for one in found if one.principal is not None]
+    if known:
+        who = ", ".join(f"{one.principal!r} ({one.key_type} {one.fingerprint})" for one in known)
+        others = f"; {count - known_count} by others" if (known_count := len(known)) < count else ""
+        return Check("signatures", True, f"signed by {who}{others}"), found
+    if not found:
+        return Check("signatures", False, "not signed, and a signer is asked for"), ()
+    reasons = "; ".join(f"{one.fingerprint}: {one.doubt}" for one in found)
+    return Check("signatures", False, f"signed by no allowed signer ({reasons})"), found
 
 
 def _run(name: str, faults: _Faults, bundle: Bundle, record: RunRecord) -> Check:
@@ -137,12 +173,19 @@ def _recomputation(bundle: Bundle, record: RunRecord) -> Iterator[str]:
 
 def _files(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     yield from layout.faults(bundle.files, record)
+    for name in sorted(bundle.files):
+        if name.endswith(".json"):
+            bundle.json(name)  # refuses what two readers may read differently
+    if layout.PAGE in bundle.files:
+        fault = page.fault(bundle.files[layout.PAGE], record)
+        if fault is not None:
+            yield f"{layout.PAGE} {fault}"
 
 
 def _copies(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     whole = bundle.json(run_directory.RECORD)
     for name, part in ((run_directory.AUDIT, "audit"), (run_directory.SYSTEM, "system")):
-        if not same(bundle.json(name), whole[part]):
+        if not same(bundle.json(name), whole.get(part)):
             yield f"{name} is not the one in the record"
 
 
