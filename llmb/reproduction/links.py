@@ -56,11 +56,11 @@ class Standing:
 
 
 def standings(members: Iterable[Member]) -> dict[str, Standing]:
-    """Return how each of ``members`` stands, by bundle id; the same bundle twice is one.
+    """Return how each of ``members`` stands, by bundle id.
 
-    A link that does not say of its original what that says of itself is no repetition.
+    A bundle that is there twice, as folder and zip, is one; who signed either signed it. A link that does not say of its original what that says of itself is no repetition.
     """
-    every = {member.bundle_id: member for member in members}
+    every = _by_id(members)
     found: dict[str, list[Repetition]] = {bundle_id: [] for bundle_id in every}
     for member, original in _linked(every):
         if not list(_false(member.record, original.record)):
@@ -73,7 +73,7 @@ def false_links(members: Iterable[Member]) -> dict[str, str]:
 
     A link whose original is not among ``members`` cannot be judged.
     """
-    every = {member.bundle_id: member for member in members}
+    every = _by_id(members)
     found = {}
     for member, original in _linked(every):
         faults = list(_false(member.record, original.record))
@@ -104,6 +104,15 @@ def signing_shortfall(signers: frozenset[str], original: frozenset[str]) -> str 
     if signers & original:
         return "both are signed with the same key"
     return None
+
+
+def _by_id(members: Iterable[Member]) -> dict[str, Member]:
+    found: dict[str, Member] = {}
+    for member in members:
+        copy = found.get(member.bundle_id)
+        signers = member.signers | (copy.signers if copy else frozenset())
+        found[member.bundle_id] = Member(member.bundle_id, member.record, signers)
+    return found
 
 
 def _linked(every: Mapping[str, Member]) -> Iterator[tuple[Member, Member]]:

@@ -162,8 +162,10 @@ def test_a_repetition_of_a_repetition_speaks_of_that_one_alone() -> None:
 
 def test_a_bundle_that_is_there_twice_as_folder_and_zip_is_listed_once() -> None:
     original, again = pair()
-    found = standings([original, again, original, again])
+    unsigned = replace(again, signers=frozenset())
+    found = standings([original, again, original, unsigned])
     assert len(found[ORIGINAL_ID].repetitions) == 1
+    assert found[ORIGINAL_ID].verdict is Verdict.REPRODUCED, "who signed either copy signed it"
 
 
 def test_a_link_whose_original_is_elsewhere_is_neither_false_nor_counted() -> None:
