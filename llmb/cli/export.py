@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,8 @@ def command(
         raise click.UsageError("--format mllog is one run's log: it takes no --steps, --published")
     if steps and published:
         raise click.UsageError("--steps and --published: choose one")
+    if form == "parquet" and output is None and sys.stdout.isatty():
+        raise click.UsageError("--format parquet is not for a terminal: name a file with --output")
     runs = _runs(paths)
     if form == "mllog" and len(runs) != 1:
         raise click.UsageError(f"--format mllog is one run's log: name one run, not {len(runs)}")

@@ -193,6 +193,8 @@ def _words(value: object) -> str:
     """Return ``value`` in few words."""
     if value is None or value == () or value == {}:
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     return str(value)

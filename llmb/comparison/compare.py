@@ -78,7 +78,8 @@ def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOut, ..
         if against is None:
             left_out.append(LeftOut(name, "not measured in the other run"))
         elif (figure.unit, figure.basis) != (against.unit, against.basis):
-            left_out.append(LeftOut(name, f"{_basis(figure)} against {_basis(against)}"))
+            of_which = (one.basis or one.unit for one in (figure, against))
+            left_out.append(LeftOut(name, "; against ".join(of_which)))
         elif figure.value <= 0.0 or against.value <= 0.0:
             left_out.append(LeftOut(name, "not above 0"))
         else:
@@ -86,11 +87,6 @@ def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOut, ..
     only = (name for name in other.figures if name not in base.figures)
     left_out += [LeftOut(name, "not measured in the base run") for name in only]
     return tuple(ratios), tuple(left_out)
-
-
-def _basis(figure: object) -> str:
-    unit, basis = getattr(figure, "unit", ""), getattr(figure, "basis", "")
-    return ", ".join(part for part in (unit, basis) if part)
 
 
 def _steps(base: RunRecord, other: RunRecord) -> tuple[RankTest | None, str | None]:

@@ -74,12 +74,13 @@ class _Log:
     def timeline(self) -> Iterator[str]:
         """Yield initialisation, window, and every stretch between two fences as a block."""
         timing, record = self._timing, self._record
-        sequences = record.config.batch_size * _replicas(record)
+        mesh = record.config.parallelism
+        sequences = record.config.batch_size * mesh.dp_replicate * mesh.dp_shard
         # Every repeat is a process of its own, which starts with nothing in memory.
         yield self._line(_POINT, "cache_clear", True, self._zero_ns)
         yield self._line(_START, "init_start", None, self._zero_ns)
         yield self._line(_END, "init_stop", None, timing.start_ns)
-        yield self._line(_START, "run_start", None, timing.start_ns)
+        yield self._line(_START, "run_start", None, timing.start_ns, {"clock": _CLOCK})
         now, done, tokens = timing.start_ns, 0, record.workload.tokens_per_step
         weighed = statistics.weighed(timing, tokens)
         for block, (count, ns) in zip(statistics.blocks(timing), weighed, strict=True):
@@ -117,17 +118,12 @@ class _Log:
             "event_type": event,
             "key": key,
             "value": value,
-            "metadata": {"file": "record.json", "lineno": 0, "clock": _CLOCK, **(metadata or {})},
+            "metadata": {"file": "record.json", "lineno": 0, **(metadata or {})},
         }
         # The parser takes what follows the last token of a line: one in a stranger's text would
         # hide the line and forge another.
         text = json.dumps(content, allow_nan=False).replace(_TOKEN, "\\u003a::MLLOG")
         return f"{_TOKEN} {text}"
-
-
-def _replicas(record: RunRecord) -> int:
-    mesh = record.config.parallelism
-    return mesh.dp_replicate * mesh.dp_shard
 
 
 def _milliseconds(record: RunRecord) -> float:
