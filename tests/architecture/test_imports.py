@@ -48,6 +48,7 @@ def loaded_after(code: str) -> set[str]:
         ["llmb.report.render", "llmb.report.collect", "llmb.projection.node_hours"],
         ["llmb.projection.step", "llmb.projection.time_to_solution"],
         ["llmb.reproduction.links", "llmb.cli.standings"],
+        ["llmb.comparison.compare", "llmb.comparison.requirements", "llmb.report.exports.tables"],
     ],
     ids=[
         "llmb",
@@ -59,6 +60,7 @@ def loaded_after(code: str) -> set[str]:
         "report",
         "projection",
         "reproduction",
+        "comparison",
     ],
 )
 def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
@@ -110,8 +112,18 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        *("run", "show", "data", "calibrate", "plugin", "doctor", "verify", "reproduce", "report"),
+        "reproduce",
+        "run",
+        "show",
+        "data",
+        "calibrate",
+        "plugin",
+        "doctor",
+        "verify",
+        "report",
         "project",
+        "compare",
+        "export",
     ],
 )
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
