@@ -58,7 +58,8 @@ class Standing:
 def standings(members: Iterable[Member]) -> dict[str, Standing]:
     """Return how each of ``members`` stands, by bundle id.
 
-    A bundle that is there twice, as folder and zip, is one; who signed either signed it. A link that does not say of its original what that says of itself is no repetition.
+    A bundle that is there twice, as folder and zip, is one, and who signed either signed it. A link
+    that does not say of its original what that says of itself is no repetition.
     """
     every = _by_id(members)
     found: dict[str, list[Repetition]] = {bundle_id: [] for bundle_id in every}
