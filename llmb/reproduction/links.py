@@ -178,8 +178,8 @@ def _shortfalls(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
 def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
     if ours.run_id == theirs.run_id:
         yield "it is the same run"
-    # Evidence follows from the seed, and ``verify`` holds it to it: with another seed, nothing of
-    # the original's evidence can be handed in again as somebody else's.
+    # ``verify`` holds the tokens in the evidence to the seed: a plain copy of the original, under
+    # another run id, has its seed. Against evidence that is forged throughout nothing helps.
     if ours.config.seed == theirs.config.seed:
         yield "it has the seed of the original, and may be a copy of it"
     if ours.rules_version != theirs.rules_version:
