@@ -73,8 +73,9 @@ def command(bundle: Path, **flags: Any) -> None:
     from llmb.reproduction import here as machine
     from llmb.reproduction.replay import Places, request_of
 
-    if not all(text.isprintable() for text in map(str, flags.values())):
-        raise UsageError("an option of llmb reproduce is not readable text")
+    for text in map(str, [*flags["options"], *flags.values()]):
+        if not text.isprintable():
+            raise UsageError(f"{text!r}: not readable text")
     verification = _verified(bundle)
     record = verification.record
     request: RunRequest | None = None
