@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.standings import signers_of
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
+    from llmb.errors import LlmbError
     from llmb.records.reproduction import Original
     from llmb.reproduction.here import Here
     from llmb.submission.verify import Verification
@@ -67,12 +69,13 @@ def command(bundle: Path, **flags: Any) -> None:
       llmb reproduce acme.zip
     """
     from llmb.cli.run import options_of
-    from llmb.errors import LlmbError, UsageError
+    from llmb.errors import UnavailableError, UsageError
     from llmb.reproduction import here as machine
     from llmb.reproduction.replay import Places, request_of
 
-    if not all(text.isprintable() for text in map(str, flags.values())):
-        raise UsageError("an option of llmb reproduce is not readable text")
+    for text in map(str, [*flags["options"], *flags.values()]):
+        if not text.isprintable():
+            raise UsageError(f"{text!r}: not readable text")
     verification = _verified(bundle)
     record = verification.record
     request: RunRequest | None = None
@@ -80,15 +83,16 @@ def command(bundle: Path, **flags: Any) -> None:
         *(flags[name] for name in ("data", "tokenizer", "weights", "device")),
         options=options_of(flags["options"]),
     )
+    blocked: LlmbError | None = None
     try:
-        request, blocked = request_of(record, places), None
-    except LlmbError as error:
+        request = request_of(record, places)
+    except UnavailableError as error:  # said at the end, after everything else that differs
         blocked = error
     here = machine.look(record, request)
-    report = _before(bundle, verification, here, blocked or here.blocked)
+    blocked = blocked or here.blocked
+    report = _before(bundle, verification, here, blocked)
     if not flags["as_json"]:
         _say_before(report)
-    blocked = blocked or here.blocked
     if blocked is not None or flags["dry_run"] or request is None:
         if flags["as_json"]:
             click.echo(json.dumps(report, indent=1))
@@ -127,6 +131,7 @@ def _before(
         "bundle": printable(str(path)),
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
+        "signers": sorted(map(printable, signers_of(verification))),
         "command": command_line(record, same_seed=False),
         "differences": [
             {
@@ -159,6 +164,10 @@ def _say_before(report: dict[str, Any]) -> None:
         click.echo("the same class of hardware")
     for note in report["notes"]:
         click.echo(f"note: {note}")
+    if report["signers"]:
+        click.echo(f"signed by {', '.join(report['signers'])}: only with another key does it count")
+    else:
+        click.echo("not signed: it cannot become REPRODUCED")
 
 
 def _run(

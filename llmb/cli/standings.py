@@ -51,13 +51,16 @@ def say_standings(results: Sequence[dict[str, Any]]) -> None:
             )
 
 
+def signers_of(verification: Verification) -> frozenset[str]:
+    """Return the fingerprints of the keys that signed; none where no signature was checked."""
+    found = getattr(verification, "signatures", ())
+    return frozenset(signature.fingerprint for signature in found)
+
+
 def _member(verification: Verification) -> Member:
     from llmb.reproduction.links import Member
 
-    # Where no signature was checked nobody is known to have signed, and nothing is REPRODUCED.
-    found = getattr(verification, "signatures", ())
-    signers = frozenset(signature.fingerprint for signature in found)
-    return Member(verification.bundle_id, verification.record, signers)
+    return Member(verification.bundle_id, verification.record, signers_of(verification))
 
 
 def _as_json(repetition: Repetition) -> dict[str, Any]:

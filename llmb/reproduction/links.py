@@ -178,6 +178,10 @@ def _shortfalls(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
 def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
     if ours.run_id == theirs.run_id:
         yield "it is the same run"
+    # ``verify`` holds the tokens in the evidence to the seed: a plain copy of the original, under
+    # another run id, has its seed. Against evidence that is forged throughout nothing helps.
+    if ours.config.seed == theirs.config.seed:
+        yield "it has the seed of the original, and may be a copy of it"
     if ours.rules_version != theirs.rules_version:
         yield f"other rules: {theirs.rules_version}, {ours.rules_version}"
     if ours.workload != theirs.workload:

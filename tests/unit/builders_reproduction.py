@@ -23,6 +23,8 @@ def consistent(run_id: str = "0" * 32, rate: float = 1000.0, **changes: Any) -> 
             "audit": record.audit.model_copy(update={"verdict": Verdict.CONSISTENT}),
             "precision": record.precision.model_copy(update={"effective": "BF16"}),
             "result": record.result.model_copy(update=result),
+            # Of each run its own, as of every run whose seed is drawn.
+            "config": record.config.model_copy(update={"seed": int(run_id, 16) % 2**63}),
             **changes,
         }
     )

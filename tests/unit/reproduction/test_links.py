@@ -85,6 +85,7 @@ REPETITION_LACKS = {
         "another effective precision: BF16, FP16",
     ),
     "files": (other_file, "other files of the plugin"),
+    "seed": (config(seed=0), "it has the seed of the original"),
     "run": (lambda record: record.model_copy(update={"run_id": "0" * 32}), "it is the same run"),
 }
 
