@@ -145,8 +145,6 @@ def _check_kind(member: zipfile.ZipInfo) -> None:
         raise BundleRefusedError(f"{name!r} has a comment, which no digest covers")
     if _extra_ids(member.extra) & _AMBIGUOUS_EXTRA:
         raise BundleRefusedError(f"{name!r} has an extra field with another size or name")
-    if member.file_size > MAX_RATIO * max(member.compress_size, 1):
-        raise BundleRefusedError(f"{name!r} unpacks to more than {MAX_RATIO} times its size")
 
 
 def _extra_ids(extra: bytes) -> set[int]:
@@ -188,13 +186,16 @@ def _data_start(raw: bytes, member: zipfile.ZipInfo) -> int:
 
 def _unpack(data: memoryview, member: zipfile.ZipInfo) -> bytes:
     """Return the content of ``member``, all of ``data`` and no byte more than declared."""
+    name = member.filename
+    if member.file_size > MAX_RATIO * max(member.compress_size, 1):
+        raise BundleRefusedError(f"{name!r} unpacks to more than {MAX_RATIO} times its size")
     if member.compress_type == zipfile.ZIP_STORED:
         content = bytes(data)
     else:
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
         content = unpacker.decompress(data, member.file_size + 1)
         if not unpacker.eof or unpacker.unused_data or unpacker.unconsumed_tail:
-            raise BundleRefusedError(f"{member.filename!r} has another size than it declares")
+            raise BundleRefusedError(f"{name!r} has another size than it declares")
     if zlib.crc32(content) != member.CRC:
-        raise BundleRefusedError(f"{member.filename!r} has another checksum than it declares")
+        raise BundleRefusedError(f"{name!r} has another checksum than it declares")
     return content
