@@ -363,7 +363,7 @@ class _Bench:
         try:
             return kind.model_validate_json(data)
         except ValidationError as error:
-            raise UnreadableError(f"{self._path(name)} is not readable: {error}") from error
+            raise UnreadableError(f"{self._path(name)} is not readable: {_first(error)}") from error
 
     def _arrays(self, name: str) -> Arrays | None:
         data = self._files(self._path(name))
@@ -373,6 +373,12 @@ class _Bench:
             return arrays.read(data)
         except ValueError as error:
             raise UnreadableError(f"{self._path(name)}: {error}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first of many faults: a stranger may make a million of them."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(repr, first['loc']))[:100]} {first['msg']}"[:300]
 
 
 def _inside(step: int, timing: RepeatTiming) -> bool:

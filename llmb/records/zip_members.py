@@ -56,11 +56,19 @@ def read_zip(path: Path) -> dict[str, bytes]:
         BundleRefusedError: not a sound zip, or one that two readers may read differently;
             encrypted, a link or device, a bad or doubled name, a wrong size or checksum, a bomb.
     """
-    raw = read_file(path, _MAX_ARCHIVE_BYTES)
+    return read_bytes(read_file(path, _MAX_ARCHIVE_BYTES), str(path))
+
+
+def read_bytes(raw: bytes, name: str) -> dict[str, bytes]:
+    """Return name -> bytes of every member of the zip ``raw``; ``name`` is for messages.
+
+    Raises:
+        BundleRefusedError: as ``read_zip``.
+    """
     try:
         return _read(raw)
     except _BROKEN as error:
-        raise BundleRefusedError(f"{str(path)!r} is not a sound zip: {error}") from None
+        raise BundleRefusedError(f"{name!r} is not a sound zip: {error}") from None
 
 
 def _read(raw: bytes) -> dict[str, bytes]:

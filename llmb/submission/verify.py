@@ -21,6 +21,8 @@ from llmb.submission.recompute import mismatches
 from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
+#: Said of a check that failed by an error of its own: a defect of llmb, and still a refusal.
+UNFORESEEN = "what is there cannot be checked"
 #: Digest and llmb version of every reference that has made a submission; lines are only added.
 _KNOWN_REFERENCES = Path(__file__).parent / "known_references.txt"
 
@@ -134,6 +136,9 @@ def _run(name: str, faults: _Faults, bundle: Bundle, record: RunRecord) -> Check
         found = list(faults(bundle, record))
     except BundleRefusedError as error:
         found = [str(error)]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Nothing a stranger sends may pass because a check could not cope with it.
+        found = [f"{UNFORESEEN} ({type(error).__name__})"]
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return Check(
         name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
