@@ -284,6 +284,8 @@ class _Bench:
         seen, replayed = self._arrays(audited.STEP_VALUES), self._arrays(audited.REPLAY)
         if steps is None or seen is None or replayed is None:
             return
+        if len({step.index for step in steps.steps}) < len(steps.steps):
+            raise ValueError("a step was audited twice")
         path = self._path(audited.STEP_VALUES)
         workload = self._facts.workload
         constants, clip = workload.optimizer, workload.clip_grad_norm

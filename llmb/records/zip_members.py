@@ -189,7 +189,8 @@ def _data_start(raw: bytes, member: zipfile.ZipInfo) -> int:
         raise BundleRefusedError(f"the two headers of {member.filename!r} do not agree")
     if _extra_ids(raw[at + name_length : at + name_length + extra_length]) & _AMBIGUOUS_EXTRA:
         raise BundleRefusedError(f"{name!r} has an extra field with another size or name")
-    return at + name_length + extra_length
+    start: int = at + name_length + extra_length
+    return start
 
 
 def _unpack(data: memoryview, member: zipfile.ZipInfo) -> bytes:

@@ -57,7 +57,7 @@ def test_the_watch_sees_what_a_reader_must_not_do(target, tmp_path):
 
 
 def test_an_error_that_nobody_foresaw_is_no_refusal_to_the_fuzzer(target, monkeypatch):
-    def broken(bundle, record):
+    def broken(case):
         raise KeyError("x")
 
     monkeypatch.setitem(verify._CHECKS, "files", broken)
