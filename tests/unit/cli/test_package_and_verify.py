@@ -116,6 +116,54 @@ def test_a_file_of_signers_that_is_not_there_is_a_usage_error(call, bundle):
     assert "--signers: cannot read 'nobody'" in str(done.exception)
 
 
+@pytest.fixture
+def submissions(call, run, tmp_path):
+    output = tmp_path / "submissions"
+    flags = ("--submitter=Acme", "--system=box", "--output", output)
+    assert call("package-submission", run, *flags).exit_code == 0
+    return output
+
+
+def test_everything_below_a_folder_is_verified_indexes_included(call, submissions):
+    done = call("verify", "--all", submissions)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith("1 bundles verified\n")
+
+
+def change_index(submissions, change):
+    path = submissions / "Acme/box/system.json"
+    data = json.loads(path.read_bytes())
+    change(data)
+    path.write_text(json.dumps(data, indent=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda data: data.update(submitter="Rival"), "submitter 'Rival' lies in a folder 'Acme'"),
+        (lambda data: data["precisions"]["BF16"].update(bundles=[]), "is not listed"),
+        (lambda data: data["precisions"]["FP32"].update(bundles=["a/b"]), "listed and not there"),
+        (lambda data: data.update(schema="llmb.system-index/9"), "made by a newer llmb"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_bundles_is_refused_in_one_line(
+    call, submissions, change, reason
+):
+    change_index(submissions, change)
+    done = call("verify", "--all", submissions)
+    assert done.exit_code == 6
+    assert reason in str(done.exception)
+    assert reason in done.stdout
+
+
+def test_a_broken_bundle_among_others_is_named(call, submissions, record, tmp_path):
+    builders.write(submissions / "Acme/box/x/y", {"MANIFEST.json": b"{}"})
+    done = call("verify", "--all", submissions, "--json")
+    assert done.exit_code == 6
+    results = {result["bundle"]: result["ok"] for result in json.loads(done.stdout)}
+    assert sorted(results.values()) == [False, False, True], "the index is not complete either"
+
+
 def test_no_ssh_keygen_is_an_unavailable_command(call, bundle, tmp_path, monkeypatch):
     (tmp_path / "key").write_text("-----BEGIN OPENSSH PRIVATE KEY-----\n")
     monkeypatch.setenv("PATH", "")
