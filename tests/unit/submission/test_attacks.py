@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from llmb import cli
+from llmb.submission.manifest import with_manifest
 from tests import attacks, builders
 
 
@@ -67,6 +68,6 @@ def test_the_table_holds_at_least_60_attacks_on_the_reader():
 
 
 def test_the_bundle_that_every_attack_starts_from_is_sound(honest, call, tmp_path):
-    path = builders.write(tmp_path / "bundle", attacks.with_manifest(honest))
+    path = builders.write(tmp_path / "bundle", with_manifest(honest))
     code, out, _ = call("verify", path)
     assert code is None, out
