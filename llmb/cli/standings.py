@@ -53,8 +53,7 @@ def say_standings(results: Sequence[dict[str, Any]]) -> None:
 
 def signers_of(verification: Verification) -> frozenset[str]:
     """Return the fingerprints of the keys that signed; none where no signature was checked."""
-    found = getattr(verification, "signatures", ())
-    return frozenset(signature.fingerprint for signature in found)
+    return frozenset(signature.fingerprint for signature in verification.signatures)
 
 
 def _member(verification: Verification) -> Member:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--all",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Verify every bundle below this folder.",
+    help="Verify every bundle below this folder, and the indexes of systems.",
 )
 @click.option(
     "--signers",
@@ -53,16 +53,17 @@ def command(
     sound: list[Verification] = []
     results = [_one(path, signers, as_json, sound) for path in paths]
     add_standings(results, sound)
+    bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
-        click.echo(json.dumps(results, indent=1))
+        click.echo(json.dumps([*results, *bad_indexes], indent=1))
     else:
         say_standings(results)
-    refused = [result for result in results if not result["ok"]]
-    if len(results) == 1 and refused:
+    refused = [result for result in [*results, *bad_indexes] if not result["ok"]]
+    if len(refused) == 1:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
     if refused:
         names = ", ".join(result["bundle"] for result in refused)
-        raise BundleRefusedError(f"{len(refused)} of {len(results)} bundles refused: {names}")
+        raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
 
@@ -72,6 +73,28 @@ def _below(folder: Path) -> Iterator[Path]:
 
     yield from sorted(path.parent for path in folder.rglob(MANIFEST))
     yield from sorted(folder.rglob("*.zip"))
+
+
+def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Yield the outcome for every index of a system below ``folder`` that is refused."""
+    from llmb.errors import BundleRefusedError
+    from llmb.records.bundle import MANIFEST
+    from llmb.records.system_index import INDEX
+    from llmb.submission.system_index import fault
+
+    for path in sorted(folder.rglob(INDEX)):
+        if (path.parent / MANIFEST).exists():
+            continue  # a file of a bundle, and checked with it
+        try:
+            reason = fault(path)
+        except BundleRefusedError as error:
+            reason = str(error)
+        if reason is None:
+            continue
+        name, reason = printable(str(path)), printable(reason)
+        if not quiet:
+            click.echo(f"{name}\n  refused  {reason}")
+        yield {"bundle": name, "ok": False, "reason": reason, "checks": []}
 
 
 def _one(

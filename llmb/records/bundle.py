@@ -6,6 +6,7 @@ Nothing here runs, imports or extracts anything of a bundle.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -77,8 +78,9 @@ def read_bundle(path: Path) -> Bundle:
         UsageError: there is nothing to read at ``path``.
         BundleRefusedError: anything about it is not as the manifest says; one line says what.
     """
-    path = Path(path)
-    return from_files(members.read_folder(path) if path.is_dir() else zip_members.read_zip(path))
+    # Not Path.is_dir: it fails with a path that is too long.
+    folder = os.path.isdir(path)
+    return from_files(members.read_folder(path) if folder else zip_members.read_zip(path))
 
 
 def from_files(files: Mapping[str, bytes]) -> Bundle:
@@ -114,11 +116,10 @@ def read_record(path: Path) -> RunRecord:
         UsageError: there is nothing to read at ``path``, or the run did not finish.
         BundleRefusedError: what is there is damaged, forged or newer than this llmb.
     """
-    path = Path(path)
-    if path.is_dir():
-        if (path / MANIFEST).exists():
+    if os.path.isdir(path):
+        if os.path.lexists(path / MANIFEST):
             return read_bundle(path).record()
-        if not (path / RECORD).exists():
+        if not os.path.lexists(path / RECORD):
             raise UsageError(f"{str(path)!r} holds no {RECORD}: no run, or one that did not finish")
         path = path / RECORD
     raw = members.read_file(path, members.MAX_TOTAL_BYTES)

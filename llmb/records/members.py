@@ -66,7 +66,7 @@ def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
         BundleRefusedError: not a regular file, or too large.
     """
     try:
-        descriptor = os.open(path.resolve(), _OPEN_FILE)
+        descriptor = os.open(os.path.realpath(path), _OPEN_FILE)
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from None
     return _read_open(descriptor, str(path), limit)
@@ -82,7 +82,7 @@ def read_folder(path: Path, wanted: Callable[[str], bool] = lambda name: True) -
     """
     basket = Basket()
     try:
-        descriptor = os.open(path.resolve(), _OPEN_FOLDER)
+        descriptor = os.open(os.path.realpath(path), _OPEN_FOLDER)
     except OSError as error:
         raise UsageError(f"cannot read the folder {str(path)!r}: {error.strerror}") from None
     try:
@@ -124,10 +124,11 @@ def _take(folder: int, entry: str, name: str, mode: int, basket: Basket) -> None
 
 def _read_open(descriptor: int, name: str, limit: int) -> bytes:
     """Return what an open descriptor holds, and close it."""
+    before = os.fstat(descriptor)
+    if not stat.S_ISREG(before.st_mode):
+        os.close(descriptor)
+        raise BundleRefusedError(f"{name!r} is not a regular file")
     with open(descriptor, "rb") as stream:
-        before = os.fstat(descriptor)
-        if not stat.S_ISREG(before.st_mode):
-            raise BundleRefusedError(f"{name!r} is not a regular file")
         if before.st_size > limit:
             raise BundleRefusedError(f"{name!r} has {before.st_size} bytes, more than {limit}")
         content = stream.read(before.st_size + 1)

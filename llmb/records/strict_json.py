@@ -12,8 +12,8 @@ from llmb.errors import BundleRefusedError
 MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 20
-#: A parsed value takes up to 250 bytes of memory; 10,000 ranks take 150,000 values.
-MAX_VALUES = 1_000_000
+#: A value takes up to 250 bytes when parsed, a wrong one a kilobyte; 10,000 ranks have 150,000.
+MAX_VALUES = 250_000
 
 
 def loads(raw: bytes, name: str) -> Any:

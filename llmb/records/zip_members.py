@@ -56,11 +56,19 @@ def read_zip(path: Path) -> dict[str, bytes]:
         BundleRefusedError: not a sound zip, or one that two readers may read differently;
             encrypted, a link or device, a bad or doubled name, a wrong size or checksum, a bomb.
     """
-    raw = read_file(path, _MAX_ARCHIVE_BYTES)
+    return read_bytes(read_file(path, _MAX_ARCHIVE_BYTES), str(path))
+
+
+def read_bytes(raw: bytes, name: str) -> dict[str, bytes]:
+    """Return name -> bytes of every member of the zip ``raw``; ``name`` is for messages.
+
+    Raises:
+        BundleRefusedError: as ``read_zip``.
+    """
     try:
         return _read(raw)
     except _BROKEN as error:
-        raise BundleRefusedError(f"{str(path)!r} is not a sound zip: {error}") from None
+        raise BundleRefusedError(f"{name!r} is not a sound zip: {error}") from None
 
 
 def _read(raw: bytes) -> dict[str, bytes]:
@@ -145,8 +153,6 @@ def _check_kind(member: zipfile.ZipInfo) -> None:
         raise BundleRefusedError(f"{name!r} has a comment, which no digest covers")
     if _extra_ids(member.extra) & _AMBIGUOUS_EXTRA:
         raise BundleRefusedError(f"{name!r} has an extra field with another size or name")
-    if member.file_size > MAX_RATIO * max(member.compress_size, 1):
-        raise BundleRefusedError(f"{name!r} unpacks to more than {MAX_RATIO} times its size")
 
 
 def _extra_ids(extra: bytes) -> set[int]:
@@ -183,18 +189,22 @@ def _data_start(raw: bytes, member: zipfile.ZipInfo) -> int:
         raise BundleRefusedError(f"the two headers of {member.filename!r} do not agree")
     if _extra_ids(raw[at + name_length : at + name_length + extra_length]) & _AMBIGUOUS_EXTRA:
         raise BundleRefusedError(f"{name!r} has an extra field with another size or name")
-    return at + name_length + extra_length
+    start: int = at + name_length + extra_length
+    return start
 
 
 def _unpack(data: memoryview, member: zipfile.ZipInfo) -> bytes:
     """Return the content of ``member``, all of ``data`` and no byte more than declared."""
+    name = member.filename
+    if member.file_size > MAX_RATIO * max(member.compress_size, 1):
+        raise BundleRefusedError(f"{name!r} unpacks to more than {MAX_RATIO} times its size")
     if member.compress_type == zipfile.ZIP_STORED:
         content = bytes(data)
     else:
         unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
         content = unpacker.decompress(data, member.file_size + 1)
         if not unpacker.eof or unpacker.unused_data or unpacker.unconsumed_tail:
-            raise BundleRefusedError(f"{member.filename!r} has another size than it declares")
+            raise BundleRefusedError(f"{name!r} has another size than it declares")
     if zlib.crc32(content) != member.CRC:
-        raise BundleRefusedError(f"{member.filename!r} has another checksum than it declares")
+        raise BundleRefusedError(f"{name!r} has another checksum than it declares")
     return content

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,15 +70,17 @@ def package(
     folder = output / submitter / system
     _check_reasons(missing or {})
     ready = [_prepare(run_dir) for run_dir in run_dirs]
-    for one in ready:
-        _check_target(folder / one.path, one.bundle)
+    with _writable(output):
+        for one in ready:
+            _check_target(folder / one.path, one.bundle)
     bundles = system_index.existing_bundles(folder) | {one.path: one.precision for one in ready}
     index = system_index.make(folder, submitter, bundles, missing or {}, availability)
     if key is not None:
         ready = [replace(one, bundle=signatures.sign(one.bundle, key)) for one in ready]
-    for one in ready:
-        store.put(folder / one.path, one.bundle, zip)
-    store.write_file(folder / INDEX, system_index.index_bytes(index))
+    with _writable(output):
+        for one in ready:
+            store.put(folder / one.path, one.bundle, zip)
+        store.write_file(folder / INDEX, system_index.index_bytes(index))
     return [folder / one.path for one in ready]
 
 
@@ -96,16 +100,26 @@ def sign(paths: Sequence[Path], key: Path) -> list[Path]:
             raise BundleRefusedError(f"{str(path)!r} is not worth a signature: {fault}")
         signed.append((path, signatures.sign(bundle, key)))
     for path, bundle in signed:
-        if path.is_dir():
-            store.put(path, bundle, zip=False)
-        else:
-            store.write_file(path, zip_bytes(bundle.files))
+        with _writable(path):
+            if path.is_dir():
+                store.put(path, bundle, zip=False)
+            else:
+                store.write_file(path, zip_bytes(bundle.files))
     return list(paths)
 
 
 def is_bundle(path: Path) -> bool:
     """Tell whether ``path`` can only be meant as a bundle, not as a run directory."""
-    return path.is_file() or (path / MANIFEST).is_file()
+    return os.path.isfile(path) or os.path.isfile(path / MANIFEST)
+
+
+@contextmanager
+def _writable(place: Path) -> Iterator[None]:
+    """Say in one line that something could not be written at ``place``."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write to {str(place)!r}: {error.strerror or error}") from None
 
 
 def _check_folder_name(flag: str, part: str) -> None:
@@ -118,7 +132,7 @@ def _check_folder_name(flag: str, part: str) -> None:
 
 def _prepare(run_dir: Path) -> _Ready:
     """Return the checked bundle of ``run_dir``, or say why it cannot be handed in."""
-    if not run_dir.is_dir():
+    if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
     files = members.read_folder(run_dir, layout.is_known)
     if RECORD not in files:

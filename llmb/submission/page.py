@@ -122,11 +122,10 @@ def _result(record: RunRecord) -> Iterator[str]:
 def _audit(record: RunRecord) -> Iterator[str]:
     audit = record.audit
     yield f"## Audit: {audit.verdict.value}"
-    passed = [f for f in audit.findings if f.level is Level.BLOCK and f.status is Status.PASS]
-    ids = ", ".join(code(finding.id) for finding in passed) or "none"
+    ids = ", ".join(code(finding.id) for finding in audit.findings if _is_kept(finding)) or "none"
     yield f"- blocking rules that passed: {ids}"
     for finding in audit.findings:
-        if finding not in passed:
+        if not _is_kept(finding):
             yield f"- {_finding(finding)}"
     bits = record.precision.bits
     yield (
@@ -134,6 +133,10 @@ def _audit(record: RunRecord) -> Iterator[str]:
         f"{_or_not(bits.honest_forward_min, '.3f')}, gradients {_or_not(bits.gradient_min, '.3f')} "
         f"and {_or_not(bits.honest_gradient_min, '.3f')}"
     )
+
+
+def _is_kept(finding: Finding) -> bool:
+    return finding.level is Level.BLOCK and finding.status is Status.PASS
 
 
 def _finding(finding: Finding) -> str:

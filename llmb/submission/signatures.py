@@ -28,6 +28,7 @@ _ARMOUR = re.compile(
     rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/=]{1,76}\n)+-----END SSH SIGNATURE-----\n"
 )
 _GOOD = re.compile(r'Good "llmb-bundle" signature (?:for .+ )?with (\S+) key (SHA256:\S+)')
+_PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+")
 _TOO_OLD = re.compile(r"(unknown|illegal) option")
 _BAD_LINE = re.compile(r":(\d+): (missing key|invalid key|bad .*|unable to parse .*)")
 
@@ -75,10 +76,10 @@ def sign(bundle: Bundle, key: Path) -> Bundle:
         UsageError: the key cannot be used; the line says why.
         UnavailableError: there is no ssh-keygen.
     """
-    _check_key_file(key)
+    is_public = _is_public(key)
     done = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key)], bundle.manifest, wait=None)
     if done.returncode or _ARMOUR.fullmatch(done.stdout) is None:
-        raise UsageError(f"--sign {str(key)!r}: {_why_not_signed(done)}")
+        raise UsageError(f"--sign {str(key)!r}: {_why_not_signed(done, is_public)}")
     made = _checked(f"{SIGNATURES}new.sig", done.stdout, bundle.manifest, None)
     digest = made.fingerprint.removeprefix("SHA256:").replace("/", "_")
     name = f"{SIGNATURES}SHA256-{digest}.sig"
@@ -127,29 +128,34 @@ def _read_allowed(path: Path) -> bytes:
         content = members.read_file(path, _MAX_SIGNERS_BYTES)
     except (UsageError, BundleRefusedError) as error:
         raise UsageError(f"--signers: {error}") from None
-    lines = [line.strip() for line in content.splitlines()]
-    if not any(line and not line.startswith(b"#") for line in lines):
+    # OpenSSH 9.2 takes an empty line for a signer without a key; the numbers of lines are kept.
+    lines = [line.strip() or b"#" for line in content.split(b"\n")]
+    if all(line.startswith(b"#") for line in lines):
         raise UsageError(f"--signers: {str(path)!r} lists nobody")
-    return content
+    return b"\n".join(lines) + b"\n"
 
 
-def _check_key_file(key: Path) -> None:
-    """Say in llmb's words what is wrong with a key file, where that can be seen beforehand."""
+def _is_public(key: Path) -> bool:
+    """Tell whether a file holds a public key; one that holds no key at all is refused here."""
     try:
         content = members.read_file(key, _MAX_SIGNERS_BYTES)
     except (UsageError, BundleRefusedError) as error:
         raise UsageError(f"--sign: {error}") from None
-    if b"PRIVATE KEY" not in content and b" " not in content.strip():
+    public = _PUBLIC.match(content) is not None
+    if b"PRIVATE KEY" not in content and not public:
         raise UsageError(f"--sign {str(key)!r}: this is no ssh key")
+    return public
 
 
-def _why_not_signed(done: subprocess.CompletedProcess[bytes]) -> str:
+def _why_not_signed(done: subprocess.CompletedProcess[bytes], is_public: bool) -> str:
     said = done.stderr.decode(errors="replace")
     if "passphrase" in said:
         return (
             "the key asks for its passphrase, and it was not given: run this in a terminal, or "
             "give the key to an ssh-agent (ssh-add) first"
         )
+    if is_public:
+        return f"no ssh-agent holds its private key, and it lies not beside ({_last_line(done)})"
     if "Permissions" in said:
         return "others may read the key, so ssh-keygen does not use it: chmod 600 it"
     return f"ssh-keygen cannot sign with it ({_last_line(done)})"

@@ -27,7 +27,7 @@ def existing_bundles(folder: Path) -> dict[str, str]:
         BundleRefusedError: one of them is damaged.
     """
     found = {}
-    for manifest in sorted(folder.glob(f"[!.]*/[!.]*/{MANIFEST}")):
+    for manifest in _manifests(folder):
         bundle = manifest.parent
         try:
             precision = read_bundle(bundle).record().precision
@@ -68,6 +68,24 @@ def make(
     return SystemIndex(
         submitter=submitter, system=folder.name, availability=availability, precisions=precisions
     )
+
+
+def fault(path: Path) -> str | None:
+    """Return why the index in file ``path`` does not fit the bundles beside it, or None.
+
+    Raises:
+        BundleRefusedError: it cannot be read.
+    """
+    index, folder = read_index(path), path.parent
+    listed = {bundle for entry in index.precisions.values() for bundle in entry.bundles}
+    there = {found.parent.relative_to(folder).as_posix() for found in _manifests(folder)}
+    for bundle in sorted(listed ^ there):
+        return f"{bundle!r} is {'listed and not there' if bundle in listed else 'not listed'}"
+    return None
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"[!.]*/[!.]*/{MANIFEST}"))
 
 
 def index_bytes(index: SystemIndex) -> bytes:
