@@ -115,72 +115,17 @@ def _data(
     names: list[str], runs: list[Run], found: list[Comparison], decided: list[list[Decision]]
 ) -> dict[str, Any]:
     """Return everything as JSON data."""
+    from llmb.comparison.data import comparison_data, run_data
+
     return {
-        "base": _run_data(names[0], runs[0]),
+        "base": run_data(names[0], runs[0]),
         "comparisons": [
-            {**_run_data(name, one.other), **_comparison_data(one), "requirements": _met(decisions)}
+            {**run_data(name, one.other), **comparison_data(one), "requirements": _met(decisions)}
             for name, one, decisions in zip(names[1:], found, decided, strict=True)
         ]
         if found
         else [],
         "requirements": [] if found else _met(decided[0]),
-    }
-
-
-def _run_data(name: str, run: Run) -> dict[str, Any]:
-    record = run.record
-    figures = {
-        figure.name: {"value": figure.value, "unit": figure.unit, "ci95": figure.interval}
-        for figure in run.figures.values()
-    }
-    return {
-        "path": name,
-        "run_id": record.run_id,
-        "class": record.class_,
-        "verdict": record.audit.verdict.value,
-        "effective_precision": record.precision.effective,
-        "figures": figures,
-    }
-
-
-def _comparison_data(one: Comparison) -> dict[str, Any]:
-    return {
-        "refused": [str(difference) for difference in one.refusals],
-        "differences": [
-            {
-                "item": difference.item,
-                "base": difference.base,
-                "other": difference.other,
-                "weight": difference.weight.value,
-                "reason": difference.reason,
-            }
-            for difference in one.differences
-        ],
-        "ratios": [
-            {
-                "name": ratio.name,
-                "unit": ratio.unit,
-                "base": ratio.base,
-                "other": ratio.other,
-                "ratio": ratio.ratio,
-                "ci95": ratio.interval,
-                "better": ratio.better,
-                "outcome": ratio.outcome,
-            }
-            for ratio in one.ratios
-        ],
-        "not_compared": [{"name": left.name, "reason": left.reason} for left in one.left_out],
-        "rank_test": None
-        if one.steps is None
-        else {
-            "of": one.steps.of,
-            "values": one.steps.values,
-            "independent_values": one.steps.independent,
-            "other_is_faster": one.steps.other_is_faster,
-            "p_value": one.steps.p_value,
-            "p_value_as_independent": one.steps.p_value_as_independent,
-        },
-        "conclusion": list(one.conclusion),
     }
 
 

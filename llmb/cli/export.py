@@ -109,7 +109,7 @@ def _write(content: bytes, output: Path | None) -> None:
     from llmb.errors import UsageError
 
     if output is None:
-        click.get_binary_stream("stdout").write(content)
+        click.echo(content, nl=False)
         return
     try:
         output.write_bytes(content)

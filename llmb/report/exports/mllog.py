@@ -15,6 +15,7 @@ from typing import Any
 from llmb.comparison.figures import Run
 from llmb.measure import statistics
 from llmb.records.run_record import RunRecord
+from llmb.report.exports.rows import hardware_of
 
 _TOKEN = ":::MLLOG"
 _POINT, _START, _END = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
@@ -44,7 +45,7 @@ class _Log:
         shapes = record.workload.shapes
         values: dict[str, Any] = {
             "submission_benchmark": f"llmb {record.workload.name} {record.workload.mode}",
-            "submission_platform": config.device,
+            "submission_platform": hardware_of(record),
             "submission_status": record.class_,
             "seed": config.seed,
             "global_batch_size": config.batch_size * mesh.dp_replicate * mesh.dp_shard,
@@ -54,6 +55,8 @@ class _Log:
             "num_warmup_steps": self._timing.warmup_steps,
             "tensor_parallelism": mesh.tp,
             "pipeline_parallelism": mesh.pp,
+            "context_parallelism": 1,  # llmb has neither of the two
+            "expert_parallelism": 1,
             "opt_name": optimizer.name.lower(),
             "opt_base_learning_rate": optimizer.lr,
             "opt_gradient_clip_norm": record.workload.clip_grad_norm,

@@ -52,8 +52,6 @@ def _identity(record: RunRecord) -> dict[str, Value]:
 
 def _settings(record: RunRecord) -> dict[str, Value]:
     config, plugin, system = record.config, record.plugin, record.system
-    devices = {device.name: device.description for device in system.devices}
-    of_cpu = system.cpu.model if config.device == "cpu" else None
     mesh, timing = config.parallelism, record.timing
     return {
         "plugin": plugin.name,
@@ -61,7 +59,7 @@ def _settings(record: RunRecord) -> dict[str, Value]:
         "plugin_version": plugin.version,
         "executor": config.executor,
         "device": config.device,
-        "hardware": of_cpu or devices.get(config.device),
+        "hardware": hardware_of(record),
         "processor": system.cpu.model,
         "torch": system.torch,
         "world_size": record.topology.world_size,
@@ -78,6 +76,14 @@ def _settings(record: RunRecord) -> dict[str, Value]:
         "repeats": len(timing.repeats),
         "step_clock": timing.step_clock,
     }
+
+
+def hardware_of(record: RunRecord) -> str:
+    """Return the device ``record`` was run on, in its own words."""
+    device, system = record.config.device, record.system
+    devices = {one.name: one.description for one in system.devices}
+    of_cpu = system.cpu.model if device == "cpu" else None
+    return of_cpu or devices.get(device) or device
 
 
 def _figures(run: Run) -> dict[str, Value]:

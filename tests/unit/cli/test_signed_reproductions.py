@@ -61,5 +61,3 @@ def test_the_keys_of_two_bundles_are_compared(
     (first, _) = json.loads(done.output)
     (repetition,) = first["reproductions"]
     assert [text for text in repetition["lacking"] if "sign" in text] == expected
-
-
