@@ -80,8 +80,8 @@ def command(bundle: Path, **flags: Any) -> None:
     record = verification.record
     request: RunRequest | None = None
     places = Places(
-        *(flags[name] for name in ("data", "tokenizer", "weights", "device")),
         options=options_of(flags["options"]),
+        **{name: flags[name] for name in ("data", "tokenizer", "weights", "device")},
     )
     blocked: LlmbError | None = None
     try:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from llmb import workloads
 from llmb.config import BF16, FP32, AuditMode, DataSource, Mode, Parallelism, RunRequest
 from llmb.errors import LlmbError, UnavailableError, UsageError
+from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
 from llmb.plugin.options import PluginOption, resolve
 from llmb.records.run_record import RunRecord
+from llmb.reference.models import build
 from llmb.reproduction.replay import Places, notes, request_of
 from llmb.supervision import selection
 from tests import builders
@@ -173,3 +178,44 @@ def test_a_debug_run_and_one_that_is_not_consistent_are_labelled() -> None:
     assert "a debug run (--timed-steps 10): so is this one" in said
     assert "UNVERIFIED: no repetition makes it REPRODUCED" in said
     assert "seed is drawn afresh" in said
+
+
+SIZES = {
+    "vocab_size": 97,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+}
+SMALL = {"family": "llama", "sequence_length": 64, "padding_idx": None, **SIZES}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Give a folder with a checkpoint of the model that ``SMALL`` describes."""
+    shape = workloads.find("small", {}, SMALL).shape
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    weights = build(shape, seed=1, dtype=torch.float32).state_dict()
+    save_file(weights, folder / "model.safetensors")
+    config = {"model_type": "llama", "hidden_act": "silu", "tie_word_embeddings": False}
+    config |= {"max_position_embeddings": 64, **SIZES}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_weights_are_taken_if_their_digest_is_the_same_and_refused_if_not(checkpoint: Path) -> None:
+    digest = open_checkpoint(checkpoint, workloads.find("small", {}, SMALL).shape).digest
+    for sha256, same in ((digest, True), ("c" * 64, False)):
+        record = recorded(
+            workload="small", definition=SMALL, weights={"path": "theirs", "sha256": sha256}
+        )
+        if not same:
+            refused(UsageError, "these are other weights", record, weights=checkpoint)
+            continue
+        found = asked(record, weights=checkpoint).weights
+        assert found is not None
+        assert (found.path, found.sha256) == (str(checkpoint), digest)
