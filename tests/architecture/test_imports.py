@@ -64,9 +64,10 @@ def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
         AUDIT,
         ["llmb.supervisor"],
         ["llmb.submission.verify", "llmb.cli.verify"],
+        ["llmb.sweep.execution", "llmb.sweep.figure", "llmb.cli.sweep", "llmb.cli.sweep_table"],
         ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
     ],
-    ids=["arrays", "audit", "supervisor", "submission", "sdk"],
+    ids=["arrays", "audit", "supervisor", "submission", "sweep", "sdk"],
 )
 def test_a_room_that_judges_numbers_reads_them_without_torch_and_numpy(modules: list[str]) -> None:
     loaded = loaded_after("import " + ", ".join(modules))
@@ -98,7 +99,18 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "show", "data", "calibrate", "plugin", "doctor", "verify", "report", "project"],
+    [
+        "run",
+        "sweep",
+        "show",
+        "data",
+        "calibrate",
+        "plugin",
+        "doctor",
+        "verify",
+        "report",
+        "project",
+    ],
 )
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
     assert "torch" not in loaded_after(asked_for(command, "--help"))
