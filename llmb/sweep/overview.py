@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -57,11 +58,22 @@ def summed(plan: Plan, states: tuple[PointState, ...]) -> Overview:
 
 
 def missing(overview: Overview) -> dict[str, str]:
-    """Return why there is no run to hand in, for each precision without one that is not to come."""
+    """Return why there is no run to hand in, for each precision without one."""
     reasons = {each.name: each.reason for each in overview.plan.left_out}
-    for state in overview.points:
-        if state.precision in overview.best or state.precision in reasons:
-            continue
-        if state.status in NO_MEMORY:
-            reasons[state.precision] = f"batch size {state.batch_size} is out of memory"
-    return reasons
+    for precision in overview.plan.precisions:
+        own = [state for state in overview.points if state.precision == precision]
+        if precision not in overview.best and own:
+            reasons[precision] = _why_none(own)
+    # A run counts as one in the format that was seen to compute, whatever was declared.
+    handed_in = {
+        s.measured.effective_precision for s in best(overview.points).values() if s.measured
+    }
+    return {name: reason for name, reason in reasons.items() if name not in handed_in}
+
+
+def _why_none(states: Sequence[PointState]) -> str:
+    first = states[0]
+    if first.status in NO_MEMORY:
+        size = first.batch_size or "any"
+        return f"batch size {size} is out of memory"
+    return "its runs are INVALID" if any(s.measured for s in states) else "its runs failed"

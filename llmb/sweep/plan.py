@@ -132,20 +132,33 @@ class Plan(Frozen):
         )
 
 
+#: What fields of ``Asked`` and its request are called on the command line, where not by their name.
+_FLAGS = {"precisions": "--precision", "batch_sizes": "--batch-size", "plugin_options": "-O"}
+
+
 def check_same(given: Frozen, planned: Frozen, place: str) -> None:
     """Refuse to go on with a sweep under another plan, or on another ground.
 
     Raises:
         UsageError: names the first value that differs, and both sides.
     """
-    path = first_difference(as_json(given), as_json(planned))
-    if path is None:
+    found = first_difference(as_json(given), as_json(planned))
+    if found is None:
         return
-    name, now, then = path
+    path, now, then = found
+    name = path.removeprefix("request.").partition(".")[0]
+    if isinstance(given, Asked):
+        name = _FLAGS.get(name, f"--{name.replace('_', '-')}")
     raise UsageError(
-        f"--resume {place}: {name} is {now!r}, the sweep was begun with {then!r}: leave other "
-        "options out, or begin a new sweep"
+        f"--resume {place}: {name} is {_said(now)}, and the sweep was begun with {_said(then)}: "
+        "give --resume alone, or begin a new sweep"
     )
+
+
+def _said(value: object) -> str:
+    if value is None or value == []:
+        return "not given"
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
 
 
 def first_difference(a: object, b: object, name: str = "") -> tuple[str, object, object] | None:

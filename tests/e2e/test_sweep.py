@@ -171,7 +171,7 @@ def test_a_sweep_ended_in_mid_run_goes_on_where_it_was_and_keeps_what_was_finish
 
     refused = resume(folder, "--batch-size=1,2", *ODD, plugins=plugins)
     assert refused.code == USAGE
-    assert "batch_sizes" in refused.said[-1]
+    assert "--batch-size is 1,2, and the sweep was begun with 1,2,4" in refused.said[-1]
     goes_on.touch()
     again = resume(folder, *flags, plugins=plugins)
     assert again.code == 0, again.stderr

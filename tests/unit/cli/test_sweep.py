@@ -130,8 +130,11 @@ def test_json_holds_the_plan_every_point_and_the_best_runs(directory: SweepDirec
         (("--show", "DIR", "--repeats", "2"), "--show"),
         (("--show", "DIR", "--resume", "DIR"), "--show"),
         (("--resume", "DIR", "--output-dir", "x"), "--output-dir"),
-        (("--resume", "DIR", "--timed-steps", "60"), "request.timed_steps is 60"),
-        (("--resume", "DIR", "--batch-size", "1,2"), "batch_sizes"),
+        (
+            ("--resume", "DIR", "--batch-size", "1,2,4", "--timed-steps", "60"),
+            "--timed-steps is 60",
+        ),
+        (("--resume", "DIR", "--batch-size", "1,2"), "--batch-size is 1,2,"),
         (("--resume", "DIR", "--preset", "debug"), "begun with"),
         (("--show", "nowhere"), "not the folder of a sweep"),
         (("--precision", "BF16,"), "not the name of a format"),
