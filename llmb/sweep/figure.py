@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from llmb.records.finding import Verdict
 from llmb.sweep.overview import Overview
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_Line = Literal["--", ":", ""]
 FORMATS = ("svg", "png")
 _SIZE_IN, _DPI = (8.0, 5.0), 150
 #: Okabe and Ito's palette, which the colour-blind can tell apart, but for its yellow; with markers,
@@ -29,6 +31,7 @@ _LOOKS = (
 )
 #: Room above the highest curve, and to both sides in powers of two.
 _ABOVE, _BESIDE = 1.12, 2**0.4
+_MOST_TICKS = 20
 #: Length of a dot of the line at which memory ends, in widths of the line.
 _DOT = 1.5
 
@@ -74,8 +77,10 @@ def draw(overview: Overview) -> Mapping[str, bytes]:
     from matplotlib.figure import Figure
 
     # Nobody's own settings; no dollar sign in a vendor's word starts a formula.
-    ours = {"svg.hashsalt": "llmb", "text.parse_math": False, "font.family": "DejaVu Sans"}
-    with style.context("default"), mpl.rc_context(ours):
+    ours = mpl.rc_context(
+        {"svg.hashsalt": "llmb", "text.parse_math": False, "font.family": "DejaVu Sans"}
+    )
+    with style.context("default"), ours:
         figure = Figure(figsize=_SIZE_IN, layout="constrained")
         FigureCanvasAgg(figure)
         _fill(figure, overview, shown)
@@ -129,9 +134,8 @@ def _curve(axes: Axes, curve: Curve, colour: str, marker: str) -> None:
         if trial.tokens_per_second is not None and trial.batch_size != m.batch_size
     ]
     if trials:
-        axes.scatter(
-            *zip(*trials, strict=True), facecolors="none", edgecolors=colour, marker=marker, s=28
-        )
+        tried, reached = zip(*trials, strict=True)
+        axes.scatter(tried, reached, facecolors="none", edgecolors=colour, marker=marker, s=28)
     if curve.ceiling:
         points = _widened(curve.ceiling)
         axes.plot(*zip(*points, strict=True), color=colour, linestyle="--", linewidth=1.2)
@@ -164,14 +168,24 @@ def _scales(axes: Axes, shown: Sequence[Curve]) -> None:
     sizes |= {curve.boundary.batch_size for curve in shown if curve.boundary}
     axes.set_xscale("log", base=2)
     axes.set_xlim(min(sizes) / _BESIDE, max(sizes) * _BESIDE)
-    axes.xaxis.set_major_locator(FixedLocator(sorted(sizes)))
+    axes.xaxis.set_major_locator(FixedLocator(_apart(sorted(sizes))))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:,.10g}"))
     axes.set_ylim(0, _ABOVE * max(_heights(shown)))
     axes.grid(visible=True, axis="y", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _apart(sizes: Sequence[int]) -> list[int]:
+    """Return those of ``sizes``, in order, whose labels have room beside one another."""
+    room = math.log2(sizes[-1] / sizes[0]) / _MOST_TICKS
+    kept = [sizes[0]]
+    for size in sizes[1:]:
+        if math.log2(size / kept[-1]) >= room:
+            kept.append(size)
+    return kept
 
 
 def _heights(shown: Sequence[Curve]) -> Iterator[float]:
@@ -194,17 +208,32 @@ def _words(figure: Figure, axes: Axes, overview: Overview, shown: Sequence[Curve
     axes.set_ylabel("throughput (tokens/s)")
     subject = f"{asked.workload}: throughput by batch size and precision"
     where = f"plugin {ground.plugin} on {ground.device}, llmb {ground.llmb_version}"
-    axes.set_title("\n".join((subject, ", ".join((where, *marks)))), loc="left", fontsize=11)
+    axes.set_title("\n".join((subject, "; ".join((where, *marks)))), loc="left", fontsize=11)
     handles, _ = axes.get_legend_handles_labels()
-    grey = {"color": "#555555"}
-    if any(curve.ceiling for curve in shown):
-        handles.append(Line2D([], [], linestyle="--", label="measured ceiling", **grey))
-    if any(curve.boundary for curve in shown):
-        handles.append(Line2D([], [], linestyle=":", label="out of memory from here on", **grey))
-    if any(m.trials for m in every):
-        hollow = {"markerfacecolor": "none", "linestyle": "none", "marker": "o"}
-        handles.append(Line2D([], [], label="search: three steps", **hollow, **grey))
+    for label, line, mark in _kinds(shown):
+        handles.append(
+            Line2D(
+                *([], []),
+                label=label,
+                linestyle=line,
+                marker=mark,
+                color="#555555",
+                markerfacecolor="none",
+            )
+        )
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+
+
+def _kinds(shown: Sequence[Curve]) -> Iterator[tuple[str, _Line, str]]:
+    """Yield label, line and marker of what is drawn beside the points themselves."""
+    if any(curve.ceiling for curve in shown):
+        yield "measured ceiling", "--", ""
+    ends = [curve.boundary for curve in shown if curve.boundary]
+    if ends:
+        how = " (by arithmetic)" if all(end.predicted for end in ends) else ""
+        yield f"out of memory from here on{how}", ":", ""
+    if any(m.trials for curve in shown for m in curve.measured):
+        yield "search: three steps", "", "o"
 
 
 def _marks(every: Sequence[Measured]) -> Iterator[tuple[str, bool]]:

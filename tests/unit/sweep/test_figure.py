@@ -95,3 +95,10 @@ def test_a_run_that_searched_shows_its_trials_and_its_end_of_memory(tmp_path: Pa
     assert curve.boundary == Boundary(16, predicted=False)
     assert {t.batch_size for t in curve.measured[0].trials} == {4, 8, 16}
     assert figure.draw(found)
+
+
+def test_sizes_whose_labels_would_touch_are_left_without() -> None:
+    doubled = [2**n for n in range(15)]
+    assert figure._apart(doubled) == doubled
+    assert figure._apart([1, 2, 4, 200, 201, 202, 210, 512]) == [1, 2, 4, 200, 512]
+    assert figure._apart([8]) == [8]
