@@ -175,9 +175,15 @@ def _show(ctx: click.Context, flags: dict[str, Any]) -> None:
 
 
 def _draw(directory: SweepDirectory, found: Overview) -> None:
+    """Leave the figure in the sweep's folder; hours of runs are worth more than it is."""
     from llmb.sweep import figure
 
-    for name, data in figure.draw(found).items():
+    try:
+        drawn = figure.draw(found)
+    except ImportError as error:  # a vendor's numpy may be none that matplotlib was built for
+        click.echo(f"llmb: no figure is drawn: {printable(str(error))}", err=True)
+        return
+    for name, data in drawn.items():
         directory.write(name, data)
 
 

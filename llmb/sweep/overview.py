@@ -74,6 +74,6 @@ def missing(overview: Overview) -> dict[str, str]:
 def _why_none(states: Sequence[PointState]) -> str:
     first = states[0]
     if first.status in NO_MEMORY:
-        size = first.batch_size or "any"
-        return f"batch size {size} is out of memory"
+        size = first.batch_size
+        return "no batch size fits" if size is None else f"batch size {size} is out of memory"
     return "its runs are INVALID" if any(s.measured for s in states) else "its runs failed"
