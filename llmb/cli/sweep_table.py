@@ -56,7 +56,7 @@ def print_overview(overview: Overview, folder: Path) -> None:
     console.print(table)
     for text in _notes(overview):
         console.print(Text(printable(text), style="dim"), soft_wrap=True)
-    for text in (*_hand_in(overview, folder), *_files(folder)):
+    for text in ("", *_hand_in(overview, folder), *_files(folder)):
         console.print(Text(printable(text)), soft_wrap=True)
 
 
@@ -108,9 +108,10 @@ def _hand_in(overview: Overview, folder: Path) -> Iterator[str]:
     words += ["--submitter", "YOU", "--system", "WHAT"]
     for name, reason in missing(overview).items():
         words += ["--missing", f"{name}={reason}"]
-    yield f"to hand in the best run of each precision:\n  {shlex.join(words)}"
+    yield "to hand in the best run of each precision:"
+    yield f"  {shlex.join(words)}"
 
 
 def _files(folder: Path) -> Iterator[str]:
-    figures = [str(path) for path in sorted(folder.glob("sweep.svg"))]
-    yield f"\nsweep directory: {folder}" + (f", figure: {figures[0]}" if figures else "")
+    figure = folder / "sweep.svg"
+    yield f"sweep directory: {folder}" + (f", figure: {figure.name}" if figure.exists() else "")

@@ -82,7 +82,7 @@ def _reasons(offers: Sequence[Offer]) -> str:
 def not_offered(offer: Offer) -> tuple[Refused, ...]:
     """Return the common formats that ``offer`` does not have, and all it refuses, with reasons."""
     offered = {precision.name for precision in offer.precisions}
-    plain = f"plugin {offer.plugin!r} does not offer it on {offer.device}"
+    plain = f"plugin {offer.plugin} does not offer it on {offer.device}"
     reasons = dict.fromkeys(_COMMON_FORMATS, plain)
     reasons |= {refused.name: refused.reason for refused in offer.refused}
     return tuple(Refused(name=n, reason=why) for n, why in reasons.items() if n not in offered)

@@ -160,8 +160,7 @@ def _others(offer: Offer) -> Iterator[Refused]:
     """Yield every format that is not run unless it is named, or not at all, and why."""
     for precision in offer.precisions:
         if not precision.native:
-            reason = f"plugin {offer.plugin!r} only emulates it on {offer.device}"
-            yield Refused(name=precision.name, reason=reason)
+            yield Refused(name=precision.name, reason=f"{offer.device} only emulates it")
     yield from selection.not_offered(offer)
 
 

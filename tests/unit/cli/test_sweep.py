@@ -19,7 +19,7 @@ from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of
 from tests.unit.sweep.builders_sweep import sweep as make_sweep
 
-EMULATED = Refused(name="FP16", reason="plugin 'cpu' only emulates it on cpu")
+EMULATED = Refused(name="FP16", reason="cpu only emulates it")
 
 
 def call(*words: object) -> Result:
@@ -69,7 +69,7 @@ def test_points_without_a_figure_say_why(directory: SweepDirectory) -> None:
     assert "out of memory" in " ".join(rows(output)["BF16", "4"])
     assert "not tried" in " ".join(rows(output)["FP32", "2"])
     assert "FP32, batch size 1: the end" in output
-    assert "FP16 is left out: plugin 'cpu' only emulates it on cpu" in output
+    assert "FP16 is left out: cpu only emulates it" in output
 
 
 def test_the_command_to_hand_in_names_the_best_runs_and_what_is_missing(
@@ -83,7 +83,7 @@ def test_the_command_to_hand_in_names_the_best_runs_and_what_is_missing(
     ]
     missing = [words[n + 1] for n, word in enumerate(words) if word == "--missing"]
     assert missing == [
-        "FP16=plugin 'cpu' only emulates it on cpu",
+        "FP16=cpu only emulates it",
         "FP32=batch size 1 is out of memory",
     ]
 

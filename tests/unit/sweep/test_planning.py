@@ -37,8 +37,8 @@ def test_what_is_emulated_refused_or_not_offered_is_left_out_with_the_reason() -
     refused = Refused(name="FP8", reason="its library is not installed")
     found = reasons(settled(CPU.model_copy(update={"refused": (refused,)})))
     assert found == {
-        "FP16": "plugin 'cpu' only emulates it on cpu",
-        "TF32": "plugin 'cpu' does not offer it on cpu",
+        "FP16": "cpu only emulates it",
+        "TF32": "plugin cpu does not offer it on cpu",
         "FP8": "its library is not installed",
     }
 
