@@ -225,7 +225,8 @@ def _opening(directory: SweepDirectory) -> str:
 
 def _left_out(plan: Plan) -> Iterator[str]:
     for each in plan.left_out:
-        yield f"{each.name} is left out: {each.reason}"
+        how = f"; --precision {each.name} runs it all the same" if each.emulated else ""
+        yield f"{each.name} is left out: {each.reason}{how}"
 
 
 def _resume(path: Path) -> str:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from llmb import __version__
 from llmb.audit.rules import RULES_VERSION
-from llmb.config import Frozen, OptionValue, Refused, RunRequest
+from llmb.config import Frozen, OptionValue, RunRequest
 from llmb.errors import UsageError
 from llmb.records.canonical import as_json
 from llmb.reference import pins
@@ -87,6 +87,15 @@ class Ground(Frozen):
         )
 
 
+class LeftOut(Frozen):
+    """A format that is not run, and why."""
+
+    name: str
+    reason: str
+    #: It can be run, slowly, when it is named.
+    emulated: bool = False
+
+
 class Plan(Frozen):
     """``sweep.json``: written before the first run, and never changed."""
 
@@ -98,8 +107,7 @@ class Plan(Frozen):
     ground: Ground
     #: In the order in which they are run.
     precisions: tuple[str, ...]
-    #: Formats that are not run, and why.
-    left_out: tuple[Refused, ...]
+    left_out: tuple[LeftOut, ...]
 
     @property
     def doubles(self) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from llmb import workloads
-from llmb.config import Refused, RunRequest
+from llmb.config import RunRequest
 from llmb.errors import NotEnoughMemoryError, UsageError
 from llmb.measure import clock
 from llmb.supervision import negotiation, selection
 from llmb.supervision.choices import check_installed
-from llmb.sweep.plan import Asked, Ground, Plan, Point, check_same
+from llmb.sweep.plan import Asked, Ground, LeftOut, Plan, Point, check_same
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 
@@ -116,7 +116,7 @@ def _check_sizes(asked: Asked) -> None:
             )
 
 
-def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[Refused, ...]]:
+def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
     """Return the precisions to run, and those left out with the reason.
 
     Raises:
@@ -126,14 +126,14 @@ def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[Refuse
     workload = workloads.of(request)
     native = [precision.name for precision in offer.precisions if precision.native]
     taken: dict[str, None] = {}
-    left_out: list[Refused] = []
+    left_out: list[LeftOut] = []
     for name in asked.precisions or native:
         try:
             taken[_settled(offer, request, workload, name)] = None
         except UsageError as error:
             if asked.precisions:
                 raise
-            left_out.append(Refused(name=name, reason=str(error)))
+            left_out.append(LeftOut(name=name, reason=str(error)))
     if not taken and left_out:
         raise UsageError(left_out[0].reason)
     if not taken:
@@ -156,12 +156,14 @@ def _settled(offer: Offer, request: RunRequest, workload: Workload, name: str) -
     return config.precision.name
 
 
-def _others(offer: Offer) -> Iterator[Refused]:
+def _others(offer: Offer) -> Iterator[LeftOut]:
     """Yield every format that is not run unless it is named, or not at all, and why."""
     for precision in offer.precisions:
         if not precision.native:
-            yield Refused(name=precision.name, reason=f"{offer.device} only emulates it")
-    yield from selection.not_offered(offer)
+            reason = f"{offer.device} only emulates it"
+            yield LeftOut(name=precision.name, reason=reason, emulated=True)
+    for refused in selection.not_offered(offer):
+        yield LeftOut(name=refused.name, reason=refused.reason)
 
 
 def _fits(offer: Offer, request: RunRequest) -> bool:

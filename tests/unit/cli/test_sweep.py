@@ -11,15 +11,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmb.cli import run, sweep
-from llmb.config import Refused
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import Point
+from llmb.sweep.plan import LeftOut, Point
 from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of
 from tests.unit.sweep.builders_sweep import sweep as make_sweep
 
-EMULATED = Refused(name="FP16", reason="cpu only emulates it")
+EMULATED = LeftOut(name="FP16", reason="cpu only emulates it")
 
 
 def call(*words: object) -> Result:

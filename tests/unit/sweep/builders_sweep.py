@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llmb.config import BF16, FP32, Refused, RunRequest
+from llmb.config import BF16, FP32, RunRequest
 from llmb.records.run_record import RunRecord
 from llmb.sweep.directory import SweepDirectory
-from llmb.sweep.plan import Asked, Ground, Plan, Point
+from llmb.sweep.plan import Asked, Ground, LeftOut, Plan, Point
 from tests import builders
 from tests.unit.builders_runtime import offer
 
@@ -20,7 +20,7 @@ def asked(**changes: Any) -> Asked:
     return Asked(**{"request": RunRequest(), "batch_sizes": (1, 2, 4), **changes})
 
 
-def plan(*precisions: str, left_out: tuple[Refused, ...] = (), **changes: Any) -> Plan:
+def plan(*precisions: str, left_out: tuple[LeftOut, ...] = (), **changes: Any) -> Plan:
     """Return a plan of ``precisions`` on the CPU; ``changes`` are what was asked otherwise."""
     return Plan(
         created_utc=CREATED,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from llmb.config import Refused
 from llmb.sweep import overview
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import Point
+from llmb.sweep.plan import LeftOut, Point
 from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of, sweep
 
-TF32 = Refused(name="TF32", reason="not offered")
+TF32 = LeftOut(name="TF32", reason="not offered")
 
 
 def test_an_overview_is_the_same_from_disk_as_from_memory(tmp_path: Path) -> None:

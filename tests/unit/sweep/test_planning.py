@@ -30,7 +30,9 @@ def reasons(planned: Planned) -> dict[str, str]:
 
 
 def test_every_format_the_device_computes_in_is_run_in_the_plugins_order() -> None:
-    assert settled().plan.precisions == ("BF16", "FP32")
+    plan = settled().plan
+    assert plan.precisions == ("BF16", "FP32")
+    assert [each.name for each in plan.left_out if each.emulated] == ["FP16"]
 
 
 def test_what_is_emulated_refused_or_not_offered_is_left_out_with_the_reason() -> None:
