@@ -123,6 +123,7 @@ def _curve(axes: Axes, curve: Curve, colour: str, marker: str) -> None:
         marker=marker,
         markersize=6,
         linewidth=1.8,
+        elinewidth=1.1,
         capsize=4,
         label=curve.precision,
         zorder=3,
