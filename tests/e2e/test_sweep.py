@@ -119,7 +119,20 @@ def test_memorys_end_is_a_result_and_a_failure_is_told_while_the_sweep_goes_on(
     assert before.items() < after.items()
 
 
-def test_doubling_ends_where_memory_does_and_a_search_is_one_point(tmp_path: Path) -> None:
+def test_auto_is_one_run_that_searches_and_its_trials_are_in_the_overview(tmp_path: Path) -> None:
+    source = LIMITED.replace("== 2", "== 99").replace(">= 8", ">= 2")
+    plugins = [harness.plugin(tmp_path / "plugins", "odd", source)]
+    done = sweep(tmp_path / "out", "--batch-size=auto", *ODD, plugins=plugins)
+    assert done.code == 0, done.stderr
+    (point,) = overview(done.directory)["points"]
+    assert (point["batch_size"], point["status"]) == (None, "measured")
+    assert point["measured"]["batch_size"] == 1
+    trials = {t["batch_size"]: t["status"] for t in point["measured"]["trials"]}
+    assert trials == {1: "measured", 2: "out_of_memory"}
+    assert (done.directory / "sweep.svg").exists()
+
+
+def test_doubling_ends_where_memory_does(tmp_path: Path) -> None:
     source = LIMITED.replace("== 2", "== 99")
     plugins = [harness.plugin(tmp_path / "plugins", "odd", source)]
     done = sweep(tmp_path / "out", *ODD, plugins=plugins)
