@@ -25,6 +25,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 #: Command -> (module, help line). A test holds the help lines to the commands' own.
 COMMANDS = {
     "run": ("run", "Run the benchmark and leave a run directory."),
+    "sweep": ("sweep", "Run every precision at several batch sizes; resumable."),
     "show": ("show", "Show a run record."),
     "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),

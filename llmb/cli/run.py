@@ -62,7 +62,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
-    request, commitment = _request(ctx, flags), _commitment(flags)
+    request, commitment = request_of(ctx, flags), _commitment(flags)
     with display(quiet=flags["quiet"]) as shown:
         finished = supervisor.run(request, flags["output_dir"], shown, commitment)
     if flags["as_json"]:
@@ -88,7 +88,12 @@ def _print_text(path: Path, flags: dict[str, Any]) -> None:
     click.echo(f"\n{text_of(flags['prompt'] + text)}")
 
 
-def _request(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
+def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
+    """Return the run that the ``flags`` of ``llmb run`` ask for.
+
+    Raises:
+        LlmbError: a flag, or what it points to, cannot be used.
+    """
     from llmb.config import RunRequest, ShapeName
 
     for name, value in flags.items():

@@ -36,7 +36,7 @@ class RunDirectory:
         stamp = created.strftime("%Y%m%dT%H%M%SZ")
         try:
             output.mkdir(parents=True, exist_ok=True)
-            self.path = _first_free(output, f"{stamp}-{label}")
+            self.path = make_first_free(output, f"{stamp}-{label}")
             (self.path / _RESERVE).write_bytes(b"\0" * _RESERVE_BYTES)
             (self.path / PLUGIN_FOLDER).mkdir()
             (self.path / EVIDENCE_FOLDER).mkdir()
@@ -136,7 +136,7 @@ def check_writable(output: Path) -> None:
         ) from error
 
 
-def _first_free(output: Path, name: str) -> Path:
+def make_first_free(output: Path, name: str) -> Path:
     """Create and return ``output/name``, with a number where two runs start in one second."""
     for number in range(1000):
         path = output / (f"{name}-{number}" if number else name)

@@ -35,6 +35,14 @@ class Negotiated:
     log: str
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The offer that a run would take, and why vendors' plugins were passed over."""
+
+    offer: Offer
+    notes: tuple[str, ...]
+
+
 def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offer]:
     """Return one offer per plugin; a broken plugin's says why nothing is offered."""
     with Probes(plugins, request) as probes:
@@ -47,17 +55,34 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
     Raises:
         LlmbError: nothing on this machine can do it; see ``selection``.
     """
-    wanted = request.plugin
-    plugins = discovery.installed() if wanted is None else (discovery.find(wanted),)
-    with Probes(plugins, request) as probes:
-        if wanted is not None and wanted in probes.failures:
-            raise probes.failures[wanted]
-        offer = selection.best_offer(probes.offers, request)
+    with Probes(_candidates(request), request) as probes:
+        offer = _best(probes, request)
         config = selection.resolve(offer, request, workload)
         terms = probes.settle(offer.plugin, for_children(config))
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
         return Negotiated(offer, config, terms, _passed_over(probes.offers), probes.log())
+
+
+def choose(request: RunRequest) -> Chosen:
+    """Return what ``negotiate`` would choose for ``request``, of which nothing is settled yet.
+
+    Raises:
+        LlmbError: no plugin serves it.
+    """
+    with Probes(_candidates(request), request) as probes:
+        return Chosen(_best(probes, request), _passed_over(probes.offers))
+
+
+def _candidates(request: RunRequest) -> tuple[InstalledPlugin, ...]:
+    named = request.plugin
+    return discovery.installed() if named is None else (discovery.find(named),)
+
+
+def _best(probes: Probes, request: RunRequest) -> Offer:
+    if request.plugin is not None and request.plugin in probes.failures:
+        raise probes.failures[request.plugin]
+    return selection.best_offer(probes.offers, request)
 
 
 def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:

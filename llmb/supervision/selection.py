@@ -15,6 +15,7 @@ from llmb.config import (
     AuditMode,
     Mode,
     Precision,
+    Refused,
     RunConfig,
     RunRequest,
 )
@@ -30,7 +31,7 @@ _PROCESS_BYTES = 2**30
 #: With these two, the need is 0.1 to 0.8 GB above the measured peaks of llama-1.4b in BF16 on a
 #: CPU: 12.7, 13.6, 14.8, 15.9, 16.3 and 17.3 GB at batch sizes 1, 2, 4, 5, 6 and 8.
 _ACTIVATION_SLACK = 1.3
-_COMMON_FORMATS = {p.name for p in (FP32, TF32, FP16, BF16)} | {"FP8"}
+_COMMON_FORMATS = (*(p.name for p in (FP32, TF32, FP16, BF16)), "FP8")
 
 
 def is_cpu(device: str) -> bool:
@@ -76,6 +77,15 @@ def _reasons(offers: Sequence[Offer]) -> str:
     for offer in offers:
         plugins.setdefault(reason_of(offer), []).append(offer.plugin)
     return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in plugins.items())
+
+
+def not_offered(offer: Offer) -> tuple[Refused, ...]:
+    """Return the common formats that ``offer`` does not have, and all it refuses, with reasons."""
+    offered = {precision.name for precision in offer.precisions}
+    plain = f"plugin {offer.plugin} does not offer it on {offer.device}"
+    reasons = dict.fromkeys(_COMMON_FORMATS, plain)
+    reasons |= {refused.name: refused.reason for refused in offer.refused}
+    return tuple(Refused(name=n, reason=why) for n, why in reasons.items() if n not in offered)
 
 
 def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:

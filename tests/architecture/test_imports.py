@@ -77,9 +77,10 @@ def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
         AUDIT,
         ["llmb.supervisor"],
         ["llmb.submission.verify", "llmb.cli.verify"],
+        ["llmb.sweep.execution", "llmb.sweep.figure", "llmb.cli.sweep", "llmb.cli.sweep_table"],
         ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
     ],
-    ids=["arrays", "audit", "supervisor", "submission", "sdk"],
+    ids=["arrays", "audit", "supervisor", "submission", "sweep", "sdk"],
 )
 def test_a_room_that_judges_numbers_reads_them_without_torch_and_numpy(modules: list[str]) -> None:
     loaded = loaded_after("import " + ", ".join(modules))
@@ -114,6 +115,7 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
     [
         "reproduce",
         "run",
+        "sweep",
         "show",
         "data",
         "calibrate",

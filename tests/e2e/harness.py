@@ -184,14 +184,16 @@ def run_plugin(tmp_path: Path, source: str, *flags: object, **env: str) -> Ended
 
 
 class Running:
-    """A started ``llmb run`` whose plain progress is read line by line."""
+    """A started ``llmb run``, or sweep, whose plain progress is read line by line."""
 
-    def __init__(self, output: Path, *arguments: object, plugins: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, output: Path, *arguments: object, plugins: Sequence[Path] = (), verb: str = "run"
+    ) -> None:
         self.output = output
         self._stderr_path = output.with_suffix(".stderr")
         with self._stderr_path.open("wb") as stderr:
             self.process = subprocess.Popen(
-                llmb_command("run", "--output-dir", output, *arguments),
+                llmb_command(verb, "--output-dir", output, *arguments),
                 env=environment(*plugins),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -231,9 +233,11 @@ class Running:
 
 
 @contextmanager
-def running(output: Path, *arguments: object, plugins: Sequence[Path] = ()) -> Any:
-    """Start ``llmb run``; whatever a test leaves of it is killed at the end."""
-    started = Running(output, *arguments, plugins=plugins)
+def running(
+    output: Path, *arguments: object, plugins: Sequence[Path] = (), verb: str = "run"
+) -> Any:
+    """Start ``llmb run``, or another verb; whatever a test leaves of it is killed at the end."""
+    started = Running(output, *arguments, plugins=plugins, verb=verb)
     try:
         yield started
     finally:

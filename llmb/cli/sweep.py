@@ -1,0 +1,271 @@
+"""``llmb sweep``: every precision at several batch sizes, each a run like any other; resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.cli import run
+from llmb.cli.text import printable
+from llmb.errors import AuditInvalidError, NotEnoughMemoryError, RunFailedError, UsageError
+
+if TYPE_CHECKING:
+    from llmb.supervision.stations import Display
+    from llmb.sweep.directory import SweepDirectory
+    from llmb.sweep.execution import Progress
+    from llmb.sweep.overview import Overview
+    from llmb.sweep.plan import Asked, Plan, Point
+    from llmb.sweep.planning import Planned
+    from llmb.sweep.points import PointState
+
+#: Batch sizes of ``--preset debug``, in multiples of ``--accumulate``.
+_DEBUG_SIZES = (1, 2, 4)
+#: Options that say nothing of what is run.
+_ASIDE = ("resume", "show", "as_json", "quiet")
+#: Options of ``llmb run`` that a sweep has in a form of its own, or not at all: a committed seed
+#: is known to everybody after the first run.
+_NOT_RUNS = ("precision", "batch_size", "micro_batch_size", "seed_commitment", "as_json")
+
+
+class BatchSizes(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """Positive integers with commas between them, or ``auto``."""
+
+    name = "sizes"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...] | str:
+        """Return ``value`` as integers in order, each once, or the word auto."""
+        if value == "auto":
+            return "auto"
+        try:
+            sizes = sorted({int(part) for part in str(value).split(",")})
+        except ValueError:
+            self.fail(f"{value!r} is neither whole numbers such as 1,2,4 nor 'auto'.", param, ctx)
+        if sizes[0] < 1:
+            self.fail(f"{sizes[0]} is not possible: use at least 1.", param, ctx)
+        return tuple(sizes)
+
+
+def _options() -> Iterator[click.Parameter]:
+    """Yield a sweep's own options, then those of ``llmb run``, in the order of its help."""
+    yield click.Option(
+        ["--precision", "precisions"],
+        multiple=True,
+        help="Repeat for more [default: every one the device does not merely emulate].",
+    )
+    yield click.Option(
+        ["--batch-size", "batch_sizes"],
+        type=BatchSizes(),
+        metavar="1,2,4|auto",
+        help="auto: each run searches [default: doubled until memory ends].",
+    )
+    yield click.Option(
+        ["--max-batch-size"], type=click.IntRange(min=1), help="Where doubling ends at the latest."
+    )
+    yield click.Option(
+        ["--resume"], type=Path, metavar="DIR", help="Go on with the sweep in this folder."
+    )
+    yield click.Option(["--show"], type=Path, metavar="DIR", help="Show a sweep; nothing is run.")
+    yield from (option for option in run.command.params if option.name not in _NOT_RUNS)
+    yield click.Option(["--json", "as_json"], is_flag=True, help="Print the overview as JSON.")
+
+
+@click.command(
+    "sweep",
+    params=list(_options()),
+    short_help="Run every precision at several batch sizes; resumable.",
+)
+@click.pass_context
+def command(ctx: click.Context, /, **flags: Any) -> None:
+    """Run every precision at several batch sizes; resumable.
+
+    Each point is a run like llmb run's, in fresh processes, with a run directory of its own in the
+    sweep's folder. Running out of memory is a result: it ends a precision. A point that fails
+    otherwise is written down, the sweep goes on, and the exit code is 4 at the end.
+
+    After a crash or Ctrl-C go on with --resume: results are kept, all else is run (again).
+
+    \b
+    Examples:
+      llmb sweep                                        hours: official runs, until memory ends
+      llmb sweep --preset debug                         a minute or two, labelled debug
+      llmb sweep --precision BF16 --batch-size 1,2,4,8 --repeats 3
+      llmb sweep --resume runs/sweep-20261101T120000Z-llama-1.4b-cpu
+      llmb sweep --show runs/sweep-20261101T120000Z-llama-1.4b-cpu
+    """
+    if flags["show"] is not None:
+        _show(ctx, flags)
+        return
+    from llmb.sweep import execution, overview
+
+    directory, planned = _begin(ctx, flags)
+    watcher = _Watcher(quiet=flags["quiet"])
+    watcher.say(_opening(directory))
+    for note in (*planned.notes, *_left_out(directory.plan)):
+        watcher.say(f"note: {note}")
+    try:
+        states = execution.carry_out(directory, planned, watcher)
+    except KeyboardInterrupt:
+        click.echo(f"llmb: to go on: {_resume(directory.path)}", err=True)
+        raise
+    found = overview.summed(directory.plan, states)
+    _draw(directory, found)
+    _print(directory, found, as_json=flags["as_json"])
+    _end(directory, found)
+
+
+def _begin(ctx: click.Context, flags: dict[str, Any]) -> tuple[SweepDirectory, Planned]:
+    """Return the folder and plan of a new sweep, or of the one to go on with."""
+    from llmb.sweep import planning
+    from llmb.sweep.directory import SweepDirectory
+    from llmb.sweep.plan import check_same
+
+    given = _given(ctx)
+    if flags["resume"] is None:
+        planned = planning.make(_asked(ctx, flags))
+        return SweepDirectory.create(flags["output_dir"], planned.plan), planned
+    if "output_dir" in given:
+        raise UsageError("--output-dir: not with --resume DIR, which is where the sweep is")
+    directory = SweepDirectory.open(flags["resume"])
+    if given:
+        check_same(_asked(ctx, flags), directory.plan.asked, str(directory.path))
+    return directory, planning.again(directory.plan, str(directory.path))
+
+
+def _given(ctx: click.Context) -> set[str]:
+    """Return the names of the options that were given and say what is to be run."""
+    default = click.core.ParameterSource.DEFAULT
+    names = {str(param.name) for param in ctx.command.params}
+    return {n for n in names - {*_ASIDE} if ctx.get_parameter_source(n) is not default}
+
+
+def _asked(ctx: click.Context, flags: dict[str, Any]) -> Asked:
+    from llmb.sweep.plan import Asked
+
+    names = [part.strip() for text in flags["precisions"] for part in text.split(",")]
+    if not all(name and name.isprintable() for name in names):
+        raise UsageError(f"--precision {','.join(names)!r}: not the name of a format")
+    open_ones = {"precision": None, "batch_size": None, "micro_batch_size": None}
+    own = ("precisions", "batch_sizes", "max_batch_size", *_ASIDE)
+    request = run.request_of(ctx, {**{k: v for k, v in flags.items() if k not in own}, **open_ones})
+    sizes = flags["batch_sizes"]
+    if sizes is None and flags["preset"] == "debug" and flags["max_batch_size"] is None:
+        sizes = tuple(size * request.accumulate for size in _DEBUG_SIZES)
+    return Asked(
+        request=request.model_copy(update={"batch_size": None}),
+        precisions=tuple(dict.fromkeys(name.upper() for name in names)),
+        batch_sizes=sizes,
+        max_batch_size=flags["max_batch_size"],
+    )
+
+
+def _show(ctx: click.Context, flags: dict[str, Any]) -> None:
+    from llmb.sweep import overview
+    from llmb.sweep.directory import SweepDirectory
+
+    if _given(ctx) or flags["resume"] is not None:
+        raise UsageError("--show DIR runs nothing: leave other options out")
+    directory = SweepDirectory.open(flags["show"])
+    _print(directory, overview.of(directory), as_json=flags["as_json"])
+
+
+def _draw(directory: SweepDirectory, found: Overview) -> None:
+    """Leave the figure in the sweep's folder; hours of runs are worth more than it is."""
+    from llmb.sweep import figure
+
+    try:
+        drawn = figure.draw(found)
+    except ImportError as error:  # a vendor's numpy may be none that matplotlib was built for
+        click.echo(f"llmb: no figure is drawn: {printable(str(error))}", err=True)
+        return
+    for name, data in drawn.items():
+        directory.write(name, data)
+
+
+def _print(directory: SweepDirectory, found: Overview, *, as_json: bool) -> None:
+    from llmb.cli.sweep_table import print_overview
+    from llmb.records.canonical import pretty_bytes
+
+    if as_json:
+        click.echo(pretty_bytes(found), nl=False)
+        return
+    print_overview(found, directory.path)
+    if found.unfinished:
+        click.echo(f"\nnot finished; to go on: {_resume(directory.path)}")
+
+
+def _end(directory: SweepDirectory, found: Overview) -> None:
+    """Let the exit code say what the table says."""
+    if found.failed:
+        raise RunFailedError(
+            f"{len(found.failed)} of {len(found.points)} points failed: first "
+            f"{found.failed[0].point}; to try them again: {_resume(directory.path)}"
+        )
+    if found.invalid:
+        raise AuditInvalidError(
+            f"{len(found.invalid)} of {len(found.points)} points are INVALID: first "
+            f"{found.invalid[0].point}, see {directory.path / str(found.invalid[0].run)}"
+        )
+    if not found.best:
+        raise NotEnoughMemoryError("nothing was measured: no point fits into memory")
+
+
+def _opening(directory: SweepDirectory) -> str:
+    plan = directory.plan
+    return (
+        f"sweep of {', '.join(plan.precisions)} by plugin {plan.ground.plugin} on "
+        f"{plan.ground.device}, in {directory.path}"
+    )
+
+
+def _left_out(plan: Plan) -> Iterator[str]:
+    for each in plan.left_out:
+        how = f"; --precision {each.name} runs it all the same" if each.emulated else ""
+        yield f"{each.name} is left out: {each.reason}{how}"
+
+
+def _resume(path: Path) -> str:
+    import shlex
+
+    return shlex.join(("llmb", "sweep", "--resume", str(path)))
+
+
+class _Watcher:
+    """Says on stderr which point is at work; the run's own progress is shown below it."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+
+    def say(self, text: str) -> None:
+        """Write a line, unless nothing is to be shown."""
+        if not self._quiet:
+            click.echo(f"llmb: {printable(text)}", err=True)
+
+    def begins(self, point: Point, progress: Progress) -> AbstractContextManager[Display]:
+        """Say where the sweep stands, and return the display of the run."""
+        from llmb.cli.progress import display
+
+        of = "" if progress.of is None else f" of about {progress.of}"
+        left = "" if progress.left_s is None else f"; about {_duration(progress.left_s)} left"
+        self.say(f"point {progress.number}{of}: {point}{left}")
+        return display(quiet=self._quiet)
+
+    def ended(self, state: PointState, *, kept: bool) -> None:
+        """Say what became of a point."""
+        how = "kept: " if kept else ""
+        if state.measured:
+            self.say(f"{state.point}: {how}{state.measured.tokens_per_second:,.2f} tokens/s")
+        else:
+            self.say(f"{state.point}: {how}{state.message or state.status}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

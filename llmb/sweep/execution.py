@@ -1,0 +1,130 @@
+"""Carries a sweep out: every point that is no result yet becomes a run like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmb import supervisor
+from llmb.errors import LlmbError, NotEnoughMemoryError
+from llmb.measure import clock
+from llmb.records.bundle import read_record
+from llmb.records.redact import redact_paths
+from llmb.supervision.stations import Display
+from llmb.sweep import estimate
+from llmb.sweep.directory import Ended, SweepDirectory
+from llmb.sweep.estimate import Took
+from llmb.sweep.plan import Point
+from llmb.sweep.planning import Planned
+from llmb.sweep.points import KEPT, PointState, walk
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a sweep stands as a point begins."""
+
+    #: From 1 on.
+    number: int
+    #: Points there should be in all, None where that is not known.
+    of: int | None
+    #: About how long this point and those after it take, None where that is not known.
+    left_s: float | None
+
+
+class Watcher(Protocol):
+    """Who is told how a sweep goes; it decides nothing."""
+
+    def begins(self, point: Point, progress: Progress) -> AbstractContextManager[Display]:
+        """Return where the run of ``point``, which begins now, shows its progress."""
+        ...
+
+    def ended(self, state: PointState, *, kept: bool) -> None:
+        """Show what became of a point; ``kept``: it was a result before."""
+        ...
+
+
+def carry_out(
+    directory: SweepDirectory, planned: Planned, watcher: Watcher
+) -> tuple[PointState, ...]:
+    """Run every point of the sweep that is no result yet, and return what became of all.
+
+    Runs out of memory are results. What fails otherwise is written down, and the sweep goes on.
+
+    Raises:
+        UsageError: another sweep is at work in the folder.
+        RunFailedError: the folder cannot be written.
+    """
+    with directory.lock():
+        return walk(directory.plan, _Line(directory, planned, watcher).visit)
+
+
+class _Line:
+    """Points one after another, and what they took."""
+
+    def __init__(self, directory: SweepDirectory, planned: Planned, watcher: Watcher) -> None:
+        self._directory, self._planned, self._watcher = directory, planned, watcher
+        self._took: list[Took] = []
+        self._visited = 0
+
+    def visit(self, point: Point) -> PointState:
+        """Return the state of ``point``, after a run if it was no result."""
+        state = self._directory.state(point)
+        kept = state.status in KEPT
+        if not kept:
+            with self._watcher.begins(point, self._progress(point)) as display:
+                self._attempt(point, display)
+            state = self._directory.state(point)
+        self._visited += 1
+        self._remember(state)
+        self._watcher.ended(state, kept=kept)
+        return state
+
+    def _attempt(self, point: Point, display: Display) -> None:
+        """Run ``point`` and write down how that ended; an interrupt leaves it unfinished."""
+        directory = self._directory
+        directory.clear(point)
+        before, began_ns = directory.runs(point), clock.now_ns()
+
+        def end(status: str, message: str | None = None) -> None:
+            seconds = (clock.now_ns() - began_ns) / 1e9
+            said = message and redact_paths(message)
+            ended = {"status": status, "message": said, "seconds": seconds}
+            directory.write_end(point, Ended.model_validate(ended))
+
+        try:
+            supervisor.run(directory.plan.request(point), directory.folder(point), display)
+        except NotEnoughMemoryError as error:
+            # Refused by arithmetic, a run has made no directory.
+            predicted = directory.runs(point) == before
+            end("predicted_out_of_memory" if predicted else "out_of_memory", str(error))
+        except LlmbError as error:
+            end("failed", str(error))
+        else:
+            end("measured")
+
+    def _progress(self, point: Point) -> Progress:
+        number, plan = self._visited + 1, self._directory.plan
+        rest = plan.precisions[plan.precisions.index(point.precision) :]
+        expected = [self._planned.expected(precision) for precision in rest]
+        known = [each for each in expected if each is not None]
+        if len(known) < len(expected):
+            return Progress(number, None, None)
+        coming = _from(point, [each for one in known for each in one.points])
+        fitting = {each for one in known for each in one.fitting}
+        left = estimate.left_s([each for each in coming if each in fitting], self._took)
+        return Progress(number, self._visited + len(coming), left)
+
+    def _remember(self, state: PointState) -> None:
+        if state.run is None or state.seconds is None:
+            return
+        record = read_record(self._directory.path / state.run)
+        self._took.append(Took.of(state.point, record, state.seconds))
+
+
+def _from(point: Point, expected: Sequence[Point]) -> Sequence[Point]:
+    """Return ``point`` and what is expected after it, which may be less than it turned out."""
+    if point in expected:
+        return expected[expected.index(point) :]
+    return [point, *(each for each in expected if each.precision != point.precision)]

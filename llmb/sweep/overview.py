@@ -1,0 +1,79 @@
+"""A sweep as a whole: what became of every point, the best runs, and what a submission needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from llmb.config import Frozen
+from llmb.records.finding import Verdict
+from llmb.sweep.directory import SweepDirectory
+from llmb.sweep.plan import Plan
+from llmb.sweep.points import NO_MEMORY, PointState, best, walk
+
+# Version history, one line per change.
+# llmb.sweep-overview/1  2026-11  first version.
+SCHEMA: Literal["llmb.sweep-overview/1"] = "llmb.sweep-overview/1"
+
+
+class Overview(Frozen):
+    """What ``llmb sweep --json`` prints."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.sweep-overview/1"] = Field(alias="schema", default=SCHEMA)
+    plan: Plan
+    points: tuple[PointState, ...]
+    #: Precision -> its fastest run, which is not INVALID, as a path below the sweep's folder.
+    best: dict[str, str]
+
+    @property
+    def unfinished(self) -> int:
+        """How many of the points come to are still to be run."""
+        return sum(state.status == "unfinished" for state in self.points)
+
+    @property
+    def failed(self) -> tuple[PointState, ...]:
+        """The points that failed otherwise than for want of memory."""
+        return tuple(state for state in self.points if state.status == "failed")
+
+    @property
+    def invalid(self) -> tuple[PointState, ...]:
+        """The points whose run the audit judged INVALID."""
+        found = (state for state in self.points if state.measured)
+        return tuple(s for s in found if s.measured and s.measured.verdict is Verdict.INVALID)
+
+
+def of(directory: SweepDirectory) -> Overview:
+    """Return the overview of the sweep in ``directory``, by what is on disk."""
+    return summed(directory.plan, walk(directory.plan, directory.state))
+
+
+def summed(plan: Plan, states: tuple[PointState, ...]) -> Overview:
+    """Return the overview of ``states``."""
+    runs = {precision: state.run for precision, state in best(states).items()}
+    return Overview(plan=plan, points=states, best={p: run for p, run in runs.items() if run})
+
+
+def missing(overview: Overview) -> dict[str, str]:
+    """Return why there is no run to hand in, for each precision without one."""
+    reasons = {each.name: each.reason for each in overview.plan.left_out}
+    for precision in overview.plan.precisions:
+        own = [state for state in overview.points if state.precision == precision]
+        if precision not in overview.best and own:
+            reasons[precision] = _why_none(own)
+    # A run counts as one in the format that was seen to compute, whatever was declared.
+    handed_in = {
+        s.measured.effective_precision for s in best(overview.points).values() if s.measured
+    }
+    return {name: reason for name, reason in reasons.items() if name not in handed_in}
+
+
+def _why_none(states: Sequence[PointState]) -> str:
+    first = states[0]
+    if first.status in NO_MEMORY:
+        size = first.batch_size
+        return "no batch size fits" if size is None else f"batch size {size} is out of memory"
+    return "its runs are INVALID" if any(s.measured for s in states) else "its runs failed"

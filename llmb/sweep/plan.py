@@ -1,0 +1,180 @@
+"""A sweep's plan: what was asked for, what it holds for, and the points that follow from both."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from llmb import __version__
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import Frozen, OptionValue, RunRequest
+from llmb.errors import UsageError
+from llmb.records.canonical import as_json
+from llmb.reference import pins
+from llmb.wire.messages import Offer
+
+# Version history of the plan, one line per change; old versions load for ever.
+# llmb.sweep/1  2026-11  first version.
+SCHEMA: Literal["llmb.sweep/1"] = "llmb.sweep/1"
+
+#: Where memory ends beyond this many sequences, or never, doubling ends here.
+_MOST_SEQUENCES = 2**20
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep; a batch size of None is searched by the run itself."""
+
+    precision: str
+    batch_size: int | None
+
+    @property
+    def folder(self) -> str:
+        """Name of the folder in which its run directories lie."""
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", self.precision)
+        return f"{name}-batch-{'auto' if self.batch_size is None else self.batch_size}"
+
+    def __str__(self) -> str:
+        """Return it as a reader sees it."""
+        size = "found by search" if self.batch_size is None else self.batch_size
+        return f"{self.precision}, batch size {size}"
+
+
+class Asked(Frozen):
+    """What the user asked for."""
+
+    #: What all points have in common: neither a precision nor a batch size.
+    request: RunRequest
+    #: None named: all that the device computes in by itself.
+    precisions: tuple[str, ...] = ()
+    #: Sequences per step; "auto": each run searches; None: doubled until memory ends.
+    batch_sizes: tuple[int, ...] | Literal["auto"] | None = None
+    #: Where doubling ends at the latest.
+    max_batch_size: int | None = Field(default=None, ge=1)
+
+
+class Ground(Frozen):
+    """What the figures of a sweep hold for: runs on another ground belong to another sweep."""
+
+    llmb_version: str
+    rules_version: str
+    reference_digest: str
+    plugin: str
+    distribution: str
+    plugin_version: str
+    #: Every option of the plugin, resolved.
+    plugin_options: dict[str, OptionValue]
+    device: str
+    torch_version: str
+
+    @classmethod
+    def of(cls, offer: Offer) -> Ground:
+        """Return that of this llmb and ``offer``."""
+        return cls(
+            llmb_version=__version__,
+            rules_version=RULES_VERSION,
+            reference_digest=pins.reference_digest(pins.actual_digests()),
+            plugin=offer.plugin,
+            distribution=offer.distribution,
+            plugin_version=offer.version,
+            plugin_options=dict(offer.options),
+            device=offer.device,
+            torch_version=offer.torch_version,
+        )
+
+
+class LeftOut(Frozen):
+    """A format that is not run, and why."""
+
+    name: str
+    reason: str
+    #: It can be run, slowly, when it is named.
+    emulated: bool = False
+
+
+class Plan(Frozen):
+    """``sweep.json``: written before the first run, and never changed."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.sweep/1"] = Field(alias="schema", default=SCHEMA)
+    created_utc: str
+    asked: Asked
+    ground: Ground
+    #: In the order in which they are run.
+    precisions: tuple[str, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def doubles(self) -> bool:
+        """Tell whether batch sizes are doubled until memory ends."""
+        return self.asked.batch_sizes is None
+
+    def points(self, precision: str) -> Iterator[Point]:
+        """Yield the points of ``precision``, smallest batch first."""
+        sizes = self.asked.batch_sizes
+        if sizes == "auto":
+            yield Point(precision, None)
+        elif sizes is not None:
+            yield from (Point(precision, size) for size in sizes)
+        else:
+            size = self.asked.request.accumulate
+            most = self.asked.max_batch_size or _MOST_SEQUENCES
+            while size <= most:
+                yield Point(precision, size)
+                size *= 2
+
+    def request(self, point: Point) -> RunRequest:
+        """Return the run that ``point`` stands for."""
+        return self.asked.request.model_copy(
+            update={
+                "plugin": self.ground.plugin,
+                "device": self.ground.device,
+                "precision": point.precision,
+                "batch_size": "auto" if point.batch_size is None else point.batch_size,
+            }
+        )
+
+
+#: What fields of ``Asked`` and its request are called on the command line, where not by their name.
+_FLAGS = {"precisions": "--precision", "batch_sizes": "--batch-size", "plugin_options": "-O"}
+
+
+def check_same(given: Frozen, planned: Frozen, place: str) -> None:
+    """Refuse to go on with a sweep under another plan, or on another ground.
+
+    Raises:
+        UsageError: names the first value that differs, and both sides.
+    """
+    found = first_difference(as_json(given), as_json(planned))
+    if found is None:
+        return
+    path, now, then = found
+    name = path.removeprefix("request.").partition(".")[0]
+    if isinstance(given, Asked):
+        name = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+    raise UsageError(
+        f"--resume {place}: {name} is {_said(now)}, and the sweep was begun with {_said(then)}: "
+        "give --resume alone, or begin a new sweep"
+    )
+
+
+def _said(value: object) -> str:
+    if value is None or value == []:
+        return "not given"
+    return ",".join(map(str, value)) if isinstance(value, list) else repr(value)
+
+
+def first_difference(a: object, b: object, name: str = "") -> tuple[str, object, object] | None:
+    """Return name, left and right of the first difference of two JSON values, None without one."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted(a.keys() | b.keys()):
+            found = first_difference(a.get(key), b.get(key), f"{name}.{key}".lstrip("."))
+            if found is not None:
+                return found
+        return None
+    return None if a == b else (name, a, b)

@@ -1,0 +1,178 @@
+"""Makes a plan: asks the plugins, and sorts out which precisions can be run and which cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmb import workloads
+from llmb.config import RunRequest
+from llmb.errors import NotEnoughMemoryError, UsageError
+from llmb.measure import clock
+from llmb.supervision import negotiation, selection
+from llmb.supervision.choices import check_installed
+from llmb.sweep.plan import Asked, Ground, LeftOut, Plan, Point, check_same
+from llmb.wire.messages import Offer
+from llmb.workloads import Workload
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The points of a precision that will be come to, as far as arithmetic can tell."""
+
+    fitting: tuple[Point, ...]
+    #: The first for which memory does not suffice: it takes no time.
+    end: Point | None = None
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All of them, in order."""
+        return self.fitting if self.end is None else (*self.fitting, self.end)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, with the offer it was made from."""
+
+    plan: Plan
+    offer: Offer
+    #: Why vendors' plugins were passed over, for the user.
+    notes: tuple[str, ...] = ()
+
+    def expected(self, precision: str) -> Expected | None:
+        """Return the points of ``precision`` to expect, None where doubling has no known end."""
+        if self.plan.doubles and self.offer.available_memory_bytes is None:
+            return None
+        found: list[Point] = []
+        for point in self.plan.points(precision):
+            if not _fits(self.offer, self.plan.request(point)):
+                return Expected(tuple(found), point)
+            found.append(point)
+        return Expected(tuple(found))
+
+
+def make(asked: Asked) -> Planned:
+    """Return a new plan for what was ``asked``, by what the plugins offer.
+
+    Raises:
+        LlmbError: no plugin serves it; or as ``settle``.
+    """
+    return settle(asked, _choose(asked.request))
+
+
+def settle(asked: Asked, chosen: negotiation.Chosen) -> Planned:
+    """Return a new plan for what was ``asked`` of the offer that was ``chosen``.
+
+    Raises:
+        LlmbError: a precision that was named cannot be run, or none can; see ``selection``.
+    """
+    _check_sizes(asked)
+    offer = chosen.offer
+    precisions, left_out = _sort_out(asked, offer)
+    plan = Plan(
+        created_utc=clock.utc_now().isoformat().replace("+00:00", "Z"),
+        asked=asked,
+        ground=Ground.of(offer),
+        precisions=precisions,
+        left_out=left_out,
+    )
+    return Planned(plan, offer, chosen.notes)
+
+
+def again(plan: Plan, place: str) -> Planned:
+    """Return ``plan`` with what its plugin offers now, for a sweep to go on with.
+
+    Raises:
+        UsageError: llmb, the plugin, torch or the device is not the one it was begun with.
+        LlmbError: the plugin offers nothing.
+    """
+    same = {"plugin": plan.ground.plugin, "device": plan.ground.device}
+    chosen = _choose(plan.asked.request.model_copy(update=same))
+    check_same(Ground.of(chosen.offer), plan.ground, place)
+    return Planned(plan, chosen.offer)
+
+
+def _choose(request: RunRequest) -> negotiation.Chosen:
+    check_installed(request.executor)
+    return negotiation.choose(request)
+
+
+def _with_mode(request: RunRequest) -> RunRequest:
+    mode = workloads.mode_of(workloads.of(request), request.mode)
+    return request.model_copy(update={"mode": mode})
+
+
+def _check_sizes(asked: Asked) -> None:
+    parts, most = asked.request.accumulate, asked.max_batch_size
+    if most is not None and asked.batch_sizes is not None:
+        raise UsageError("--max-batch-size is where doubling ends: leave it or --batch-size out")
+    if most is not None and most < parts:
+        raise UsageError(f"--max-batch-size {most} is less than --accumulate {parts}")
+    for size in asked.batch_sizes if isinstance(asked.batch_sizes, tuple) else ():
+        if size % parts:
+            raise UsageError(
+                f"--batch-size {size} cannot be accumulated in {parts} equal parts: "
+                f"use multiples of {parts}"
+            )
+
+
+def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
+    """Return the precisions to run, and those left out with the reason.
+
+    Raises:
+        LlmbError: a precision that was named cannot be run, or none is left.
+    """
+    request = _with_mode(asked.request)
+    workload = workloads.of(request)
+    native = [precision.name for precision in offer.precisions if precision.native]
+    taken: dict[str, None] = {}
+    left_out: list[LeftOut] = []
+    for name in asked.precisions or native:
+        try:
+            taken[_settled(offer, request, workload, name)] = None
+        except UsageError as error:
+            if asked.precisions:
+                raise
+            left_out.append(LeftOut(name=name, reason=str(error)))
+    if not taken and left_out:
+        raise UsageError(left_out[0].reason)
+    if not taken:
+        raise UsageError(
+            f"plugin {offer.plugin!r} computes in no format by itself on {offer.device}: "
+            "name a --precision"
+        )
+    mentioned = {*taken, *(each.name for each in left_out)}
+    left_out += [each for each in _others(offer) if each.name not in mentioned]
+    return tuple(taken), tuple(left_out)
+
+
+def _settled(offer: Offer, request: RunRequest, workload: Workload, name: str) -> str:
+    """Return the format's own name, if it goes together with the request; memory is no matter."""
+    smallest = {"precision": name, "batch_size": request.accumulate}
+    try:
+        config = selection.resolve(offer, request.model_copy(update=smallest), workload)
+    except NotEnoughMemoryError:
+        return next(p.name for p in offer.precisions if p.name.upper() == name.upper())
+    return config.precision.name
+
+
+def _others(offer: Offer) -> Iterator[LeftOut]:
+    """Yield every format that is not run unless it is named, or not at all, and why."""
+    for precision in offer.precisions:
+        if not precision.native:
+            reason = f"{offer.device} only emulates it"
+            yield LeftOut(name=precision.name, reason=reason, emulated=True)
+    for refused in selection.not_offered(offer):
+        yield LeftOut(name=refused.name, reason=refused.reason)
+
+
+def _fits(offer: Offer, request: RunRequest) -> bool:
+    """Tell whether memory should suffice; a search settles that for itself."""
+    if not isinstance(request.batch_size, int):
+        return True
+    try:
+        request = _with_mode(request)
+        selection.resolve(offer, request, workloads.of(request))
+    except NotEnoughMemoryError:
+        return False
+    return True

@@ -1,0 +1,166 @@
+"""What became of each point of a sweep, and in which order points are come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from llmb.config import Frozen
+from llmb.records.finding import Verdict
+from llmb.records.run_record import BatchTrial, RunClass, RunRecord
+from llmb.sweep.plan import Plan, Point
+
+#: "not_tried": a smaller batch size was out of memory. "unfinished": still to be run.
+Status = Literal[
+    "measured",
+    "out_of_memory",
+    "predicted_out_of_memory",
+    "failed",
+    "not_tried",
+    "unfinished",
+]
+#: Results: what a resumed sweep keeps.
+KEPT = ("measured", "out_of_memory", "predicted_out_of_memory")
+NO_MEMORY = ("out_of_memory", "predicted_out_of_memory")
+
+
+class Measured(Frozen):
+    """The figures of a finished run that an overview shows."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    run_id: str
+    batch_size: int
+    tokens_per_second: float
+    ci95: tuple[float, float] | None
+    #: What the device's matrix products alone would allow; None where that was not measured.
+    ceiling_tokens_per_second: float | None
+    fraction_of_ceiling: float | None
+    peak_memory_bytes: int | None
+    verdict: Verdict
+    class_: RunClass = Field(alias="class")
+    effective_precision: str | None
+    #: Those of the run's own search for a batch size.
+    trials: tuple[BatchTrial, ...] = ()
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Measured:
+        """Return those of ``record``."""
+        result, search = record.result, record.batch_size_search
+        return cls(
+            run_id=record.run_id,
+            batch_size=record.config.batch_size,
+            tokens_per_second=result.tokens_per_second,
+            ci95=result.ci95,
+            ceiling_tokens_per_second=ceiling_tokens_per_second(record),
+            fraction_of_ceiling=result.fraction_of_ceiling,
+            peak_memory_bytes=result.peak_memory_bytes,
+            verdict=record.audit.verdict,
+            class_=record.class_,
+            effective_precision=record.precision.effective,
+            trials=search.trials if search else (),
+        )
+
+
+class PointState(Frozen):
+    """What became of one point."""
+
+    precision: str
+    #: None: searched by the run itself.
+    batch_size: int | None
+    status: Status
+    #: Why there is no figure, in one line.
+    message: str | None = None
+    #: The run directory, relative to the sweep's.
+    run: str | None = None
+    measured: Measured | None = None
+    #: What the point took, if that is known.
+    seconds: float | None = None
+
+    @property
+    def point(self) -> Point:
+        """Which point it is."""
+        return Point(self.precision, self.batch_size)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The smallest batch size of a precision for which memory did not suffice."""
+
+    batch_size: int
+    #: Refused by arithmetic, before anything was allocated.
+    predicted: bool
+
+
+def ceiling_tokens_per_second(record: RunRecord) -> float | None:
+    """Return the measured ceiling over the FLOPs of a token, for all devices of the run.
+
+    None where the record holds no ceiling of the run's own format and length of sequences.
+    """
+    ceilings, flops = record.ceilings, record.workload.flops_per_token
+    if record.result.fraction_of_ceiling is None or ceilings is None or flops <= 0:
+        return None
+    attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
+    return attainable / flops * record.topology.world_size
+
+
+def walk(plan: Plan, visit: Callable[[Point], PointState]) -> tuple[PointState, ...]:
+    """Return what ``visit`` says, or makes, of each point in order.
+
+    Points above a batch size that was out of memory are not visited. Doubling ends there, too, and
+    where a point has failed: what follows it cannot be known.
+    """
+    found: list[PointState] = []
+    for precision in plan.precisions:
+        end: PointState | None = None
+        for point in plan.points(precision):
+            state = visit(point) if end is None else _beyond(point, end)
+            found.append(state)
+            end = state if state.status in NO_MEMORY else end
+            if plan.doubles and state.status != "measured":
+                break
+    return tuple(found)
+
+
+def _beyond(point: Point, end: PointState) -> PointState:
+    return PointState(
+        precision=point.precision,
+        batch_size=point.batch_size,
+        status="not_tried",
+        message=f"not tried: batch size {end.batch_size} is out of memory",
+    )
+
+
+def best(states: Sequence[PointState]) -> Mapping[str, PointState]:
+    """Return the fastest run of each precision; INVALID ones are none."""
+    found: dict[str, PointState] = {}
+    for state in states:
+        if state.measured is None or state.measured.verdict is Verdict.INVALID:
+            continue
+        before = found.get(state.precision)
+        if before is None or _rate(state) > _rate(before):
+            found[state.precision] = state
+    return found
+
+
+def boundary(states: Sequence[PointState], precision: str) -> Boundary | None:
+    """Return where memory ends for ``precision``, by its points and by its runs' own searches."""
+    found: list[Boundary] = []
+    for state in states:
+        if state.precision != precision:
+            continue
+        if state.status in NO_MEMORY and state.batch_size is not None:
+            found.append(Boundary(state.batch_size, state.status == "predicted_out_of_memory"))
+        found += [
+            Boundary(trial.batch_size, trial.status == "predicted_out_of_memory")
+            for trial in (state.measured.trials if state.measured else ())
+            if trial.status in NO_MEMORY
+        ]
+    return min(found, key=lambda each: each.batch_size, default=None)
+
+
+def _rate(state: PointState) -> float:
+    return state.measured.tokens_per_second if state.measured else 0.0

@@ -1,0 +1,175 @@
+"""``llmb sweep``: its table, its JSON, how to go on, and options that do not go together."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from llmb.cli import run, sweep
+from llmb.errors import BundleRefusedError, UsageError
+from llmb.sweep.directory import Ended, SweepDirectory
+from llmb.sweep.plan import LeftOut, Point
+from tests import builders
+from tests.unit.sweep.builders_sweep import finish, record_of
+from tests.unit.sweep.builders_sweep import sweep as make_sweep
+
+EMULATED = LeftOut(name="FP16", reason="cpu only emulates it")
+
+
+def call(*words: object) -> Result:
+    arguments = [str(word) for word in words]
+    return CliRunner().invoke(sweep.command, arguments, catch_exceptions=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SweepDirectory:
+    """A finished sweep: BF16 ends at 4, FP32 does not fit at all, FP16 is left out."""
+    made = make_sweep(tmp_path, "BF16", "FP32", left_out=(EMULATED,))
+    finish(made, Point("BF16", 1), 1, faster=0.5)
+    finish(made, Point("BF16", 2), 2)
+    for point in (Point("BF16", 4), Point("FP32", 1)):
+        made.write_end(point, Ended(status="out_of_memory", message="the end", seconds=1.0))
+    return made
+
+
+def rows(text: str) -> dict[tuple[str, str], list[str]]:
+    """Return precision and batch size -> all cells, of the lines that have both."""
+    cells = [line.replace("*", "").split() for line in text.splitlines()]
+    return {(row[0], row[1]): row for row in cells if len(row) > 2 and row[0] in ("BF16", "FP32")}
+
+
+def test_a_row_holds_what_qualifies_its_figure(directory: SweepDirectory) -> None:
+    output, record = call("--show", directory.path).output, record_of(Point("BF16", 2))
+    row, result = " ".join(rows(output)["BF16", "2"]), record.result
+    for words in (
+        f"{result.tokens_per_second:,.2f}",
+        f"{result.ci95[0]:,.2f} to {result.ci95[1]:,.2f}",
+        f"{result.fraction_of_ceiling:.1%}",
+        "20.00 GB",
+        record.audit.verdict.value,
+        "official",
+    ):
+        assert words in row
+
+
+def test_the_fastest_of_a_precision_is_marked_and_no_other(directory: SweepDirectory) -> None:
+    marked = [line for line in call("--show", directory.path).output.splitlines() if "* " in line]
+    assert [line.split()[:3] for line in marked[:1]] == [["*", "BF16", "2"]]
+    assert marked[1:] == ["* the fastest of its precision"]
+
+
+def test_points_without_a_figure_say_why(directory: SweepDirectory) -> None:
+    output = call("--show", directory.path).output
+    assert "out of memory" in " ".join(rows(output)["BF16", "4"])
+    assert "not tried" in " ".join(rows(output)["FP32", "2"])
+    assert "FP32, batch size 1: the end" in output
+    assert "FP16 is left out: cpu only emulates it" in output
+
+
+def test_the_command_to_hand_in_names_the_best_runs_and_what_is_missing(
+    directory: SweepDirectory,
+) -> None:
+    lines = call("--show", directory.path).output.splitlines()
+    (line,) = [line for line in lines if "package-submission" in line]
+    words = shlex.split(line)
+    assert [w for w in words if str(directory.path) in w] == [
+        str(directory.path / str(directory.state(Point("BF16", 2)).run))
+    ]
+    missing = [words[n + 1] for n, word in enumerate(words) if word == "--missing"]
+    assert missing == [
+        "FP16=cpu only emulates it",
+        "FP32=batch size 1 is out of memory",
+    ]
+
+
+def test_debug_runs_are_not_offered_to_be_handed_in(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, batch_sizes=(1,))
+    point = Point("BF16", 1)
+    run_directory = finish(made, point)
+    debug = builders.edited(record_of(point), lambda data: data.update({"class": "debug"}))
+    builders.write(run_directory, builders.run_files(debug))
+    output = call("--show", made.path).output
+    assert "package-submission" not in output
+    assert "debug runs cannot be handed in" in output
+
+
+def test_an_unfinished_sweep_says_how_to_go_on(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, batch_sizes=(1, 2))
+    finish(made, Point("BF16", 1))
+    output = call("--show", made.path).output
+    assert "to be run" in output
+    assert f"llmb sweep --resume {made.path}" in output
+    assert "package-submission" not in output
+
+
+def test_json_holds_the_plan_every_point_and_the_best_runs(directory: SweepDirectory) -> None:
+    found = json.loads(call("--show", directory.path, "--json").output)
+    assert found["schema"] == "llmb.sweep-overview/1"
+    assert found["plan"]["schema"] == "llmb.sweep/1"
+    assert found["best"] == {"BF16": directory.state(Point("BF16", 2)).run}
+    assert [(p["precision"], p["batch_size"], p["status"]) for p in found["points"]] == [
+        ("BF16", 1, "measured"),
+        ("BF16", 2, "measured"),
+        ("BF16", 4, "out_of_memory"),
+        ("FP32", 1, "out_of_memory"),
+        ("FP32", 2, "not_tried"),
+        ("FP32", 4, "not_tried"),
+    ]
+    assert found["points"][1]["measured"]["class"] == "official"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--show", "DIR", "--repeats", "2"), "--show"),
+        (("--show", "DIR", "--resume", "DIR"), "--show"),
+        (("--resume", "DIR", "--output-dir", "x"), "--output-dir"),
+        (
+            ("--resume", "DIR", "--batch-size", "1,2,4", "--timed-steps", "60"),
+            "--timed-steps is 60",
+        ),
+        (("--resume", "DIR", "--batch-size", "1,2"), "--batch-size is 1,2,"),
+        (("--resume", "DIR", "--preset", "debug"), "begun with"),
+        (("--show", "nowhere"), "not the folder of a sweep"),
+        (("--precision", "BF16,"), "not the name of a format"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    directory: SweepDirectory, words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        call(*(directory.path if word == "DIR" else word for word in words))
+
+
+def test_a_damaged_plan_ends_in_the_exit_code_of_damaged_records(
+    directory: SweepDirectory,
+) -> None:
+    (directory.path / "sweep.json").write_bytes(b"{")
+    with pytest.raises(BundleRefusedError):
+        call("--show", directory.path)
+
+
+@pytest.mark.parametrize("given", ["0", "1,x", "", "1,,2", "-1", "AUTO"])
+def test_batch_sizes_that_are_none_are_a_usage_error(given: str) -> None:
+    done = call("--batch-size", given)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+
+
+def test_batch_sizes_are_taken_in_order_and_each_once() -> None:
+    assert sweep.BatchSizes().convert("8,1,2,2", None, None) == (1, 2, 8)
+    assert sweep.BatchSizes().convert("auto", None, None) == "auto"
+
+
+def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
+    def names(command: click.Command) -> set[str | None]:
+        return {param.name for param in command.params}
+
+    own = {"precisions", "batch_sizes", "max_batch_size", "resume", "show"}
+    without = {"precision", "batch_size", "micro_batch_size", "seed_commitment"}
+    assert names(sweep.command) == (names(run.command) - without) | own
