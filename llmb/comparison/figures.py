@@ -27,6 +27,8 @@ Interval = tuple[float, float]
 MOST_BLOCKS = 10_000
 #: Steps drawn in all to find the spread of a median: about two seconds.
 _MOST_DRAWN = 20_000_000
+#: With fewer a standard error is not worth the name: steps by the hundred thousand have none.
+_FEWEST_RESAMPLES = 200
 #: Metrics that follow from the mean step alone: they have the relative spread of the throughput.
 _AS_RATE = frozenset(
     {
@@ -212,8 +214,10 @@ def _step_time(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
     repeats = record.timing.repeats
     measured = [_steps_by_block(repeat) for repeat in repeats]
     steps = max(1, sum(repeat.timed_steps for repeat in repeats))
-    resamples = max(100, min(5000, _MOST_DRAWN // steps))
-    spread = statistics.spread_of(summary.median, measured, _median, resamples)
+    resamples = min(5000, _MOST_DRAWN // steps)
+    spread = None
+    if resamples >= _FEWEST_RESAMPLES:
+        spread = statistics.spread_of(summary.median, measured, _median, resamples)
     clocks = {repeat.step_clock for repeat in repeats}
     clock = clocks.pop() if len(clocks) == 1 else "more than one"
     words = "means between fences" if clock == "enqueue" else f"{clock} clock"
