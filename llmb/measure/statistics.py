@@ -123,13 +123,15 @@ def confidence_interval(
     return max(0.0, spread.value - half), spread.value + half
 
 
-def throughput_spread(repeats: Sequence[RepeatTiming], tokens_per_step: int) -> Spread | None:
+def throughput_spread(
+    repeats: Sequence[RepeatTiming], tokens_per_step: int, resamples: int = _RESAMPLES
+) -> Spread | None:
     """Return the headline tokens per second and its standard error, as for the interval."""
     if not repeats:
         return None
     measured = [weighed(timing, tokens_per_step) for timing in repeats]
     rates = [tokens_per_second(timing, tokens_per_step) for timing in repeats]
-    return spread_of(rates[median_index(rates)], measured, _rate)
+    return spread_of(rates[median_index(rates)], measured, _rate, resamples)
 
 
 def spread_of(

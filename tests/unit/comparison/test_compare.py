@@ -226,6 +226,29 @@ def test_stamps_that_make_no_window_are_refused_in_one_line(broken) -> None:
         run_of(record_of(noise(50, seed=1), edit=edit))
 
 
+@pytest.mark.parametrize("absurd", [{"tokens_per_step": 10**200}, {"flops_per_token": 10**300}])
+def test_numbers_that_nothing_measures_are_refused(absurd) -> None:
+    def edit(data):
+        named("b")(data)
+        data["workload"] |= absurd
+
+    found = record_of(noise(50, seed=1), edit=edit)
+    with pytest.raises(BundleRefusedError, match="no figures can be made"):
+        run_of(found)
+
+
+def test_a_figure_below_0_is_left_out() -> None:
+    def edit(data):
+        named("b")(data)
+        data["workload"]["flops_per_token"] = -1
+
+    reasons = {
+        one.name: one.reason
+        for one in compare(BASE, record_of(noise(50, seed=1), edit=edit)).left_out
+    }
+    assert reasons["mfu"] == "not above 0"
+
+
 def test_a_strangers_million_fences_are_refused_before_they_are_resampled() -> None:
     with pytest.raises(BundleRefusedError, match="fences"):
         run_of(record_of([0.001] * 11_000, every=1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmb.comparison.compare import compare
 from llmb.comparison.figures import run_of
@@ -196,3 +198,14 @@ def test_a_file_of_anything_else_is_refused_in_one_line(tmp_path, content, words
 def test_a_file_that_is_not_there_is_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         from_file(tmp_path / "none.toml")
+
+
+@given(st.text(alphabet=st.sampled_from("abez_019.*<>=! \n\x00é") | st.characters(), max_size=60))
+def test_any_text_is_a_condition_or_refused_in_one_line(text) -> None:
+    said, one = "", None
+    try:
+        one = parse(text)
+    except UsageError as error:
+        said = str(error)
+    assert said.isprintable()
+    assert said or (one.number is None) != (one.word is None)
