@@ -77,10 +77,11 @@ def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
         AUDIT,
         ["llmb.supervisor"],
         ["llmb.submission.verify", "llmb.cli.verify"],
+        ["llmb.submission.package", "llmb.submission.signatures", "llmb.cli.package_submission"],
         ["llmb.sweep.execution", "llmb.sweep.figure", "llmb.cli.sweep", "llmb.cli.sweep_table"],
         ["llmb.sdk.conformance", "llmb.sdk.scaffold", "llmb.sdk.checks.runs"],
     ],
-    ids=["arrays", "audit", "supervisor", "submission", "sweep", "sdk"],
+    ids=["arrays", "audit", "supervisor", "verify", "package", "sweep", "sdk"],
 )
 def test_a_room_that_judges_numbers_reads_them_without_torch_and_numpy(modules: list[str]) -> None:
     loaded = loaded_after("import " + ", ".join(modules))

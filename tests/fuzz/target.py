@@ -68,7 +68,10 @@ class Target:
 
     def seeds(self, longest: int) -> dict[str, bytes]:
         """Return name -> input of the honest bundle as a zip and of each file of it."""
-        found = {"zip": b"\0" + zip_bytes(with_manifest(self._small()))}
+        found = {"small zip": b"\0" + zip_bytes(with_manifest(self._small()))}
+        whole = b"\0" + zip_bytes(with_manifest(self.files))
+        if len(whole) < longest:
+            found["zip"] = whole
         for number, name in enumerate(self.names, start=1):
             if len(self.files[name]) < longest:
                 found[name.replace("/", "_")] = bytes([number]) + self.files[name]

@@ -122,3 +122,10 @@ def test_one_changed_byte_is_read_or_refused_and_never_a_crash(where: int, byte:
     except ValueError:
         return
     assert sum(map(len, found.values())) <= 3
+
+
+def test_an_array_too_long_to_be_a_sample_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "MAX_ELEMENTS", 3)
+    assert len(arrays.read(file_of(a=("F32", [3], floats(1, 2, 3))))["a"]) == 3
+    with pytest.raises(ValueError, match="array 'a' has more than 3 numbers"):
+        arrays.read(file_of(a=("F32", [4], floats(1, 2, 3, 4))))

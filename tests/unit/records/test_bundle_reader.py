@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import socket
 import stat
+import subprocess
+import threading
 import warnings
 import zipfile
 from pathlib import Path
@@ -61,6 +64,21 @@ def test_a_zip_with_entries_for_its_folders_is_read(tmp_path):
     files = with_manifest({"a/b.txt": b"x"})
     raw = zip_of([(special("a/", stat.S_IFDIR | 0o755), b""), *files.items()])
     assert "a/b.txt" in read_zip_of(tmp_path, raw).files
+
+
+def test_a_compressed_zip_is_read(tmp_path):
+    files = with_manifest(HONEST | {"long.txt": os.urandom(1000) * 50})
+    raw = zip_of([*files.items()], zipfile.ZIP_DEFLATED)
+    assert len(raw) < 10_000
+    assert dict(read_zip_of(tmp_path, raw).files) == files
+
+
+@pytest.mark.skipif(shutil.which("zip") is None, reason="no Info-ZIP here")
+def test_a_zip_by_another_program_is_read(tmp_path):
+    files = {name: content for name, content in HONEST.items() if name.isascii()}
+    folder = builders.write(tmp_path / "folder", with_manifest(files))
+    subprocess.run(["zip", "-q", "-r", tmp_path / "x.zip", "."], cwd=folder, check=True)
+    assert read_bundle(tmp_path / "x.zip") == read_bundle(folder)
 
 
 def test_signatures_are_outside_the_manifest(tmp_path):
@@ -350,6 +368,44 @@ def test_a_file_that_grows_while_it_is_read_is_refused(folder, monkeypatch):
     monkeypatch.setattr(os, "fstat", grow)
     with pytest.raises(BundleRefusedError, match="changed while it was read"):
         read_bundle(folder)
+
+
+def test_a_folder_edited_all_the_time_is_refused_or_read_as_it_was(folder):
+    honest, over = read_bundle(folder), threading.Event()
+
+    def edit():
+        while not over.is_set():
+            for content in (b"{} ", b"{}"):
+                (folder / "env.json").write_bytes(content)
+            os.rename(folder / "diff.patch", folder / "gone")
+            os.rename(folder / "gone", folder / "diff.patch")
+
+    editor = threading.Thread(target=edit)
+    editor.start()
+    refused = 0
+    try:
+        for _ in range(200):
+            try:
+                assert read_bundle(folder) == honest
+            except BundleRefusedError:
+                refused += 1
+    finally:
+        over.set()
+        editor.join()
+    assert refused, "no read met an edit: this test has shown nothing"
+
+
+def test_more_entries_than_anybody_looks_at_are_refused_before_they_are_listed(folder, monkeypatch):
+    monkeypatch.setattr(members, "_MAX_ENTRIES", 50)
+    for number in range(60):
+        (folder / f"d{number}").mkdir()
+    with pytest.raises(BundleRefusedError, match="more than 50 entries"):
+        read_bundle(folder)
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    with pytest.raises(BundleRefusedError, match="not a regular file"):
+        members.read_file(tmp_path)
 
 
 def test_a_name_that_is_not_unicode_is_refused(folder):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,17 @@ def test_an_honest_bundle_passes_every_check_as_folder_and_zip(tmp_path, record)
         verification = verify(path)
         assert verification.ok, [c for c in verification.checks if not c.ok]
         assert "official, UNVERIFIED" in verification.headline
+
+
+def test_a_bundle_is_verified_where_there_is_no_torch_and_no_numpy(tmp_path, record):
+    folder = builders.write(tmp_path / "bundle", builders.bundle_files(record))
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['numpy'] = None\n"
+        "from pathlib import Path; from llmb.submission.verify import verify\n"
+        "assert verify(Path(sys.argv[1])).ok"
+    )
+    root = Path(verification.__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code, folder], cwd=root, check=True)
 
 
 def test_any_flipped_file_is_refused(record):
