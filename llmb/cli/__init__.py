@@ -29,7 +29,7 @@ COMMANDS = {
     "audit": ("audit", "Show what the audit of a run measured, rule by rule."),
     "package-submission": ("package_submission", "Make a submission bundle of finished runs."),
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
-    "report": ("report", "Show a source document's tables, published beside measured."),
+    "report": ("report", "Rank bundles, or show a source document's own tables."),
     "workload": ("workload", "List and show workloads."),
     "data": ("data", "Pack text into training data, and show data."),
     "project": ("project", "Compute figures of merit, FLOP/s and node-hours from a step's time."),
