@@ -34,7 +34,7 @@ DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench
     "names",
     type=click.Choice(DOCUMENTS),
     multiple=True,
-    help="Instead of a ranking: this document's tables, published beside measured. Repeat for more.",
+    help="Instead of a ranking: this document's tables, beside what was measured. Repeat for more.",
 )
 @click.option("--debug", is_flag=True, help="With --like: show debug runs, too; they are labelled.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")

@@ -1,4 +1,4 @@
-"""Bundles wherever they lie, read by the safe reader: what cannot be believed is told, not shown."""
+"""Bundles wherever they lie, read safely: what cannot be believed is told, not shown."""
 
 from __future__ import annotations
 
@@ -131,6 +131,11 @@ def _contradiction(run: Run) -> str | None:
         stated, computed = getattr(result, key), run.values[key]
         if not math.isclose(stated, computed, rel_tol=_SAME):
             return f"it says {key} {stated:g}, its stamps give {computed:g}"
+    config, work = record.config, record.workload
+    if (work.name, work.mode) != (config.workload, config.mode.value):
+        return f"it says {work.name} {work.mode}, what ran is {config.workload} {config.mode.value}"
+    if record.topology.world_size != config.parallelism.world_size:
+        return f"it says {record.topology.world_size} devices, its mesh is another size"
     low, high = result.ci95 or (result.tokens_per_second,) * 2
     if not low <= result.tokens_per_second * (1 + _SAME) or not result.tokens_per_second <= high:
         return f"its interval from {low:g} to {high:g} does not hold its figure"
