@@ -1,4 +1,4 @@
-"""How large is the leaderboard of many bundles, how long does it take, and is it still quick to use?
+"""How large is the leaderboard of many bundles, how long does it take, is it quick to use?
 
 python benchmarks/leaderboard.py --bundles 10 100 1000
 python benchmarks/leaderboard.py --bundles 1000 --keep board.html     keep the page of the last

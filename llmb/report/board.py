@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmb.audit.rules import RULES_VERSION
@@ -33,6 +33,16 @@ class Group:
     def title(self) -> str:
         """The group in words."""
         return f"{self.workload} {self.mode} {self.precision}"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A bundle that repeats another's run, and what keeps it from making that one REPRODUCED."""
+
+    bundle_id: str
+    difference_percent: float
+    #: In sentences; none: it counts.
+    lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,7 @@ class Row:
     executor: str
     created_utc: str
     signatures: int
+    repetitions: tuple[Repetition, ...]
     entry: Entry
 
     @property
@@ -108,13 +119,19 @@ class Board:
         return (*(row for _, rows in self.groups for row in rows), *self.apart)
 
 
-def board(shelf: Shelf) -> Board:
+def board(shelf: Shelf, repeated: Mapping[str, Sequence[Repetition]] | None = None) -> Board:
     """Return the leaderboard of ``shelf``.
 
     Ranked by tokens per second within workload, mode and effective precision. Debug and INVALID
     runs, and models of a user's own, stand apart with the reason.
+
+    Args:
+        shelf: the bundles.
+        repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
     """
-    rows = [_row(entry) for entry in shelf.entries]
+    rows = [
+        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ()))) for entry in shelf.entries
+    ]
     members: dict[Group, list[Row]] = {}
     for row in rows:
         if row.unranked is None:
@@ -162,7 +179,7 @@ def _index(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def _row(entry: Entry) -> Row:
+def _row(entry: Entry, repetitions: tuple[Repetition, ...]) -> Row:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
     group = Group(
@@ -183,7 +200,7 @@ def _row(entry: Entry) -> Row:
         fraction_of_ceiling=result.fraction_of_ceiling,
         mfu=result.mfu.value if result.mfu else None,
         mfu_source=result.mfu.peak_source if result.mfu else None,
-        verdict=record.audit.verdict,
+        verdict=_verdict(record.audit.verdict, repetitions),
         class_=record.class_,
         strict=record.plugin.strict,
         marks=tuple(_marks(entry)),
@@ -199,8 +216,14 @@ def _row(entry: Entry) -> Row:
         executor=str(run.settings["executor"]),
         created_utc=record.created_utc,
         signatures=len(entry.signatures),
+        repetitions=repetitions,
         entry=entry,
     )
+
+
+def _verdict(own: Verdict, repetitions: Sequence[Repetition]) -> Verdict:
+    counts = any(not repetition.lacking for repetition in repetitions)
+    return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
 
 
 def _unranked(entry: Entry) -> str | None:

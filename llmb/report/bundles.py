@@ -14,7 +14,6 @@ from llmb.audit import rules
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records import members, strict_json
 from llmb.records.bundle import MANIFEST, RECORD, SIGNATURES, Bundle, read_bundle
-from llmb.records.finding import Verdict
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
 from llmb.report.runs import Run, run_of
@@ -139,10 +138,9 @@ def _contradiction(run: Run) -> str | None:
     low, high = result.ci95 or (result.tokens_per_second,) * 2
     if not low <= result.tokens_per_second * (1 + _SAME) or not result.tokens_per_second <= high:
         return f"its interval from {low:g} to {high:g} does not hold its figure"
-    stated, derived = record.audit.verdict, rules.verdict(record.audit.findings)
-    if stated is Verdict.REPRODUCED and record.audit.reproductions:
-        stated = Verdict.CONSISTENT
-    if stated is not derived:
+    # REPRODUCED is never said by a bundle of itself: it follows from others that repeat it.
+    derived = rules.verdict(record.audit.findings)
+    if record.audit.verdict is not derived:
         return f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
     return None
 

@@ -56,9 +56,13 @@ def detail(row: Row, command: str | None) -> dict[str, Any]:
         ],
         "patches": [[patch.target, patch.reason] for patch in plugin.declared_patches[:_MOST_ROWS]],
         "software": [list(pair) for pair in _software(record)],
-        "reproductions": [
-            [one.bundle_id[:12], f"{one.difference_percent:+.2f} %"]
-            for one in record.audit.reproductions[:_MOST_ROWS]
+        "repetitions": [
+            [
+                one.bundle_id[:12],
+                f"{one.difference_percent:+.2f} %",
+                "; ".join(one.lacking) or "it counts",
+            ]
+            for one in row.repetitions[:_MOST_ROWS]
         ],
     }
     shown: dict[str, Any] = _readable(data)

@@ -56,6 +56,7 @@ _COLUMNS = (
     "created_utc",
     "bundle_id",
     "signatures",
+    "repeated_by",
     "path",
     "reason",
 )
@@ -141,7 +142,7 @@ def _lines(board: Board) -> Iterator[dict[str, object]]:
     for row in board.rows:
         data = row_data(row)
         low, high = data.pop("ci95") or (None, None)
-        marks = "; ".join(data.pop("marks"))
+        marks, repeated = "; ".join(data.pop("marks")), " ".join(data.pop("repeated_by"))
         kind, reason = ("apart" if row.unranked else "ranked"), data.pop("unranked")
         yield {
             **data,
@@ -150,6 +151,7 @@ def _lines(board: Board) -> Iterator[dict[str, object]]:
             "ci95_low": low,
             "ci95_high": high,
             "marks": marks,
+            "repeated_by": repeated,
         }
     for refused in board.refused:
         yield {"kind": "refused", "path": refused.path, "reason": refused.reason}
@@ -219,6 +221,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "created_utc": row.created_utc,
         "bundle_id": row.bundle_id,
         "signatures": row.signatures,
+        "repeated_by": [one.bundle_id for one in row.repetitions if not one.lacking],
         "path": row.entry.path,
     }
 

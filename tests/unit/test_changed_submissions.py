@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_a_bundle_that_lost_one_file_is_named_and_one_that_is_gone_is_not(reposi
     git("commit", "-qm", "more")
     git("tag", "-f", "base")
     (root / "submissions/old/box/work/two/log.txt").unlink()
-    (root / "submissions/old/box/work/one/record.json").unlink()
+    shutil.rmtree(root / "submissions/old/box/work/one")
     assert changed(repository) == ["submissions/old/box/work/two"]
 
 

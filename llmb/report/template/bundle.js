@@ -100,7 +100,7 @@ function showBundle(id, data) {
     data.search.length ? card('Batch-size search', grid(['Batch', 'Outcome', 'Tokens/s', 'Peak memory'], data.search)) : null,
     closedCard(data.closed),
     data.patches.length ? card('Declared patches', grid(['Target', 'Reason'], data.patches)) : null,
-    data.reproductions.length ? card('Reproductions', grid(['Bundle', 'Difference'], data.reproductions)) : null,
+    data.repetitions.length ? card('Repeated by', grid(['Bundle', 'Difference', 'What it lacks'], data.repetitions)) : null,
   ];
   const trace = data.trace && data.trace.values.length
     ? figureOf('Step time', `seconds a ${data.trace.per}; dashed: median${data.trace.audited.length ? '; rings: audited' : ''}`, (width) => traceChart(data.trace, width))

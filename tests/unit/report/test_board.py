@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.records.finding import Verdict
-from llmb.report.board import board
+from llmb.report.board import Repetition, board
 from llmb.report.bundles import gather
 from tests.unit.builders_board import judged, put, record
 
@@ -120,6 +120,25 @@ def no_energy(data):
 def test_what_was_not_measured_is_none_and_never_zero(ranked):
     ((_, (row,)),) = ranked(record(change=no_energy)).groups
     assert (row.tokens_per_joule, row.mfu, row.fraction_of_ceiling) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "lacking", "verdict"),
+    [
+        ("CONSISTENT", (), Verdict.REPRODUCED),
+        ("CONSISTENT", ("both are signed with the same key",), Verdict.CONSISTENT),
+        ("FLAGGED", (), Verdict.FLAGGED),
+        ("UNVERIFIED", (), Verdict.UNVERIFIED),
+    ],
+)
+def test_a_repetition_that_counts_makes_a_consistent_run_reproduced(
+    tmp_path, own, lacking, verdict
+):
+    put(tmp_path, record(verdict=own))
+    shelf = gather([tmp_path])
+    repeated = {shelf.entries[0].bundle_id: [Repetition("b" * 64, 1.5, lacking)]}
+    ((_, (row,)),) = board(shelf, repeated).groups
+    assert row.verdict is verdict
 
 
 def test_published_rows_are_references_and_never_ranked(ranked):
