@@ -42,6 +42,8 @@ class Entry:
     run: Run
     #: Texts of the bundle by name: diffs and log.
     texts: Mapping[str, str] = field(repr=False)
+    #: Where it was read; of this machine, and never shown.
+    place: Path = field(repr=False, compare=False)
 
     @property
     def record(self) -> RunRecord:
@@ -168,6 +170,7 @@ def _entry(place: Path, name: str, bundle: Bundle, run: Run) -> Entry:
             for name in TEXTS
             if name in bundle.files
         },
+        place=place,
     )
 
 
