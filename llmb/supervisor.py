@@ -17,6 +17,7 @@ from llmb.config import RunRequest
 from llmb.errors import LlmbError
 from llmb.measure import clock, host
 from llmb.records.canonical import pretty_bytes
+from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import Ceiling, Ceilings, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
@@ -41,11 +42,13 @@ def run(
     output: Path,
     display: Display,
     commitment: SeedCommitment | None = None,
+    original: Original | None = None,
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
     The seed of ``commitment`` is the run's. It stays in this process: a commitment is no part of
-    the request, because requests are sent to probes.
+    the request, because requests are sent to probes. So does ``original``, the bundle that is
+    repeated: a plugin need not know that it is.
 
     Raises:
         LlmbError: the run cannot be done, or failed; its directory, once made, says why.
@@ -64,7 +67,9 @@ def run(
     label = f"{config.workload}-{config.precision.name}-{config.plugin}"
     directory = RunDirectory(output, created, label)
     try:
-        return _run(request, workload, negotiated, directory, created, display, commitment)
+        return _run(
+            request, workload, negotiated, directory, created, display, commitment, original
+        )
     except KeyboardInterrupt:
         directory.abandon("interrupted by the user")
         raise
@@ -84,6 +89,7 @@ def _run(
     created: datetime,
     display: Display,
     commitment: SeedCommitment | None,
+    original: Original | None,
 ) -> Finished:
     line = Stations(workload, negotiated, directory, display, profile=request.profile)
     _announce(negotiated, directory, display)
@@ -111,6 +117,7 @@ def _run(
         load_before=load_before,
         load_after=host.load(),
         seed_commitment=commitment,
+        original=original,
     )
     record = assemble(raw, directory)
     directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")

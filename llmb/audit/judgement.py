@@ -284,6 +284,8 @@ class _Bench:
         seen, replayed = self._arrays(audited.STEP_VALUES), self._arrays(audited.REPLAY)
         if steps is None or seen is None or replayed is None:
             return
+        if len({step.index for step in steps.steps}) < len(steps.steps):
+            raise ValueError("a step was audited twice")
         path = self._path(audited.STEP_VALUES)
         workload = self._facts.workload
         constants, clip = workload.optimizer, workload.clip_grad_norm
@@ -363,7 +365,7 @@ class _Bench:
         try:
             return kind.model_validate_json(data)
         except ValidationError as error:
-            raise UnreadableError(f"{self._path(name)} is not readable: {error}") from error
+            raise UnreadableError(f"{self._path(name)} is not readable: {_first(error)}") from error
 
     def _arrays(self, name: str) -> Arrays | None:
         data = self._files(self._path(name))
@@ -373,6 +375,12 @@ class _Bench:
             return arrays.read(data)
         except ValueError as error:
             raise UnreadableError(f"{self._path(name)}: {error}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first of many faults: a stranger may make a million of them."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(repr, first['loc']))[:100]} {first['msg']}"[:300]
 
 
 def _inside(step: int, timing: RepeatTiming) -> bool:

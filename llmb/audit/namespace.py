@@ -17,6 +17,8 @@ from llmb.records.run_record import DeclaredPatch
 #: Python itself and its clock.
 _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
 _NAMED_AT_MOST = 3
+#: Replacements times declarations; 500 of each are more than any library and plugin have.
+_MOST_PAIRS = 250_000
 
 
 def judge(
@@ -29,7 +31,12 @@ def judge(
     """Return N1 for one worker's evidence file ``path``.
 
     ``baseline`` is None where none was taken: what a library may have replaced is then not known.
+
+    Raises:
+        ValueError: more was replaced and declared than can be compared.
     """
+    if len(evidence.replaced) * len(declared) > _MOST_PAIRS:
+        raise ValueError(f"{len(evidence.replaced)} replacements and {len(declared)} declarations")
     sorted_out = _SortedOut(evidence, baseline, declared)
     status, message = sorted_out.outcome()
     return Finding(

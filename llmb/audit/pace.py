@@ -10,6 +10,7 @@ by up to 5 times. None was flagged, not even with the load left out of the recor
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -107,10 +108,10 @@ def _audited(timing: RepeatTiming) -> _Pace | None:
     """Return blocks with an audited step against those without, None with too few of either."""
     others: list[Block] = []
     audited: list[Block] = []
-    end = timing.warmup_steps
+    end, looked_at = timing.warmup_steps, sorted(timing.audited_steps)
     for block in _blocks(timing):
         begin, end = end, end + block.steps  # the steps counted from 0: the first is ``begin``
-        reads = sum(begin <= step < end for step in timing.audited_steps)
+        reads = bisect_left(looked_at, end) - bisect_left(looked_at, begin)
         unread = Block(block.steps, max(1, block.ns - reads * _READING_NS))
         (audited if reads else others).append(unread)
     if min(len(others), len(audited)) < _LEAST_PER_KIND:

@@ -6,6 +6,7 @@ import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from llmb.audit.distance import Gap, gaps
 from llmb.audit.rules import compared, not_observed
@@ -113,9 +114,12 @@ class Border:
         An item that is much better than the others by nature need not be: another order of sums
         makes it like them. The gradient of a bias is a sum in which much cancels.
         """
-        found = self.honest.by_name
         slack = 2 * self.slack if item.endswith(".bias") else self.slack
-        return min(found[item], statistics.median(found.values())) - slack
+        return min(self.honest.by_name[item], self._usual) - slack
+
+    @cached_property
+    def _usual(self) -> float:
+        return statistics.median(self.honest.by_name.values())
 
     def short(self, shown: Bits) -> dict[str, float]:
         """Return the items of ``shown`` that do not reach the class, with what they lack."""

@@ -40,8 +40,8 @@ def judge(
     """
     kinds = _KINDS[: 1 + constants.moments]
     stepped = [s for s in steps.steps if s.steps_before or not constants.moments]
-    left_out = [s for s in stepped if _is_unchanged(s, kinds, seen)][:skipped]
-    stepped = [s for s in stepped if s not in left_out]
+    left_out = {s.index for s in [s for s in stepped if _is_unchanged(s, kinds, seen)][:skipped]}
+    stepped = [s for s in stepped if s.index not in left_out]
     if not stepped:
         return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
     judged = [step for step in stepped if _names(step, kinds, "before", "after") <= set(seen)]
@@ -147,7 +147,7 @@ def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[
     """Yield a sentence for each kind whose numbers are not the optimizer's by its formula."""
     kinds = _KINDS[: 1 + constants.moments]
     excesses = _excesses if constants.moments else _excess_of_sgd
-    known = [_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states)]
+    known = (_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states))
     arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in kinds]
     off = dict.fromkeys(kinds, 0)
     rows = zip(known, seen[f"{step.index}/replay/gradient"], *arrays, strict=True)

@@ -66,6 +66,9 @@ def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Find
 
 def _fence_faults(timing: RepeatTiming, every: int) -> list[str]:
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
+    if timing.timed_steps > every * len(timing.fence_steps):
+        # Counted before they are listed: a stranger's window may have any length.
+        return [f"the window from step {begin} to {end} lacks fences or has more"]
     expected = {*range(begin, end, every), end}
     # Where the window is no multiple of ``every`` long, STOP's double (``stream.Window``) shows.
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected

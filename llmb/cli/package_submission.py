@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from llmb.cli.text import printable
 
+if TYPE_CHECKING:
+    from llmb.records.system_index import Availability
+
 
 @click.command("package-submission", short_help="Make a submission bundle of finished runs.")
 @click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=Path)
-@click.option("--submitter", required=True, help="Who hands in; becomes a folder name.")
-@click.option("--system", required=True, help="What it was run on; becomes a folder name.")
+@click.option("--submitter", help="Who hands in; becomes a folder name.")
+@click.option("--system", help="What it was run on; becomes a folder name.")
+@click.option(
+    "--availability",
+    type=click.Choice(["available", "preview", "research"]),
+    help="Whether the system is to be had: now, soon, or neither. Kept from earlier if not given.",
+)
 @click.option(
     "--output",
     type=Path,
@@ -28,34 +37,69 @@ from llmb.cli.text import printable
     multiple=True,
     help="Why a precision was not handed in; repeatable.",
 )
+@click.option(
+    "--sign",
+    "key",
+    metavar="KEY",
+    type=Path,
+    help="Sign with this ssh key: a private one, or a public one that an ssh-agent holds.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the written bundles as JSON.")
 def command(
     run_dirs: tuple[Path, ...],
-    submitter: str,
-    system: str,
+    submitter: str | None,
+    system: str | None,
+    availability: Availability | None,
     output: Path,
     with_zip: bool,
     missing: tuple[str, ...],
+    key: Path | None,
     as_json: bool,
 ) -> None:
     """Make bundles out of finished runs.
 
     Each run is verified first. Debug runs, INVALID runs, unfinished runs and runs whose plugin
     files changed since are refused with the reason; nothing is written then. UNVERIFIED runs are
-    packaged and say so.
+    packaged and say so. With --sign, bundles (folders or zips) may be given in place of runs: each
+    is verified and gets one more signature.
 
     \b
-    Example:
+    Examples:
       llmb package-submission runs/20261101T* --submitter Acme --system box-8x --zip
+      llmb package-submission runs/20261101T* --submitter Acme --system box-8x \\
+        --availability available --sign ~/.ssh/id_ed25519
+      llmb package-submission --sign ~/.ssh/id_ed25519 submissions/Acme/box-8x/*/*/
     """
-    from llmb.submission.package import package
+    from llmb.submission import package
 
-    written = package(run_dirs, submitter, system, output, with_zip, _reasons(missing))
+    if _are_bundles(run_dirs, key):
+        if submitter or system or availability or missing or with_zip:
+            raise click.UsageError("a bundle is there already: it can only be signed")
+        assert key is not None
+        written = package.sign(run_dirs, key)
+    else:
+        for flag, value in (("--submitter", submitter), ("--system", system)):
+            if value is None:
+                raise click.UsageError(f"Missing option '{flag}'.")
+        reasons = _reasons(missing)
+        written = package.package(
+            run_dirs, submitter or "", system or "", output, with_zip, reasons, availability, key
+        )
     if as_json:
         click.echo(json.dumps({"bundles": [str(path) for path in written]}, indent=1))
         return
     for path in written:
         click.echo(printable(str(path)))
+
+
+def _are_bundles(paths: tuple[Path, ...], key: Path | None) -> bool:
+    from llmb.submission import package
+
+    bundles = [path for path in paths if package.is_bundle(path)]
+    if bundles and (key is None or len(bundles) < len(paths)):
+        name = str(bundles[0])
+        raise click.UsageError(f"{name!r} is a bundle: it can be signed (--sign KEY), not packaged")
+    return bool(bundles)
 
 
 def _reasons(missing: tuple[str, ...]) -> dict[str, str]:

@@ -45,7 +45,7 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
         print_summary(for_terminal(record))
 
 
-def command_line(record: RunRecord) -> str:
+def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
     """Return the shell-quoted ``llmb run`` line that asks for the same run again.
 
     Raises:
@@ -62,7 +62,7 @@ def command_line(record: RunRecord) -> str:
         "precision": config.precision.name,
         "batch-size": config.batch_size,
         **_more(config),
-        "seed": config.seed,
+        **({"seed": config.seed} if same_seed else {}),
         "warmup-steps": config.warmup_steps,
         "timed-steps": config.timed_steps,
         "repeats": config.repeats,

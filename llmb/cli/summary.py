@@ -10,6 +10,7 @@ from rich.text import Text
 
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
+from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 
@@ -50,6 +51,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "computed", how
     if record.seed_commitment is not None:
         yield "seed", _seed(record.seed_commitment)
+    if record.reproduction_of is not None:
+        yield "reproduces", _link(record.reproduction_of)
     what = record.system.cpu.model if config.device == "cpu" else device and device.description
     yield "device", f"{config.device}, {what or 'unknown'}, plugin {record.plugin.name}"
     yield "window", _window(record)
@@ -92,6 +95,11 @@ def _choices(record: RunRecord) -> Iterator[str]:
 def _seed(commitment: SeedCommitment) -> str:
     where = f" ({commitment.published_at})" if commitment.published_at else ""
     return f"committed to by {commitment.committed_by}{where}, as {commitment.commitment[:12]}"
+
+
+def _link(link: ReproductionOf) -> str:
+    rate = f"{link.tokens_per_second:,.2f} tokens/s"
+    return f"bundle {link.bundle_id[:12]} with {rate}: {link.difference_percent:+.2f} %"
 
 
 def _window(record: RunRecord) -> str:

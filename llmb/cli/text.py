@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
+from llmb.records.printable import printable
 
-def printable(text: str) -> str:
-    """Return ``text`` with every control, bidi or other unprintable character escaped."""
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+__all__ = ["printable"]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.standings import add_standings, say_standings
 from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.submission.verify import Verification
 
 
 @click.command("verify", short_help="Check a bundle: integrity, schema, every derived number.")
@@ -18,34 +22,48 @@ from llmb.cli.text import printable
     "--all",
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Verify every bundle below this folder.",
+    help="Verify every bundle below this folder, and the indexes of systems.",
+)
+@click.option(
+    "--signers",
+    metavar="FILE",
+    type=Path,
+    help="Refuse what nobody in this file of allowed signers (ssh) has signed.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
-def command(bundles: tuple[Path, ...], folder: Path | None, as_json: bool) -> None:
+def command(
+    bundles: tuple[Path, ...], folder: Path | None, signers: Path | None, as_json: bool
+) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
-    Files and digests, every derived number, the findings that evidence supports, the verdict.
-    Ends with exit code 6 if any check of any bundle fails.
+    Files and digests, every derived number, the findings that evidence supports, the verdict,
+    signatures. Ends with exit code 6 if any check of any bundle fails.
 
     \b
     Examples:
       llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
+      llmb verify bundle.zip --signers allowed_signers
     """
     from llmb.errors import BundleRefusedError
 
     paths = [*bundles, *(_below(folder) if folder else ())]
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
-    results = [_one(path, as_json) for path in paths]
+    sound: list[Verification] = []
+    results = [_one(path, signers, as_json, sound) for path in paths]
+    add_standings(results, sound)
+    bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
-        click.echo(json.dumps(results, indent=1))
-    refused = [result for result in results if not result["ok"]]
-    if len(results) == 1 and refused:
+        click.echo(json.dumps([*results, *bad_indexes], indent=1))
+    else:
+        say_standings(results)
+    refused = [result for result in [*results, *bad_indexes] if not result["ok"]]
+    if len(refused) == 1:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
     if refused:
         names = ", ".join(result["bundle"] for result in refused)
-        raise BundleRefusedError(f"{len(refused)} of {len(results)} bundles refused: {names}")
+        raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
 
@@ -57,14 +75,41 @@ def _below(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.rglob("*.zip"))
 
 
-def _one(path: Path, quiet: bool) -> dict[str, Any]:
-    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data."""
+def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Yield the outcome for every index of a system below ``folder`` that is refused."""
+    from llmb.errors import BundleRefusedError
+    from llmb.records.bundle import MANIFEST
+    from llmb.records.system_index import INDEX
+    from llmb.submission.system_index import fault
+
+    for path in sorted(folder.rglob(INDEX)):
+        if (path.parent / MANIFEST).exists():
+            continue  # a file of a bundle, and checked with it
+        try:
+            reason = fault(path)
+        except BundleRefusedError as error:
+            reason = str(error)
+        if reason is None:
+            continue
+        name, reason = printable(str(path)), printable(reason)
+        if not quiet:
+            click.echo(f"{name}\n  refused  {reason}")
+        yield {"bundle": name, "ok": False, "reason": reason, "checks": []}
+
+
+def _one(
+    path: Path, signers: Path | None, quiet: bool, sound: list[Verification]
+) -> dict[str, Any]:
+    """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data.
+
+    A bundle without a fault is added to ``sound``.
+    """
     from llmb.errors import BundleRefusedError
     from llmb.submission.verify import verify
 
     name = printable(str(path))
     try:
-        verification = verify(path)
+        verification = verify(path, signers)
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")
@@ -74,6 +119,8 @@ def _one(path: Path, quiet: bool) -> dict[str, Any]:
         for check in verification.checks
     ]
     failed = [f"{check['name']}: {check['message']}" for check in checks if not check["ok"]]
+    if not failed:
+        sound.append(verification)
     if not quiet:
         click.echo(name)
         for check in checks:
@@ -89,4 +136,13 @@ def _one(path: Path, quiet: bool) -> dict[str, Any]:
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
         "checks": checks,
+        "signatures": [
+            {
+                "file": one.name,
+                "key_type": one.key_type,
+                "fingerprint": one.fingerprint,
+                "principal": one.principal and printable(one.principal),
+            }
+            for one in verification.signatures
+        ],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -50,7 +50,7 @@ def _tokens(timing: RepeatTiming, tokens_per_step: int, first: int, steps: int) 
     return tokens_per_step * steps
 
 
-def _weighed(timing: RepeatTiming, tokens_per_step: int) -> tuple[tuple[int, int], ...]:
+def weighed(timing: RepeatTiming, tokens_per_step: int) -> tuple[tuple[int, int], ...]:
     """Return tokens and nanoseconds of each fence block of the window."""
     found, first = [], timing.warmup_steps
     for block in blocks(timing):
@@ -96,6 +96,15 @@ def median_index(values: Sequence[float]) -> int:
     return sorted(range(len(values)), key=lambda i: (values[i], i))[(len(values) - 1) // 2]
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A figure and its standard error, which rests on ``freedom`` + 1 values."""
+
+    value: float
+    error: float
+    freedom: int
+
+
 def confidence_interval(
     repeats: Sequence[RepeatTiming], tokens_per_step: int
 ) -> tuple[float, float] | None:
@@ -107,31 +116,53 @@ def confidence_interval(
     Should Know About the Bootstrap"), and few values need t. What counts as a value is the repeat,
     or the fence block where there is one repeat only: blocks of one process vary together.
     """
-    measured = [_weighed(timing, tokens_per_step) for timing in repeats]
+    spread = throughput_spread(repeats, tokens_per_step)
+    if spread is None:
+        return None
+    half = student_t975(spread.freedom) * spread.error
+    return max(0.0, spread.value - half), spread.value + half
+
+
+def throughput_spread(repeats: Sequence[RepeatTiming], tokens_per_step: int) -> Spread | None:
+    """Return the headline tokens per second and its standard error, as for the interval."""
+    if not repeats:
+        return None
+    measured = [weighed(timing, tokens_per_step) for timing in repeats]
+    rates = [tokens_per_second(timing, tokens_per_step) for timing in repeats]
+    return spread_of(rates[median_index(rates)], measured, _rate)
+
+
+def spread_of(
+    value: float,
+    measured: Sequence[Sequence[T]],
+    figure: Callable[[Sequence[T]], float],
+    resamples: int = _RESAMPLES,
+) -> Spread | None:
+    """Return ``value`` with the bootstrap standard error of ``figure``, None with too little.
+
+    ``measured`` has the blocks of each repeat, in any form that ``figure`` takes a repeat's in.
+    """
     count = len(measured) if len(measured) > 1 else sum(map(len, measured))
     if count < 2 or not all(measured):
         return None
     draw = random.Random(0)  # fixed, so that the same raw values give the same interval
-    results = [_resample(measured, draw) for _ in range(_RESAMPLES)]
+    results = []
+    for _ in range(resamples):
+        figures = [figure(_draw_all(repeat, draw)) for repeat in _draw_all(measured, draw)]
+        results.append(figures[median_index(figures)])
     error = statistics.stdev(results) * math.sqrt(count / (count - 1))
-    rates = [tokens_per_second(timing, tokens_per_step) for timing in repeats]
-    headline, half = rates[median_index(rates)], _student_t975(count - 1) * error
-    return max(0.0, headline - half), headline + half
+    return Spread(value=value, error=error, freedom=count - 1)
 
 
-def _resample(measured: Sequence[Sequence[tuple[int, int]]], draw: random.Random) -> float:
-    rates = []
-    for repeat in _draw_all(measured, draw):
-        drawn = _draw_all(repeat, draw)
-        rates.append(sum(tokens for tokens, _ in drawn) / sum(ns for _, ns in drawn) * 1e9)
-    return rates[median_index(rates)]
+def _rate(blocks: Sequence[tuple[int, int]]) -> float:
+    return sum(tokens for tokens, _ in blocks) / sum(ns for _, ns in blocks) * 1e9
 
 
 def _draw_all(items: Sequence[T], draw: random.Random) -> list[T]:
     return [items[draw.randrange(len(items))] for _ in items]
 
 
-def _student_t975(freedom: int) -> float:
+def student_t975(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t.
 
     Exact for 1 and 2 degrees of freedom, from there on by the expansion in 1/freedom of Abramowitz

@@ -5,6 +5,8 @@ Arrays are float32 in safetensors files: a 16-bit number is one exactly.
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from llmb.config import Frozen
 from llmb.records import evidence
 
@@ -36,8 +38,8 @@ class Segment(Frozen):
     name: str
     dtype: str
     #: How many elements of its gradient, and of its value, gradient and moments for the replay.
-    gradients: int
-    states: int
+    gradients: int = Field(ge=0)
+    states: int = Field(ge=0)
 
 
 class AuditedStep(Frozen):

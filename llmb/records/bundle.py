@@ -6,6 +6,7 @@ Nothing here runs, imports or extracts anything of a bundle.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from pydantic import ValidationError
 
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError, UsageError
-from llmb.records import members, strict_json
+from llmb.records import members, migrations, strict_json, zip_members
 from llmb.records.canonical import canonical_bytes
 from llmb.records.run_record import SCHEMA, RunRecord
 
 BUNDLE_SCHEMA = "llmb.bundle/1"
 MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
+#: What no digest of the manifest covers must stay small, and be signatures.
+MAX_SIGNATURES, MAX_SIGNATURE_BYTES = 16, 16 * 2**10
+_SIGNATURE = re.compile(r"SIGNATURES/[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}\.sig")
 
 _Model = TypeVar("_Model", bound=Frozen)
 
@@ -34,6 +38,16 @@ class Bundle:
     files: Mapping[str, bytes]
     #: sha256 of MANIFEST.json, in hex.
     bundle_id: str
+
+    @property
+    def manifest(self) -> bytes:
+        """What the bundle id is the digest of, and what is signed."""
+        return self.files[MANIFEST]
+
+    @property
+    def signatures(self) -> dict[str, bytes]:
+        """The signature files, by name; whether they hold is for others to say."""
+        return {name: self.files[name] for name in sorted(self.files) if _is_beside(name)}
 
     def record(self) -> RunRecord:
         """Return the run record of the bundle.
@@ -64,20 +78,23 @@ def read_bundle(path: Path) -> Bundle:
         UsageError: there is nothing to read at ``path``.
         BundleRefusedError: anything about it is not as the manifest says; one line says what.
     """
-    path = Path(path)
-    return from_files(members.read_folder(path) if path.is_dir() else members.read_zip(path))
+    # Not Path.is_dir: it fails with a path that is too long.
+    folder = os.path.isdir(path)
+    return from_files(members.read_folder(path) if folder else zip_members.read_zip(path))
 
 
 def from_files(files: Mapping[str, bytes]) -> Bundle:
     """Return the bundle that ``files`` (manifest included) make, or refuse them.
 
     Raises:
-        BundleRefusedError: no manifest or a wrong one, a missing or extra file, a wrong digest.
+        BundleRefusedError: no manifest or a wrong one, a missing or extra file, a wrong digest,
+            anything but signatures among the signatures.
     """
     if MANIFEST not in files:
         raise BundleRefusedError(f"there is no {MANIFEST}: this is not a bundle")
     listed = _listed(files[MANIFEST])
-    present = {name for name in files if name != MANIFEST and not name.startswith(SIGNATURES)}
+    _check_signatures({name: len(files[name]) for name in files if _is_beside(name)})
+    present = {name for name in files if name != MANIFEST and not _is_beside(name)}
     for name in sorted(listed.keys() - present):
         raise BundleRefusedError(f"{name!r} is in the manifest and missing from the bundle")
     for name in sorted(present - listed.keys()):
@@ -99,11 +116,10 @@ def read_record(path: Path) -> RunRecord:
         UsageError: there is nothing to read at ``path``, or the run did not finish.
         BundleRefusedError: what is there is damaged, forged or newer than this llmb.
     """
-    path = Path(path)
-    if path.is_dir():
-        if (path / MANIFEST).exists():
+    if os.path.isdir(path):
+        if os.path.lexists(path / MANIFEST):
             return read_bundle(path).record()
-        if not (path / RECORD).exists():
+        if not os.path.lexists(path / RECORD):
             raise UsageError(f"{str(path)!r} holds no {RECORD}: no run, or one that did not finish")
         path = path / RECORD
     raw = members.read_file(path, members.MAX_TOTAL_BYTES)
@@ -114,14 +130,12 @@ def parse_record(raw: bytes, name: str) -> RunRecord:
     """Return the record in ``raw``, which must be exactly what llmb would write for it.
 
     Raises:
-        BundleRefusedError: not strict JSON, another schema, a wrong field, or fields under names
-            or forms that llmb does not write.
+        BundleRefusedError: not strict JSON, a schema that cannot be read, a wrong field, or fields
+            under names or forms that llmb does not write.
     """
     data = strict_json.loads(raw, name)
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise BundleRefusedError(_other_schema(name, schema))
-    return parse_model(RunRecord, data, name)
+    current = migrations.to_current(data, SCHEMA, name, "a run record")
+    return parse_model(RunRecord, current, name)
 
 
 def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
@@ -145,6 +159,20 @@ def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
     return value
 
 
+def _is_beside(name: str) -> bool:
+    return name.startswith(SIGNATURES)
+
+
+def _check_signatures(sizes: Mapping[str, int]) -> None:
+    if len(sizes) > MAX_SIGNATURES:
+        raise BundleRefusedError(f"{SIGNATURES} holds more than {MAX_SIGNATURES} files")
+    for name, size in sorted(sizes.items()):
+        if _SIGNATURE.fullmatch(name) is None:
+            raise BundleRefusedError(f"{name!r} is no signature: those are {SIGNATURES}<name>.sig")
+        if size > MAX_SIGNATURE_BYTES:
+            raise BundleRefusedError(f"{name!r} has {size} bytes: no signature is that long")
+
+
 def _listed(raw: bytes) -> dict[str, Any]:
     manifest = strict_json.loads(raw, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
@@ -158,13 +186,10 @@ def _listed(raw: bytes) -> dict[str, Any]:
     if canonical != raw:
         raise BundleRefusedError(f"{MANIFEST} is not canonical JSON (RFC 8785)")
     files: dict[str, Any] = manifest["files"]
+    for name in files:
+        if name == MANIFEST or _is_beside(name):
+            raise BundleRefusedError(f"{MANIFEST} lists {name!r}, which it cannot vouch for")
     return files
-
-
-def _other_schema(name: str, schema: object) -> str:
-    if isinstance(schema, str) and re.fullmatch(r"llmb\.run/[1-9][0-9]{0,8}", schema):
-        return f"{name!r} is of schema {schema}, made by a newer llmb: update llmb to read it"
-    return f"{name!r} is not a run record: its schema is not {SCHEMA}"
 
 
 def _field(path: tuple[int | str, ...]) -> str:

@@ -53,7 +53,7 @@ class Finding(Frozen):
 
 
 class Reproduction(Frozen):
-    """Another run of the same configuration, linked by bundle id."""
+    """Another run of the same configuration, linked by bundle id: derived, never in a record."""
 
     bundle_id: str
     run_id: str
@@ -66,6 +66,7 @@ class Audit(Frozen):
 
     rules_version: str
     verdict: Verdict
+    #: Always empty: a bundle cannot know who will repeat it (``llmb.reproduction`` derives that).
     reproductions: tuple[Reproduction, ...] = ()
     findings: tuple[Finding, ...]
     #: What this audit cannot see, in sentences.

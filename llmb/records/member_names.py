@@ -11,10 +11,23 @@ MAX_CHARACTERS = 240
 _FORBIDDEN = frozenset('\\:<>"|?*')
 #: Control, format (bidi among them), surrogate, private, unassigned, line and paragraph separator.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+#: Letters, marks and symbols that show nothing: Unicode's Default_Ignorable_Code_Point beyond the
+#: categories above, and the blank Braille pattern.
+_BLANK = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
+    + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
+)
+#: More marks on one letter than any script stacks would cover the lines around.
+_MOST_MARKS = 3
 _RESERVED = frozenset(
     {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"}
     | {f"{port}{digit}" for port in ("COM", "LPT") for digit in "0123456789¹²³"}
 )
+
+#: What shells, Markdown and HTML give a meaning to, beyond what no file name may hold.
+_MARKUP = frozenset("&`'$;~#%=[]{}")
+#: Alphabets with letters that look the same: Unicode Technical Standard 39, section 5.
+_LOOK_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 
 
 def part_fault(part: str) -> str | None:
@@ -25,6 +38,10 @@ def part_fault(part: str) -> str | None:
         return f"has more than {MAX_CHARACTERS} characters"
     if any(unicodedata.category(character) in _INVISIBLE for character in part):
         return "holds a control, bidi or unassigned character"
+    if any(_is_blank(character) for character in part):
+        return "holds a character that shows nothing"
+    if _piles_up(part):
+        return f"puts more than {_MOST_MARKS} marks on one letter"
     if _FORBIDDEN & set(part):
         return 'holds one of \\ : < > " | ? *'
     if unicodedata.normalize("NFC", part) != part:
@@ -36,8 +53,31 @@ def part_fault(part: str) -> str | None:
     return None
 
 
-def check(names: Iterable[str]) -> None:
+def title_fault(text: str) -> str | None:
+    """Return why ``text`` cannot be the name of a submitter or system, or None if it can.
+
+    It names a folder and is shown to people, so it must not look like another one.
+    """
+    if text[:1] in (".", "-"):
+        return "begins with a dot or dash"
+    fault = part_fault(text)
+    if fault is not None:
+        return fault
+    if "--" in text or any(character in _MARKUP for character in text):
+        return "holds one of & ` ' $ ; ~ # % = [ ] { } or two dashes"
+    for word in text.split():
+        alphabets = {_alphabet(character) for character in word} & _LOOK_ALIKE
+        if len(alphabets) > 1:
+            return f"mixes letters of {' and '.join(sorted(alphabets))} in one word"
+    return None
+
+
+def check(names: Iterable[str], empty_folders: Iterable[str] = ()) -> None:
     """Refuse ``names`` unless each is a portable relative path and all of them can coexist.
+
+    Args:
+        names: the paths of files.
+        empty_folders: paths of folders that are named by themselves.
 
     Raises:
         BundleRefusedError: a bad path, two that fall together when case or Unicode form is
@@ -51,16 +91,38 @@ def check(names: Iterable[str]) -> None:
         if other is not None:
             raise BundleRefusedError(f"paths {other!r} and {name!r} are one file on some systems")
         files[_key(name)] = name
-        parts = name.split("/")
-        for end in range(1, len(parts)):
-            folder = "/".join(parts[:end])
-            other = folders.setdefault(_key(folder), folder)
-            if other != folder:
-                raise BundleRefusedError(
-                    f"folders {other!r} and {folder!r} are one on some systems"
-                )
+        _add_folders(name.split("/")[:-1], folders)
+    for name in empty_folders:
+        _check_path(name)
+        _add_folders(name.split("/"), folders)
     for key in files.keys() & folders.keys():
         raise BundleRefusedError(f"{files[key]!r} is a file and used as a folder")
+
+
+def _add_folders(parts: list[str], folders: dict[str, str]) -> None:
+    for end in range(1, len(parts) + 1):
+        folder = "/".join(parts[:end])
+        other = folders.setdefault(_key(folder), folder)
+        if other != folder:
+            raise BundleRefusedError(f"folders {other!r} and {folder!r} are one on some systems")
+
+
+def _is_blank(character: str) -> bool:
+    other_space = character != " " and unicodedata.category(character) == "Zs"
+    return other_space or character in _BLANK
+
+
+def _piles_up(part: str) -> bool:
+    marks = 0
+    for character in unicodedata.normalize("NFD", part):
+        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if marks > _MOST_MARKS:
+            return True
+    return False
+
+
+def _alphabet(character: str) -> str:
+    return unicodedata.name(character, "").split(" ")[0]
 
 
 def _key(name: str) -> str:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.finding import Audit
+from llmb.records.reproduction import ReproductionOf
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
@@ -27,6 +28,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 #                      config.executor, compile_mode, dynamic (timing.step_tokens), sac_freq,
 #                      generate_scope, prompt_length, new_tokens added: none of them before.
 # llmb.run/1  2026-11  result.metrics filled: may be empty in records of llmb 0.1.0 and older.
+# llmb.run/1  2026-11  reproduction_of added: optional, absent from records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -337,6 +339,8 @@ class RunRecord(Frozen):
     config: RunConfig
     #: Who committed to ``config.seed`` before the run, None where nobody did.
     seed_commitment: SeedCommitment | None = None
+    #: The bundle that the run repeats, None where it repeats none.
+    reproduction_of: ReproductionOf | None = None
     workload: WorkloadFacts
     plugin: PluginFacts
     topology: Topology

@@ -16,8 +16,8 @@ MEASURED = "measured"
 MEASURED_ON = "measured on"
 #: What acts in GitHub's Markdown inside a table's cell.
 _ACTS = re.compile(r"([\\`*_{}\[\]<>|~#&!$@])|(?<=:)(//)|(?i:(?<=www)(\.))")
-#: What a spreadsheet takes for a formula.
-_FORMULA = ("=", "+", "-", "@")
+#: What a spreadsheet takes for a formula; some take the wide forms of East Asian text, too.
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _LONGEST = 400
 _CSV = ("document", "table", "workload", "row", "column", "published", "published_on", "measured")
 _CSV_RUN = ("measured_on", "precision", "class", "verdict", "runs", "run_id")

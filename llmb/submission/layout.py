@@ -21,6 +21,8 @@ from llmb.records.run_directory import (
 from llmb.records.run_record import PrecisionFacts, RunRecord
 from llmb.submission.rejudge import PLUGIN_PREFIX
 
+#: The page for people, made from the record when a bundle is; the first bundles have none.
+PAGE = "README.md"
 _ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
 _OF_EACH_REPEAT = (
     evidence.WEIGHTS,
@@ -46,7 +48,7 @@ def faults(names: Iterable[str], record: RunRecord) -> list[str]:
         of_each.append(evidence.OPTIMIZER)
     required = [*_ALWAYS, *(evidence.path(n, file) for n in repeats for file in of_each)]
     missing = [f"{name} is missing" for name in required if name not in present]
-    beside = {n for n in present if n != MANIFEST and not n.startswith(SIGNATURES)}
+    beside = {n for n in present - {MANIFEST, PAGE} if not n.startswith(SIGNATURES)}
     strange = sorted(n for n in beside if not is_known(n) or _repeat_of(n) not in {None, *repeats})
     return missing + [f"{name!r} is not a file of a run" for name in strange]
 

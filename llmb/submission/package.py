@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import member_names, members
-from llmb.records.bundle import RECORD, Bundle, from_files, parse_record, read_bundle
+from llmb.records.bundle import MANIFEST, RECORD, Bundle, from_files, parse_record, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
-from llmb.submission import layout, system_index
+from llmb.records.system_index import INDEX, Availability, reason_fault
+from llmb.submission import layout, page, signatures, store, system_index
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import verify_bundle
+
+#: What a bundle may take for each repeat: evidence is kept of every one.
+MAX_BYTES_PER_REPEAT = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ def package(
     output: Path,
     zip: bool = False,
     missing: Mapping[str, str] | None = None,
+    availability: Availability | None = None,
+    key: Path | None = None,
 ) -> list[Path]:
     """Write a bundle for each run directory into ``output/<submitter>/<system>``.
 
@@ -48,32 +53,77 @@ def package(
         output: the folder of all submissions.
         zip: write ``<bundle>.zip`` beside each bundle, too.
         missing: why a precision was not handed in, by its name.
+        availability: whether the system is to be had; None leaves what was declared before.
+        key: a file with an ssh key to sign each bundle with.
 
     Returns:
         The folders of the bundles, one for each run directory.
 
     Raises:
         UsageError: a name no folder can have, no such run, or another bundle in the way.
-        BundleRefusedError: a run that cannot be handed in: unfinished, debug, INVALID or altered.
+        BundleRefusedError: a run that cannot be handed in: unfinished, debug, INVALID, altered or
+            too large.
+        UnavailableError: a signature was asked for, and there is no ssh-keygen.
     """
     for flag, part in (("--submitter", submitter), ("--system", system)):
         _check_folder_name(flag, part)
     folder = output / submitter / system
+    _check_reasons(missing or {})
     ready = [_prepare(run_dir) for run_dir in run_dirs]
-    for one in ready:
-        _check_target(folder / one.path, one.bundle)
+    with _writable(output):
+        for one in ready:
+            _check_target(folder / one.path, one.bundle)
     bundles = system_index.existing_bundles(folder) | {one.path: one.precision for one in ready}
-    index = system_index.make(folder, submitter, bundles, missing or {})
-    for one in ready:
-        _write_folder(folder / one.path, one.bundle.files)
-        if zip and not _zip_path(folder / one.path).exists():
-            _write_file(_zip_path(folder / one.path), zip_bytes(one.bundle.files))
-    _write_file(folder / system_index.INDEX, system_index.index_bytes(index))
+    index = system_index.make(folder, submitter, bundles, missing or {}, availability)
+    if key is not None:
+        ready = [replace(one, bundle=signatures.sign(one.bundle, key)) for one in ready]
+    with _writable(output):
+        for one in ready:
+            store.put(folder / one.path, one.bundle, zip)
+        store.write_file(folder / INDEX, system_index.index_bytes(index))
     return [folder / one.path for one in ready]
 
 
+def sign(paths: Sequence[Path], key: Path) -> list[Path]:
+    """Add a signature to each bundle at ``paths`` (folders or zips), and return them.
+
+    Raises:
+        UsageError: no such bundle, or a key that cannot be used.
+        BundleRefusedError: a bundle that does not verify: nothing is signed then.
+        UnavailableError: there is no ssh-keygen.
+    """
+    signed = []
+    for path in paths:
+        bundle = read_bundle(path)
+        fault = _not_sound(bundle)
+        if fault is not None:
+            raise BundleRefusedError(f"{str(path)!r} is not worth a signature: {fault}")
+        signed.append((path, signatures.sign(bundle, key)))
+    for path, bundle in signed:
+        with _writable(path):
+            if path.is_dir():
+                store.put(path, bundle, zip=False)
+            else:
+                store.write_file(path, zip_bytes(bundle.files))
+    return list(paths)
+
+
+def is_bundle(path: Path) -> bool:
+    """Tell whether ``path`` can only be meant as a bundle, not as a run directory."""
+    return os.path.isfile(path) or os.path.isfile(path / MANIFEST)
+
+
+@contextmanager
+def _writable(place: Path) -> Iterator[None]:
+    """Say in one line that something could not be written at ``place``."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write to {str(place)!r}: {error.strerror or error}") from None
+
+
 def _check_folder_name(flag: str, part: str) -> None:
-    fault = "begins with a dot or dash" if part[:1] in (".", "-") else member_names.part_fault(part)
+    fault = member_names.title_fault(part)
     if part and fault is not None:
         raise UsageError(f"{flag} {part!r} {fault}: choose a name that any file system takes")
     if not part:
@@ -82,14 +132,15 @@ def _check_folder_name(flag: str, part: str) -> None:
 
 def _prepare(run_dir: Path) -> _Ready:
     """Return the checked bundle of ``run_dir``, or say why it cannot be handed in."""
-    if not run_dir.is_dir():
+    if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
     files = members.read_folder(run_dir, layout.is_known)
     if RECORD not in files:
         raise BundleRefusedError(f"{str(run_dir)!r} is not finished: {_last_words(files)}")
     record = parse_record(files[RECORD], str(run_dir / RECORD))
+    files[layout.PAGE] = page.page_bytes(record)
     bundle = from_files(with_manifest(files))
-    fault = _not_for_submission(record) or _not_sound(bundle)
+    fault = _not_for_submission(record) or _not_sound(bundle) or _too_large(bundle, record)
     if fault is not None:
         raise BundleRefusedError(f"{str(run_dir)!r} cannot be submitted: {fault}")
     precision = record.precision.effective or record.precision.declared
@@ -116,12 +167,26 @@ def _not_sound(bundle: Bundle) -> str | None:
     return "; ".join(f"{check.name}: {check.message}" for check in failed) or None
 
 
-def _zip_path(target: Path) -> Path:
-    return target.with_name(f"{target.name}.zip")
+def _too_large(bundle: Bundle, record: RunRecord) -> str | None:
+    repeats = len(record.timing.repeats)
+    most, total = repeats * MAX_BYTES_PER_REPEAT, sum(map(len, bundle.files.values()))
+    if total <= most:
+        return None
+    largest = sorted(bundle.files, key=lambda name: (-len(bundle.files[name]), name))[:3]
+    shown = ", ".join(f"{name} {len(bundle.files[name]) / 2**20:.1f} MiB" for name in largest)
+    allowed = f"{most / 2**20:.0f} MiB that {repeats} repeat{'s' if repeats > 1 else ''} may take"
+    return f"it has {total / 2**20:.1f} MiB of the {allowed}; the largest: {shown}"
+
+
+def _check_reasons(missing: Mapping[str, str]) -> None:
+    for name, reason in missing.items():
+        fault = member_names.title_fault(name) or reason_fault(reason)
+        if fault is not None:
+            raise UsageError(f"--missing {name}={reason!r}: {fault}")
 
 
 def _check_target(target: Path, bundle: Bundle) -> None:
-    for path in (target, _zip_path(target)):
+    for path in (target, store.zip_path(target)):
         if not path.exists():
             continue
         try:
@@ -133,28 +198,3 @@ def _check_target(target: Path, bundle: Bundle) -> None:
                 f"{str(path)!r} holds another bundle ({there[:12]}, not {bundle.bundle_id[:12]}): "
                 "remove it, or choose another --output"
             )
-
-
-def _write_folder(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write ``files`` as the folder ``target`` in one step, unless it is there already."""
-    if target.exists():
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=".llmb-", dir=target.parent))
-    try:
-        for name, content in files.items():
-            (draft / name).parent.mkdir(parents=True, exist_ok=True)
-            (draft / name).write_bytes(content)
-        draft.chmod(0o755)  # mkdtemp makes it the owner's alone
-        os.rename(draft, target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _write_file(target: Path, content: bytes) -> None:
-    """Write ``content`` to ``target`` in one step, unless it holds that already."""
-    if target.exists() and target.read_bytes() == content:
-        return
-    draft = target.with_name(f".{target.name}.new")
-    draft.write_bytes(content)
-    os.replace(draft, target)

@@ -6,6 +6,7 @@ a forgery in one of them is found by the other. Definitions: docs/measuring.
 
 from __future__ import annotations
 
+from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import Comparison, Mismatch
 from llmb.submission.recompute_metrics import compare_metrics
@@ -105,3 +106,18 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
         value = achieved / peak if peak > 0 else "a positive peak"
         comparison.expect("result.mfu.value", result.mfu.value, value)
     compare_metrics(record, comparison)
+
+
+def link_mismatches(record: RunRecord, link: ReproductionOf) -> tuple[Mismatch, ...]:
+    """Return what of ``link``, to the bundle that is repeated, the record itself contradicts."""
+    comparison = Comparison()
+    field, theirs = "reproduction_of", link.tokens_per_second
+    more = 100 * (record.result.tokens_per_second / theirs - 1)
+    comparison.expect(f"{field}.difference_percent", link.difference_percent, more)
+    if link.ci95 is not None:
+        around = 0 <= link.ci95[0] <= theirs <= link.ci95[1]
+        must = f"an interval around {theirs}"
+        comparison.require(f"{field}.ci95", link.ci95, around, must)
+    other = link.run_id != record.run_id
+    comparison.require(f"{field}.run_id", link.run_id, other, "the run of another record")
+    return tuple(comparison.mismatches)

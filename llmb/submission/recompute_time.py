@@ -19,6 +19,8 @@ from llmb.submission.comparison import Comparison
 _RESAMPLES = 5000
 #: 5000 x this many draws are what a verifier spends at most on a stranger's record (half a minute).
 _MOST_BLOCKS = 10_000
+#: And so many sequences of lengths of their own (seconds).
+_MOST_SEQUENCES = 2_000_000
 _SHARED = tuple(RepeatTiming.model_fields)
 
 
@@ -99,11 +101,16 @@ def _has_sound_steps(
     return fit and (known or not prefill)
 
 
-def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...]:
-    """Return the tokens of each step of repeat ``n`` where lengths follow from the steps' seeds."""
+def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...] | None:
+    """Return the tokens of each step of repeat ``n`` where lengths follow from the steps' seeds.
+
+    None where they are too many to be drawn again.
+    """
     config, longest = record.config, record.workload.shapes.get("sequence_length")
     if not config.dynamic or not isinstance(longest, int) or longest < 1:
         return ()
+    if min(steps, _MOST_BLOCKS) * config.batch_size > _MOST_SEQUENCES:
+        return None
     shortest, found = min(10, longest), []
     for step in range(min(steps, _MOST_BLOCKS)):
         draw = random.Random(f"lengths:{token_seed(config.seed, n, step)}")

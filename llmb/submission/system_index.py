@@ -1,41 +1,23 @@
-"""The index of a submitted system: which precisions were handed in, and why others were not."""
+"""Makes the index of a submitted system: which precisions were handed in, why others were not."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
-from pydantic import ConfigDict, Field
-
-from llmb.config import Frozen
 from llmb.errors import BundleRefusedError, UsageError
-from llmb.records import members, strict_json
-from llmb.records.bundle import MANIFEST, parse_model, read_bundle
+from llmb.records.bundle import MANIFEST, read_bundle
 from llmb.records.canonical import pretty_bytes
+from llmb.records.system_index import (
+    INDEX,
+    PRECISIONS,
+    Availability,
+    Submitted,
+    SystemIndex,
+    read_index,
+)
 
-INDEX = "system.json"
-INDEX_SCHEMA: Literal["llmb.system-index/1"] = "llmb.system-index/1"
-PRECISIONS = ("FP32", "TF32", "FP16", "BF16")
 _NO_REASON = "no run submitted"
-
-
-class Submitted(Frozen):
-    """The bundles of one precision, by path below the system, or why there is none."""
-
-    bundles: tuple[str, ...] = ()
-    missing: str | None = None
-
-
-class SystemIndex(Frozen):
-    """Everything one submitter has handed in for one system."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: Literal["llmb.system-index/1"] = Field(alias="schema", default=INDEX_SCHEMA)
-    submitter: str
-    system: str
-    precisions: dict[str, Submitted]
 
 
 def existing_bundles(folder: Path) -> dict[str, str]:
@@ -45,7 +27,7 @@ def existing_bundles(folder: Path) -> dict[str, str]:
         BundleRefusedError: one of them is damaged.
     """
     found = {}
-    for manifest in sorted(folder.glob(f"[!.]*/[!.]*/{MANIFEST}")):
+    for manifest in _manifests(folder):
         bundle = manifest.parent
         try:
             precision = read_bundle(bundle).record().precision
@@ -58,9 +40,13 @@ def existing_bundles(folder: Path) -> dict[str, str]:
 
 
 def make(
-    folder: Path, submitter: str, bundles: Mapping[str, str], reasons: Mapping[str, str]
+    folder: Path,
+    submitter: str,
+    bundles: Mapping[str, str],
+    reasons: Mapping[str, str],
+    availability: Availability | None = None,
 ) -> SystemIndex:
-    """Return the index of ``bundles`` (path -> precision); earlier ``reasons`` in it are kept.
+    """Return the index of ``bundles`` (path -> precision); what was declared earlier is kept.
 
     Raises:
         UsageError: a reason is given for a precision that was handed in.
@@ -68,24 +54,40 @@ def make(
     """
     for precision in reasons.keys() & set(bundles.values()):
         raise UsageError(f"--missing {precision}=...: a bundle in {precision} is there")
-    reasons = {**_earlier_reasons(folder / INDEX), **reasons}
+    before = read_index(folder / INDEX) if (folder / INDEX).exists() else None
+    if before is not None:
+        earlier = {name: entry.missing for name, entry in before.precisions.items()}
+        reasons = {**{name: why for name, why in earlier.items() if why}, **reasons}
+        availability = availability or before.availability
     names = dict.fromkeys([*PRECISIONS, *sorted({*bundles.values(), *reasons})])
     precisions = {}
     for name in names:
         paths = tuple(sorted(path for path, has in bundles.items() if has == name))
         missing = None if paths else reasons.get(name, _NO_REASON)
         precisions[name] = Submitted(bundles=paths, missing=missing)
-    return SystemIndex(submitter=submitter, system=folder.name, precisions=precisions)
+    return SystemIndex(
+        submitter=submitter, system=folder.name, availability=availability, precisions=precisions
+    )
+
+
+def fault(path: Path) -> str | None:
+    """Return why the index in file ``path`` does not fit the bundles beside it, or None.
+
+    Raises:
+        BundleRefusedError: it cannot be read.
+    """
+    index, folder = read_index(path), path.parent
+    listed = {bundle for entry in index.precisions.values() for bundle in entry.bundles}
+    there = {found.parent.relative_to(folder).as_posix() for found in _manifests(folder)}
+    for bundle in sorted(listed ^ there):
+        return f"{bundle!r} is {'listed and not there' if bundle in listed else 'not listed'}"
+    return None
+
+
+def _manifests(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"[!.]*/[!.]*/{MANIFEST}"))
 
 
 def index_bytes(index: SystemIndex) -> bytes:
     """Return ``index`` as it is written to disk."""
     return pretty_bytes(index)
-
-
-def _earlier_reasons(path: Path) -> dict[str, str]:
-    if not path.exists():
-        return {}
-    data = strict_json.loads(members.read_file(path), str(path))
-    index = parse_model(SystemIndex, data, str(path))
-    return {name: entry.missing for name, entry in index.precisions.items() if entry.missing}

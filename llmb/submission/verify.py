@@ -5,21 +5,29 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from llmb.audit import rules
-from llmb.errors import BundleRefusedError
+from llmb.audit.judgement import Judgement
+from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, run_directory
-from llmb.records.bundle import SIGNATURES, Bundle, read_bundle
+from llmb.records.bundle import Bundle, read_bundle
 from llmb.records.finding import Status, Verdict
+from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
-from llmb.submission import layout, rejudge
-from llmb.submission.recompute import mismatches
+from llmb.submission import layout, page, rejudge
+from llmb.submission.recompute import link_mismatches, mismatches
+from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
+#: Lines of each side of a diff; its time grows with their square. A trillion parameters: 1,500.
+_MOST_LINES = 5000
+#: Said of a check that failed by an error of its own: a defect of llmb, and still a refusal.
+UNFORESEEN = "what is there cannot be checked"
 #: Digest and llmb version of every reference that has made a submission; lines are only added.
 _KNOWN_REFERENCES = Path(__file__).parent / "known_references.txt"
 
@@ -44,6 +52,8 @@ class Verification:
     bundle_id: str
     record: RunRecord
     checks: tuple[Check, ...]
+    #: Who signed; empty where nobody did, or where no signature could be checked.
+    signatures: tuple[Signature, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -62,42 +72,104 @@ class Verification:
         )
 
 
-def verify(path: Path) -> Verification:
+@dataclass(frozen=True)
+class Case:
+    """What the checks look at."""
+
+    bundle: Bundle
+    record: RunRecord
+
+    @property
+    def judged(self) -> Judgement:
+        """What the evidence supports, by the rules of this llmb."""
+        if isinstance(self._judged, BundleRefusedError):
+            raise self._judged
+        return self._judged
+
+    @cached_property
+    def _judged(self) -> Judgement | BundleRefusedError:
+        # A refusal, too, is come by once.
+        try:
+            return rejudge.judge(self.bundle, self.record)
+        except BundleRefusedError as error:
+            return error
+
+
+def verify(path: Path, allowed: Path | None = None) -> Verification:
     """Return every check of the bundle (folder or zip) at ``path``.
 
+    Args:
+        path: the bundle.
+        allowed: a file of allowed signers in the format of ssh: one of them must have signed.
+
     Raises:
-        UsageError: there is nothing to read at ``path``.
+        UsageError: there is nothing to read at ``path`` or ``allowed``.
         BundleRefusedError: it is not sound enough to be checked: files, digests or record.
+        UnavailableError: a signer is asked for, and there is no ssh-keygen.
     """
-    return verify_bundle(read_bundle(path))
+    return verify_bundle(read_bundle(path), allowed)
 
 
-def verify_bundle(bundle: Bundle) -> Verification:
+def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
     """Return every check of ``bundle``, whose files and digests have been compared on reading.
 
     Raises:
         BundleRefusedError: its record cannot be read.
+        UsageError, UnavailableError: as ``verify``.
     """
     record = bundle.record()
+    written = bundle.json(run_directory.RECORD)["schema"]
+    now = "" if written == record.schema_ else f", read as {record.schema_}"
     checks = [
         Check("integrity", True, f"{len(bundle.files)} files are those of the manifest"),
-        Check("schema", True, f"{record.schema_}, written by llmb {record.llmb_version}"),
+        Check("schema", True, f"{written}{now}, written by llmb {record.llmb_version}"),
     ]
-    checks += [_run(name, faults, bundle, record) for name, faults in _CHECKS.items()]
+    case = Case(bundle, record)
+    checks += [_run(name, faults, case) for name, faults in _CHECKS.items()]
     if record.seed_commitment is not None:
         checks.append(_seed(record, record.seed_commitment))
-    signatures = sum(name.startswith(SIGNATURES) for name in bundle.files)
-    if signatures:
-        message = f"{signatures} files under {SIGNATURES}: this version of llmb checks none"
-        checks.append(Check("signatures", True, message))
-    return Verification(bundle_id=bundle.bundle_id, record=record, checks=tuple(checks))
+    if record.reproduction_of is not None:
+        checks.append(_reproduction(record, record.reproduction_of))
+    signed, found = _signatures(bundle, allowed)
+    checks.append(signed)
+    return Verification(bundle.bundle_id, record, tuple(checks), found)
 
 
-def _run(name: str, faults: _Faults, bundle: Bundle, record: RunRecord) -> Check:
+def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[Check, tuple[Signature, ...]]:
+    """Check who signed; without ``allowed`` a signature says by which key, and not whose it is."""
+    count = len(bundle.signatures)
     try:
-        found = list(faults(bundle, record))
+        found = signers(bundle, allowed)
+    except BundleRefusedError as error:
+        return Check("signatures", False, str(error)), ()
+    except UnavailableError as error:
+        if allowed is not None:
+            raise
+        return Check("signatures", True, f"{count} NOT CHECKED: {error}"), ()
+    keys = ", ".join(f"{one.key_type} {one.fingerprint}" for one in found)
+    if allowed is None:
+        none = "none: nobody vouches for this bundle"
+        some = f"{count} intact, by {keys}; whose keys these are, --signers FILE would say"
+        return Check("signatures", True, some if found else none), found
+    known = [one for one in found if one.principal is not None]
+    if known:
+        who = ", ".join(f"{one.principal!r} ({one.key_type} {one.fingerprint})" for one in known)
+        others = f"; {count - known_count} by others" if (known_count := len(known)) < count else ""
+        return Check("signatures", True, f"signed by {who}{others}"), found
+    if not found:
+        return Check("signatures", False, "not signed, and a signer is asked for"), ()
+    reasons = "; ".join(f"{one.fingerprint}: {one.doubt}" for one in found)
+    return Check("signatures", False, f"signed by no allowed signer ({reasons})"), found
+
+
+def _run(name: str, faults: _Faults, case: Case) -> Check:
+    try:
+        found = list(faults(case))
     except BundleRefusedError as error:
         found = [str(error)]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Nothing a stranger sends may pass because a check could not cope with it.
+        found = [f"{UNFORESEEN} ({type(error).__name__})"]
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     return Check(
         name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
@@ -118,22 +190,43 @@ def _seed(record: RunRecord, said: SeedCommitment) -> Check:
     return Check("seed commitment", not found, "; ".join(found) or holds)
 
 
-def _recomputation(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _reproduction(record: RunRecord, link: ReproductionOf) -> Check:
+    """Check the link to a bundle that is repeated; whether it is true, that bundle can tell."""
+    found = [str(wrong) for wrong in link_mismatches(record, link)]
+    holds = (
+        f"repeats bundle {link.bundle_id}, {link.difference_percent:+.2f} % of its tokens/s; "
+        "llmb verify --all compares the two where that bundle is, too"
+    )
+    return Check("reproduction", not found, "; ".join(found) or holds)
+
+
+def _recomputation(case: Case) -> Iterator[str]:
+    record = case.record
     yield from map(str, mismatches(record))
 
 
-def _files(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _files(case: Case) -> Iterator[str]:
+    bundle, record = case.bundle, case.record
     yield from layout.faults(bundle.files, record)
+    for name in sorted(bundle.files):
+        if name.endswith(".json"):
+            bundle.json(name)  # refuses what two readers may read differently
+    if layout.PAGE in bundle.files:
+        fault = page.fault(bundle.files[layout.PAGE], record)
+        if fault is not None:
+            yield f"{layout.PAGE} {fault}"
 
 
-def _copies(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _copies(case: Case) -> Iterator[str]:
+    bundle = case.bundle
     whole = bundle.json(run_directory.RECORD)
     for name, part in ((run_directory.AUDIT, "audit"), (run_directory.SYSTEM, "system")):
-        if not same(bundle.json(name), whole[part]):
+        if not same(bundle.json(name), whole.get(part)):
             yield f"{name} is not the one in the record"
 
 
-def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _plugin(case: Case) -> Iterator[str]:
+    bundle, record = case.bundle, case.record
     shown = {file.path: file for file in rejudge.plugin_digests(bundle)}
     listed = {file.path: file for file in record.plugin.files}
     if len(listed) != len(record.plugin.files):
@@ -148,20 +241,22 @@ def _plugin(bundle: Bundle, record: RunRecord) -> Iterator[str]:
             yield f"closed components or patches are not those in the evidence of repeat {n}"
 
 
-def _audit(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _audit(case: Case) -> Iterator[str]:
+    bundle, record = case.bundle, case.record
     if record.rules_version != record.audit.rules_version:
         yield "record and audit are of different rules"
     if _is_older(record):
         if record.audit.verdict not in _OLD_VERDICTS:
             yield f"no run of rules 1 can be {record.audit.verdict.value}: most were not observed"
         return
-    yield from rejudge.differences(record.audit, rejudge.judge(bundle, record).audit)
+    yield from rejudge.differences(record.audit, case.judged.audit)
     yield from rejudge.foreign_tokens(bundle, record)
     if record.audit.reproductions:
-        yield "it claims reproductions, which this version of llmb cannot check"
+        yield "it claims reproductions: they follow from bundles that link to it, never from itself"
 
 
-def _verdict(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _verdict(case: Case) -> Iterator[str]:
+    record = case.record
     derived = rules.verdict(record.audit.findings)
     if record.audit.verdict is not derived:
         yield f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
@@ -172,9 +267,10 @@ def _is_older(record: RunRecord) -> bool:
     return record.rules_version == record.audit.rules_version == _OLD_RULES
 
 
-def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _precision(case: Case) -> Iterator[str]:
+    record = case.record
     facts = record.precision
-    judged = None if _is_older(record) else rejudge.judge(bundle, record)
+    judged = None if _is_older(record) else case.judged
     if judged is not None and (facts.effective, facts.bits) != (judged.effective, judged.bits):
         yield (
             f"effective precision {facts.effective!r} with bits {facts.bits}, the evidence says "
@@ -190,7 +286,8 @@ def _precision(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         yield f"an effective precision ({facts.effective!r}) is claimed, and rule P1 not observed"
 
 
-def _diff(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _diff(case: Case) -> Iterator[str]:
+    bundle, record = case.bundle, case.record
     for n in range(len(record.timing.repeats)):
         model = rejudge.load(bundle, n, evidence.MODEL, evidence.ModelEvidence)
         weights = rejudge.load(bundle, n, evidence.WEIGHTS, evidence.WeightsEvidence)
@@ -207,6 +304,9 @@ def _readable_diffs(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     asked_for = {f"environment.{name}" for name in record.plugin.environment}
     early = {c.name: c.after for c in record.diff.settings if c.name in asked_for and c.after}
     before, after = diff.settings_sides(settings, early)
+    if max(map(len, (model.before, model.after, before, after))) > _MOST_LINES:
+        yield f"more than {_MOST_LINES} modules or settings: no diff of them can be checked"
+        return
     if record.diff.settings != diff.setting_changes(before, after):
         yield "the changes to settings are not those in the evidence of repeat 0"
     for name, text in (
@@ -217,7 +317,8 @@ def _readable_diffs(bundle: Bundle, record: RunRecord) -> Iterator[str]:
             yield f"{name} does not show what the evidence of repeat 0 does"
 
 
-def _reference(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+def _reference(case: Case) -> Iterator[str]:
+    record = case.record
     ours = pins.reference_digest(pins.pinned_digests())
     known = {line.split()[0] for line in _KNOWN_REFERENCES.read_text().splitlines()}
     if record.reference_digest not in {ours, *known}:
@@ -225,7 +326,7 @@ def _reference(bundle: Bundle, record: RunRecord) -> Iterator[str]:
         yield f"made with a reference nobody published ({theirs!r}, this llmb has {ours[:12]!r})"
 
 
-_Faults = Callable[[Bundle, RunRecord], Iterator[str]]
+_Faults = Callable[[Case], Iterator[str]]
 _CHECKS: dict[str, _Faults] = {
     "recomputation": _recomputation,
     "files": _files,

@@ -21,6 +21,7 @@ from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
+from llmb.records.reproduction import Original, ReproductionOf
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
     Ceilings,
@@ -77,6 +78,7 @@ class Raw:
     load_before: HostLoad
     load_after: HostLoad
     seed_commitment: SeedCommitment | None = None
+    original: Original | None = None
 
 
 def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
@@ -170,6 +172,7 @@ def _record(
         waivers=waivers(config),
         config=_shown(config),
         seed_commitment=raw.seed_commitment,
+        reproduction_of=_reproduction(raw.original, result),
         workload=workload,
         plugin=plugin,
         topology=_topology(config, timing),
@@ -188,6 +191,13 @@ def _record(
         audit=judged.audit,
         diff=_diff(raw, directory),
     )
+
+
+def _reproduction(original: Original | None, result: Result) -> ReproductionOf | None:
+    if original is None:
+        return None
+    more = (result.tokens_per_second / original.tokens_per_second - 1) * 100
+    return ReproductionOf(**original.model_dump(), difference_percent=more)
 
 
 def _shown(config: RunConfig) -> RunConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -15,6 +16,9 @@ from llmb.workloads.table import WORKLOADS
 from llmb.workloads.workload import Workload
 
 __all__ = ["WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
+
+#: What may be part of a folder's name: a run directory has its workload's.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 def of(run: RunRequest | RunConfig) -> Workload:
@@ -71,10 +75,12 @@ def define(name: str, definition: Definition) -> Workload:
     """Return a user's own workload: ``family``, and any sizes that differ from its defaults.
 
     Raises:
-        UsageError: the name is taken, or a family or a size is none.
+        UsageError: the name is taken or none, or a family or a size is none.
     """
     if name in WORKLOADS:
         raise UsageError(f"workload {name!r} is one of llmb's own: choose another name")
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"workload {name!r}: a name may hold letters, digits and . _ - only")
     sizes = dict(definition)
     family = sizes.pop("family", None)
     if family not in FAMILIES:

@@ -47,8 +47,21 @@ def loaded_after(code: str) -> set[str]:
         ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
         ["llmb.report.render", "llmb.report.collect", "llmb.projection.node_hours"],
         ["llmb.projection.step", "llmb.projection.time_to_solution"],
+        ["llmb.reproduction.links", "llmb.cli.standings"],
+        ["llmb.comparison.compare", "llmb.comparison.requirements", "llmb.report.exports.tables"],
     ],
-    ids=["llmb", "cli", "config", "records", "doctor", "other light rooms", "report", "projection"],
+    ids=[
+        "llmb",
+        "cli",
+        "config",
+        "records",
+        "doctor",
+        "other light rooms",
+        "report",
+        "projection",
+        "reproduction",
+        "comparison",
+    ],
 )
 def test_a_light_room_loads_no_torch(modules: list[str]) -> None:
     assert modules
@@ -98,7 +111,20 @@ def test_help_loads_neither_torch_nor_pydantic(arguments: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "show", "data", "calibrate", "plugin", "doctor", "verify", "report", "project"],
+    [
+        "reproduce",
+        "run",
+        "show",
+        "data",
+        "calibrate",
+        "plugin",
+        "doctor",
+        "verify",
+        "report",
+        "project",
+        "compare",
+        "export",
+    ],
 )
 def test_help_of_a_command_loads_no_torch(command: str) -> None:
     assert "torch" not in loaded_after(asked_for(command, "--help"))

@@ -153,7 +153,7 @@ def test_differences_between_repeats_widen_the_interval() -> None:
 def test_students_t_is_the_tabled_one_or_at_most_a_hundredth_less(
     freedom: int, expected: float
 ) -> None:
-    assert 0.992 * expected < statistics._student_t975(freedom) < expected + 1e-4
+    assert 0.992 * expected < statistics.student_t975(freedom) < expected + 1e-4
 
 
 def test_the_interval_of_two_blocks_is_the_one_worked_out_by_hand() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records.canonical import pretty_bytes
+from llmb.records.system_index import read_index
 from llmb.submission.package import package
 from llmb.submission.verify import verify
 from tests import builders
@@ -137,7 +138,12 @@ def test_a_path_that_is_no_run_is_a_usage_error(tmp_path, output):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "..", "a/b", "a\\b", "CON", "nul.x", "x.", ".hidden", "-rf", "a:b", "a\u202eb"]
+    "name",
+    [
+        *("", "..", "a/b", "a\\b", "CON", "nul.x", "x.", ".hidden", "-rf", "a:b", "a\u202eb"),
+        *("<script>", "a&lt;b", "`id`", "$HOME", "a'b", "[x](y)", "a--b", "a\nb", "\x1b[2J"),
+        *("a\u200bb", "\u3164", "Acm\u0435", "\u0391cme", "e" + "\u0301" * 9, "a\xa0b", "a" * 300),
+    ],
 )
 def test_a_name_no_folder_can_have_is_a_usage_error(run, output, name):
     with pytest.raises(UsageError, match="--submitter"):
@@ -153,7 +159,7 @@ def index_of(output):
 def test_the_index_lists_every_precision_or_why_it_is_missing(run, output):
     package([run], "Acme", "box", output, missing={"TF32": "no such hardware"})
     index = index_of(output)
-    assert index["schema"] == "llmb.system-index/1"
+    assert (index["schema"], index["availability"]) == ("llmb.system-index/2", None)
     path = "llama-1.4b_train_BF16-declared/1x-fast-01234567"
     assert index["precisions"] == {
         "FP32": {"bundles": [], "missing": "no run submitted"},
@@ -161,6 +167,108 @@ def test_the_index_lists_every_precision_or_why_it_is_missing(run, output):
         "FP16": {"bundles": [], "missing": "no run submitted"},
         "BF16": {"bundles": [path], "missing": None},
     }
+
+
+@pytest.mark.parametrize("name", ["Müller & Söhne", "Ünïcode GmbH", "東京大学", "Большой театр"])
+def test_a_name_of_any_script_is_taken_unless_it_is_markup(run, output, name):
+    if "&" in name:
+        with pytest.raises(UsageError, match="holds one of &"):
+            package([run], name, "box", output)
+        return
+    (path,) = package([run], name, "box", output)
+    assert path.parent.parent.parent.name == name
+
+
+def test_what_a_system_is_declared_to_be_is_kept_until_it_is_declared_anew(run, output, tmp_path):
+    package([run], "Acme", "box", output, availability="preview")
+    assert index_of(output)["availability"] == "preview"
+    later = builders.make_record(1, run_id="f" * 32)
+    second = builders.write(tmp_path / "two", builders.run_files(later))
+    package([second], "Acme", "box", output)
+    assert index_of(output)["availability"] == "preview"
+    package([second], "Acme", "box", output, availability="available")
+    assert index_of(output)["availability"] == "available"
+
+
+def test_an_index_of_the_first_version_is_read_and_written_in_the_new_one(run, output, tmp_path):
+    package([run], "Acme", "box", output, missing={"TF32": "no such hardware"})
+    path = output / "Acme/box/system.json"
+    old = json.loads(path.read_bytes()) | {"schema": "llmb.system-index/1"}
+    del old["availability"]
+    path.write_text(json.dumps(old, indent=1))
+    assert read_index(path).availability is None
+    package([run], "Acme", "box", output)
+    assert index_of(output)["schema"] == "llmb.system-index/2"
+    assert index_of(output)["precisions"]["TF32"]["missing"] == "no such hardware"
+
+
+HOSTILE_INDEXES = {
+    "of the future": ({"schema": "llmb.system-index/3"}, "made by a newer llmb"),
+    "of another submitter": ({"submitter": "Rival"}, "lies in a folder 'Acme'"),
+    "of another system": ({"system": "bigger box"}, "lies in a folder 'box'"),
+    "with markup": ({"submitter": "<script>alert(1)</script>"}, "submitter: Value error"),
+    "with a bidi name": ({"system": "x\u202eb"}, "control, bidi"),
+    "available tomorrow": ({"availability": "soon"}, "availability: Input should be"),
+    "with more": ({"rank": 1}, "Extra inputs"),
+    "that climbs out": ({"precisions": {"BF16": {"bundles": ["../../x"]}}}, "name of its own"),
+    "with a long reason": ({"precisions": {"BF16": {"missing": "x" * 301}}}, "300 characters"),
+    "with an escape": ({"precisions": {"BF16": {"missing": "\x1b[2J"}}}, "printable text"),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE_INDEXES)
+def test_a_hostile_index_is_refused_with_its_reason(run, output, attack):
+    package([run], "Acme", "box", output)
+    change, reason = HOSTILE_INDEXES[attack]
+    path = output / "Acme/box/system.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    with pytest.raises(BundleRefusedError, match=reason) as refusal:
+        read_index(path)
+    assert str(refusal.value).isprintable()
+    before = path.read_bytes()
+    with pytest.raises(BundleRefusedError, match=reason):
+        package([run], "Acme", "box", output)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("reason", ["", " ", "a\nb", "\x1b[2J", "x" * 301])
+def test_a_reason_that_is_no_line_of_text_is_a_usage_error(run, output, reason):
+    with pytest.raises(UsageError, match="--missing TF32="):
+        package([run], "Acme", "box", output, missing={"TF32": reason})
+    assert not output.exists()
+
+
+def test_a_bundle_above_the_budget_is_refused_and_told_what_is_large(run, output, monkeypatch):
+    total = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    monkeypatch.setattr("llmb.submission.package.MAX_BYTES_PER_REPEAT", total)
+    refused(run, output, r"MiB that 1 repeat may take; the largest: record.json 0.0 MiB, ")
+
+
+def test_the_budget_grows_with_the_repeats_whose_evidence_is_kept(tmp_path, output, monkeypatch):
+    record = builders.make_record(repeats=3)
+    run = builders.write(tmp_path / "run", builders.run_files(record))
+    total = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
+    monkeypatch.setattr("llmb.submission.package.MAX_BYTES_PER_REPEAT", total / 2)
+    assert package([run], "Acme", "box", output)
+
+
+def test_a_bundle_has_a_page_that_its_manifest_lists(run, output):
+    (path,) = package([run], "Acme", "box", output)
+    listed = json.loads((path / "MANIFEST.json").read_bytes())["files"]
+    assert "README.md" in listed
+    assert (path / "README.md").read_text().startswith("<!-- llmb.page/1 -->\n# `llama-1.4b train")
+
+
+def test_notes_beside_a_run_do_not_become_the_page(run, output):
+    (run / "README.md").write_text("the fastest of all")
+    (path,) = package([run], "Acme", "box", output)
+    assert "fastest" not in (path / "README.md").read_text()
+
+
+def test_an_output_that_cannot_be_written_is_a_usage_error(run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write to"):
+        package([run], "Acme", "box", tmp_path / "file")
 
 
 def test_the_index_grows_with_later_bundles_and_keeps_earlier_reasons(run, output, tmp_path):
@@ -188,12 +296,12 @@ def test_a_damaged_neighbour_is_named(run, output, tmp_path):
         package([second], "Acme", "box", output)
 
 
-def test_a_failed_write_leaves_no_half_bundle(run, output, monkeypatch):
+def test_a_failed_write_is_one_line_and_leaves_no_half_bundle(run, output, monkeypatch):
     def no_rename(*_):
-        raise OSError("disk full")
+        raise OSError(28, "disk full")
 
     monkeypatch.setattr(os, "rename", no_rename)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UsageError, match=r"cannot write to '.*submissions': disk full"):
         package([run], "Acme", "box", output)
     assert [p for p in output.rglob("*") if p.is_file()] == []
 

@@ -1,0 +1,235 @@
+"""``llmb compare``: runs beside a base run, and conditions that a contract may set."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from llmb.comparison.compare import Comparison
+    from llmb.comparison.figures import Run
+    from llmb.comparison.requirements import Decision, Requirement
+
+#: Columns of a table that nobody looks at in a terminal.
+_PIPED_WIDTH = 120
+
+
+@click.command("compare", short_help="Compare runs with a base run, and hold them to conditions.")
+@click.argument("paths", metavar="BASE [RUN]...", nargs=-1, required=True, type=Path)
+@click.option(
+    "--require",
+    "texts",
+    multiple=True,
+    metavar="CONDITION",
+    help="What every RUN must meet, such as 'tokens_per_second>=0.95*base'; repeat for more.",
+)
+@click.option(
+    "--requirements",
+    "file",
+    type=click.Path(path_type=Path),
+    help="A TOML file of conditions: require = ['verdict==CONSISTENT', ...].",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    paths: tuple[Path, ...], texts: tuple[str, ...], file: Path | None, as_json: bool
+) -> None:
+    """Compare runs with BASE: run directories, record.json files, or bundles (folders or zips).
+
+    Every ratio is RUN over BASE with its 95 % interval. What is not the same work is refused (exit
+    code 2); what rules.md keeps apart is shown and marked. A condition is NAME OPERATOR VALUE, the
+    value a number, a number*base, or a name; the worse end of the interval decides. Exit code 7 if
+    a condition is not met. With conditions, a single run may be given; otherwise they are for every
+    RUN, not for BASE. Verdicts are the records' own: `llmb verify` says whether they can be
+    believed.
+
+    \b
+    Examples:
+      llmb compare runs/20261101T120000Z-llama-1.4b-BF16-cpu runs/20261102T09*
+      llmb compare old.zip new.zip --require 'tokens_per_second>=0.95*base'
+      llmb compare new.zip --require 'verdict==CONSISTENT' --require 'tokens_per_second>=50000'
+      llmb compare old.zip new.zip --requirements contract.toml --json
+    """
+    from llmb.comparison import requirements as conditions
+    from llmb.comparison.compare import compare_runs
+    from llmb.comparison.figures import run_of
+    from llmb.records.bundle import read_record
+
+    required = [conditions.parse(text) for text in texts]
+    required += conditions.from_file(file) if file is not None else ()
+    if len(paths) == 1 and not required:
+        raise click.UsageError("name a second run to compare with, or a condition (--require)")
+    runs = [run_of(read_record(path)) for path in paths]
+    conditions.check_names(required, runs)
+    if len(runs) == 1:
+        decided = [_decide(required, runs[0], None)]
+        found: list[Comparison] = []
+    else:
+        found = [compare_runs(runs[0], run) for run in runs[1:]]
+        decided = [_decide(required, one.other, one) for one in found]
+    names = [printable(str(path)) for path in paths]
+    if as_json:
+        click.echo(json.dumps(_data(names, runs, found, decided), indent=1))
+    else:
+        _print(names, runs, found, decided)
+    _end(names[-len(decided) :], found, decided)
+
+
+def _decide(required: list[Requirement], run: Run, comparison: Comparison | None) -> list[Decision]:
+    from llmb.comparison.requirements import decide
+
+    return [decide(requirement, run, comparison) for requirement in required]
+
+
+def _end(names: list[str], found: list[Comparison], decided: list[list[Decision]]) -> None:
+    """Leave with exit code 7 for a condition that is not met, 2 for a refusal, or 0."""
+    from llmb.errors import RequirementError, UsageError
+
+    missed = [
+        f"{one.requirement.text} ({name}: {one.why})"
+        for name, decisions in zip(names, decided, strict=True)
+        for one in decisions
+        if one.met is False
+    ]
+    count = sum(map(len, decided))
+    if missed:
+        raise RequirementError(f"{len(missed)} of {count} conditions not met: {'; '.join(missed)}")
+    refused = [
+        f"{name} is not compared: {'; '.join(map(str, one.refusals))}"
+        for name, one in zip(names, found, strict=False)
+        if one.refusals
+    ]
+    if refused:
+        raise UsageError("; ".join(refused))
+
+
+def _data(
+    names: list[str], runs: list[Run], found: list[Comparison], decided: list[list[Decision]]
+) -> dict[str, Any]:
+    """Return everything as JSON data."""
+    from llmb.comparison.data import comparison_data, run_data
+
+    return {
+        "base": run_data(names[0], runs[0]),
+        "comparisons": [
+            {**run_data(name, one.other), **comparison_data(one), "requirements": _met(decisions)}
+            for name, one, decisions in zip(names[1:], found, decided, strict=True)
+        ]
+        if found
+        else [],
+        "requirements": [] if found else _met(decided[0]),
+    }
+
+
+def _met(decisions: list[Decision]) -> list[dict[str, Any]]:
+    return [
+        {"requirement": one.requirement.text, "met": one.met, "why": one.why} for one in decisions
+    ]
+
+
+def _print(
+    names: list[str], runs: list[Run], found: list[Comparison], decided: list[list[Decision]]
+) -> None:
+    """Print tables for people."""
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    _head(console, "base" if found else "run", names[0], runs[0])
+    if not found:
+        _print_decisions(console, decided[0])
+    for name, one, decisions in zip(names[1:], found, decided, strict=False):
+        console.print()
+        _head(console, "run", name, one.other)
+        _print_comparison(console, one)
+        _print_decisions(console, decisions)
+
+
+def _head(console: Console, role: str, name: str, run: Run) -> None:
+    from rich.text import Text
+
+    record = run.record
+    label = "OFFICIAL" if record.class_ == "official" else "DEBUG, not comparable"
+    effective = record.precision.effective or f"{record.precision.declared} declared"
+    console.print(Text(f"{role}  {name}", style="bold"), soft_wrap=True)
+    what = f"{record.workload.name} {record.workload.mode}, {effective}, {record.plugin.name}"
+    text = f"      {printable(what)}   [{label}, {record.audit.verdict.value}]"
+    console.print(Text(text), soft_wrap=True)
+
+
+def _print_comparison(console: Console, one: Comparison) -> None:
+    from rich.text import Text
+
+    from llmb.comparison.comparability import Weight
+
+    styles = {Weight.REFUSED: "red", Weight.NOT_COMPARABLE: "red", Weight.NOTED: "dim"}
+    for difference in one.differences:
+        line = f"{difference.weight.value}: {printable(str(difference))}"
+        console.print(Text(line, style=styles[difference.weight]), soft_wrap=True)
+    if one.refusals:
+        return
+    console.print(_table(one))
+    for left in one.left_out:
+        line = f"not compared: {left.name} ({left.reason})"
+        console.print(Text(printable(line), style="dim"), soft_wrap=True)
+    if one.steps is not None:
+        console.print(Text(_rank_words(one)), soft_wrap=True)
+    for sentence in one.conclusion:
+        console.print(Text(sentence, style="bold"), soft_wrap=True)
+
+
+def _table(one: Comparison) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("figure", "base", "run", "ratio", "95 % interval", "the run is"):
+        table.add_column(title, justify="left" if title in ("figure", "the run is") else "right")
+    for ratio in one.ratios:
+        interval = ratio.interval
+        table.add_row(
+            Text(f"{ratio.name} [{ratio.unit}]" if ratio.unit else ratio.name),
+            _number(ratio.base),
+            _number(ratio.other),
+            f"{ratio.ratio:.4f}",
+            "" if interval is None else f"{interval[0]:.4f} to {interval[1]:.4f}",
+            ratio.outcome,
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.2f}" if 100 <= value < 1e9 else f"{value:.4g}"
+
+
+def _rank_words(one: Comparison) -> str:
+    test = one.steps
+    assert test is not None, "asked for where there is a test alone"
+    worth = " and ".join(f"{count:.3g}" for count in test.independent)
+    return (
+        f"times a token, Mann-Whitney: {test.other_is_faster:.1%} of pairs have the run faster, "
+        f"p {_p(test.p_value)}; {test.values[0]} and {test.values[1]} {test.of}, as correlated as "
+        f"they are worth {worth} (taken as independent: p {_p(test.p_value_as_independent)}). It "
+        "says whether these processes differ, not whether others would."
+    )
+
+
+def _p(value: float) -> str:
+    return "below 1e-12" if value < 1e-12 or math.isnan(value) else f"{value:.2g}"
+
+
+def _print_decisions(console: Console, decisions: list[Decision]) -> None:
+    from rich.text import Text
+
+    words = {True: ("met", "green"), False: ("NOT MET", "red"), None: ("not decided", "red")}
+    for one in decisions:
+        word, style = words[one.met]
+        line = f"{word}: {one.requirement.text} ({printable(one.why)})"
+        console.print(Text(line, style=style), soft_wrap=True)

@@ -1,0 +1,262 @@
+"""``llmb reproduce``: a bundle -> what differs here, the same run again, and how it agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.cli.standings import signers_of
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.config import RunRequest
+    from llmb.errors import LlmbError
+    from llmb.records.reproduction import Original
+    from llmb.reproduction.here import Here
+    from llmb.submission.verify import Verification
+    from llmb.supervisor import Finished
+
+
+@click.command("reproduce", short_help="Run a bundle's configuration again here, and compare.")
+@click.argument("bundle", type=Path)
+@click.option("--dry-run", is_flag=True, help="Only say what differs, and what is in the way.")
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Folder of the new run directory.",
+)
+@click.option(
+    "-O",
+    "--plugin-option",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An option that the plugin has here and did not have there; repeat for more.",
+)
+@click.option("--device", help="Another device of the same kind [default: the bundle's].")
+@click.option(
+    "--data", metavar="PREFIX|LIST|TEXT", help="Where the original's data are here, if it has."
+)
+@click.option("--tokenizer", metavar="FILE", help="Where its tokenizer.json is, if it has one.")
+@click.option(
+    "--weights",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where its checkpoint is, if it has one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+def command(bundle: Path, **flags: Any) -> None:
+    """Run the configuration of BUNDLE (folder or zip) again on this machine, and compare.
+
+    The bundle is verified first, and nothing in it is loaded or run. What differs here is said
+    before the run starts, with what to type to come closer: nothing is installed or changed for
+    you, and the names of packages are the bundle's own, so install only what you trust.
+
+    Workload, mode, plugin with its options, precision, batch size, executor, steps and repeats are
+    the bundle's; the seed is drawn afresh. The new run links to the bundle by its id. Handed in
+    (llmb package-submission), signed with another key than the original's, it makes a CONSISTENT
+    original REPRODUCED if it is CONSISTENT, on the same class of hardware, and within 5 %.
+
+    \b
+    Examples:
+      llmb reproduce submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
+      llmb reproduce acme.zip
+    """
+    from llmb.cli.run import options_of
+    from llmb.errors import UnavailableError, UsageError
+    from llmb.reproduction import here as machine
+    from llmb.reproduction.replay import Places, request_of
+
+    for text in map(str, [*flags["options"], *flags.values()]):
+        if not text.isprintable():
+            raise UsageError(f"{text!r}: not readable text")
+    verification = _verified(bundle)
+    record = verification.record
+    request: RunRequest | None = None
+    places = Places(
+        *(flags[name] for name in ("data", "tokenizer", "weights", "device")),
+        options=options_of(flags["options"]),
+    )
+    blocked: LlmbError | None = None
+    try:
+        request = request_of(record, places)
+    except UnavailableError as error:  # said at the end, after everything else that differs
+        blocked = error
+    here = machine.look(record, request)
+    blocked = blocked or here.blocked
+    report = _before(bundle, verification, here, blocked)
+    if not flags["as_json"]:
+        _say_before(report)
+    if blocked is not None or flags["dry_run"] or request is None:
+        if flags["as_json"]:
+            click.echo(json.dumps(report, indent=1))
+        if blocked is not None:
+            raise blocked
+        return
+    _run(verification, request, report, flags)
+
+
+def _verified(path: Path) -> Verification:
+    from llmb.errors import BundleRefusedError
+    from llmb.submission.verify import verify
+
+    verification = verify(path)
+    failed = [check for check in verification.checks if not check.ok]
+    if failed:
+        reasons = "; ".join(f"{check.name}: {check.message}" for check in failed)
+        raise BundleRefusedError(f"REFUSED  {path}: {reasons}")
+    return verification
+
+
+def _before(
+    path: Path, verification: Verification, here: Here, blocked: Exception | None
+) -> dict[str, Any]:
+    """Return what is known before the run, as JSON data."""
+    from llmb.cli.show import command_line
+    from llmb.reproduction import conditions, hardware, replay
+    from llmb.reproduction.differences import differences
+
+    record = verification.record
+    found = differences(conditions.of_record(record), here.conditions)
+    ours, unlike = here.conditions.hardware, None
+    if ours is not None:
+        unlike = [printable(text) for text in hardware.unlike(hardware.of_record(record), ours)]
+    return {
+        "bundle": printable(str(path)),
+        "bundle_id": verification.bundle_id,
+        "headline": printable(verification.headline),
+        "signers": sorted(map(printable, signers_of(verification))),
+        "command": command_line(record, same_seed=False),
+        "differences": [
+            {
+                "subject": printable(each.subject),
+                "there": printable(each.there),
+                "here": printable(each.here),
+                "closer": each.closer and printable(each.closer),
+                "line": printable(str(each)),
+            }
+            for each in found
+        ],
+        # None: the hardware here is not known, because the plugin is not there.
+        "same_class_of_hardware": None if unlike is None else not unlike,
+        "unlike": unlike,
+        "notes": [printable(note) for note in replay.notes(record)],
+        "blocked": blocked and printable(str(blocked)),
+    }
+
+
+def _say_before(report: dict[str, Any]) -> None:
+    click.echo(f"{report['bundle']}  {report['bundle_id'][:12]}")
+    click.echo(f"  {report['headline']}")
+    click.echo(f"what is run: {report['command']}")
+    click.echo("what differs here:" if report["differences"] else "nothing differs here")
+    for each in report["differences"]:
+        click.echo(f"  {each['line']}")
+    if report["unlike"]:
+        click.echo(f"not the same class of hardware: {'; '.join(report['unlike'])}")
+    elif report["unlike"] is not None:
+        click.echo("the same class of hardware")
+    for note in report["notes"]:
+        click.echo(f"note: {note}")
+    if report["signers"]:
+        click.echo(f"signed by {', '.join(report['signers'])}: only with another key does it count")
+    else:
+        click.echo("not signed: it cannot become REPRODUCED")
+
+
+def _run(
+    verification: Verification, request: RunRequest, report: dict[str, Any], flags: dict[str, Any]
+) -> None:
+    from llmb import supervisor
+    from llmb.cli.progress import display
+    from llmb.errors import AuditInvalidError, NotEnoughMemoryError
+    from llmb.records.finding import Verdict
+    from llmb.reproduction.here import explained
+
+    try:
+        with display(quiet=flags["quiet"]) as shown:
+            finished = supervisor.run(
+                request, flags["output_dir"], shown, original=_original(verification)
+            )
+    except NotEnoughMemoryError as error:
+        raise explained(error, verification.record) from error
+    report |= _outcome(verification, finished)
+    if flags["as_json"]:
+        click.echo(json.dumps(report, indent=1))
+    else:
+        _say_outcome(verification, finished, report)
+    if finished.record.audit.verdict is Verdict.INVALID:
+        raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _original(verification: Verification) -> Original:
+    from llmb.records.reproduction import Original
+
+    record = verification.record
+    return Original(
+        bundle_id=verification.bundle_id,
+        run_id=record.run_id,
+        tokens_per_second=record.result.tokens_per_second,
+        ci95=record.result.ci95,
+    )
+
+
+def _outcome(verification: Verification, finished: Finished) -> dict[str, Any]:
+    """Return how the two runs compare, as JSON data."""
+    from llmb.reproduction import links
+    from llmb.reproduction.agreement import LIMIT_PERCENT
+
+    record = finished.record
+    agrees = links.agreement_of(record, verification.record)
+    return {
+        "run_directory": str(finished.path),
+        "run_id": record.run_id,
+        "class": record.class_,
+        "verdict": record.audit.verdict.value,
+        "tokens_per_second": record.result.tokens_per_second,
+        "ci95": record.result.ci95,
+        "original_tokens_per_second": verification.record.result.tokens_per_second,
+        "original_ci95": verification.record.result.ci95,
+        "ratio": agrees.ratio,
+        "ratio_ci95": agrees.ci95,
+        "difference_percent": agrees.difference_percent,
+        "limit_percent": LIMIT_PERCENT,
+        "within_limit": agrees.is_within_limit,
+        "interval_says_the_same": agrees.is_settled,
+        # What would keep it from making the original REPRODUCED, whoever signs it.
+        "lacking": [printable(text) for text in links.shortfalls(record, verification.record)],
+    }
+
+
+def _say_outcome(verification: Verification, finished: Finished, report: dict[str, Any]) -> None:
+    theirs, ours = verification.record.result, finished.record.result
+    label = "" if report["class"] == "official" else "   [DEBUG, not comparable]"
+    click.echo(f"\noriginal  {_rate(theirs.tokens_per_second, theirs.ci95)}")
+    click.echo(f"here      {_rate(ours.tokens_per_second, ours.ci95)}{label}")
+    click.echo(f"audit     {report['verdict']}")
+    interval = "no interval"
+    if report["ratio_ci95"] is not None:
+        low, high = report["ratio_ci95"]
+        interval = f"95 % interval {low:.4f} to {high:.4f}"
+    within = "within" if report["within_limit"] else "not within"
+    sure = {True: "", False: "; the interval leaves it open", None: ""}
+    click.echo(
+        f"ratio     {report['ratio']:.4f} ({interval}): {report['difference_percent']:+.2f} %, "
+        f"{within} 5 %{sure[report['interval_says_the_same']]}"
+    )
+    for text in report["lacking"]:
+        click.echo(f"keeps the original from being REPRODUCED: {text}")
+    click.echo(f"\nrun directory: {printable(report['run_directory'])}")
+    if report["class"] == "official":
+        click.echo("to hand it in: llmb package-submission, signed with a key of your own")
+
+
+def _rate(rate: float, ci95: tuple[float, float] | None) -> str:
+    interval = f"   95 % interval {ci95[0]:,.2f} to {ci95[1]:,.2f}" if ci95 else ""
+    return f"{rate:,.2f} tokens/s{interval}"

@@ -1,0 +1,125 @@
+"""What differs between two runs' conditions, one line each, with what to type to come closer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from llmb.reproduction.conditions import Conditions, PluginState
+from llmb.reproduction.install import pip_install
+
+_NOT_HERE, _NOT_KNOWN = "not installed", "not known"
+_SHOWN_FILES = 3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same, and how to make it so where that can be said."""
+
+    subject: str
+    there: str
+    here: str
+    #: What to type, or to do; None where nobody can tell.
+    closer: str | None = None
+
+    def __str__(self) -> str:
+        """Return it as one line for people."""
+        line = f"{self.subject}: {self.there} there, {self.here} here"
+        return f"{line}; to come closer: {self.closer}" if self.closer else line
+
+
+def differences(there: Conditions, here: Conditions) -> tuple[Difference, ...]:
+    """Return what differs between the original's conditions and those here."""
+    return (*_software(there, here), *_plugin(there, here), *_machine(there, here))
+
+
+def _software(there: Conditions, here: Conditions) -> Iterator[Difference]:
+    install = pip_install("llmb", there.llmb)
+    if there.llmb != here.llmb:
+        yield Difference("llmb", there.llmb, here.llmb, install)
+    if there.rules != here.rules:
+        yield Difference("rules", there.rules, here.rules, install)
+    if there.reference != here.reference:
+        closer = install if there.llmb != here.llmb else None
+        yield Difference("reference", there.reference[:12], here.reference[:12], closer)
+    ours, theirs = here.system, there.system
+    if ours.torch != theirs.torch:
+        closer = pip_install("torch", theirs.torch or "")
+        yield Difference("torch", theirs.torch or _NOT_KNOWN, ours.torch or _NOT_HERE, closer)
+    if ours.python != theirs.python:
+        yield Difference("python", theirs.python, ours.python, f"run llmb with {theirs.python}")
+
+
+def _plugin(there: Conditions, here: Conditions) -> Iterator[Difference]:
+    theirs, ours = there.plugin, here.plugin
+    assert theirs is not None
+    subject = f"plugin {theirs.name}"
+    name = f"{theirs.distribution} {theirs.version}"
+    closer = pip_install(theirs.distribution, theirs.version)
+    closer = closer or f"ask who submitted it for {theirs.distribution!r} {theirs.version!r}"
+    if ours is None:
+        yield Difference(subject, name, _NOT_HERE, closer)
+        return
+    if (theirs.distribution, theirs.version) != (ours.distribution, ours.version):
+        yield Difference(subject, name, f"{ours.distribution} {ours.version}", closer)
+        more = closer
+    else:
+        more = "compare them with the bundle's folder plugin/"
+    yield from _files(theirs, ours, more)
+    if ours.options is not None and theirs.options is not None:
+        for option, value in ours.options.items():
+            if option not in theirs.options:
+                give = f"-O {option}=VALUE, if the plugin there did as if it had one"
+                yield Difference(f"plugin option {option}", "none", str(value), give)
+
+
+def _files(theirs: PluginState, ours: PluginState, closer: str) -> Iterator[Difference]:
+    other = sorted(path for path in theirs.files if ours.files.get(path) != theirs.files[path])
+    if not other:
+        return
+    missing = sum(path not in ours.files for path in other)
+    shown = ", ".join(other[:_SHOWN_FILES])
+    shown += f" and {len(other) - _SHOWN_FILES} more" if len(other) > _SHOWN_FILES else ""
+    shown += f"; {missing} missing" if missing else ""
+    here = f"the same but for {len(other)} ({shown})"
+    yield Difference("plugin files", str(len(theirs.files)), here, closer)
+
+
+def _machine(there: Conditions, here: Conditions) -> Iterator[Difference]:
+    theirs, ours = there.system, here.system
+    if here.hardware is None:
+        yield Difference("device", str(there.hardware), "not known without the plugin")
+    elif here.hardware != there.hardware:
+        yield Difference("device", str(there.hardware), str(here.hardware))
+    if ours.devices and len(theirs.devices) != len(ours.devices):  # none: nobody was asked
+        yield Difference("devices in the machine", str(len(theirs.devices)), str(len(ours.devices)))
+    if here.has_drivers:
+        for name, value in _unequal(theirs.drivers, ours.drivers):
+            yield Difference(name, value or "none", ours.drivers.get(name, "none"))
+    cpu = [f"{c.model}, {c.usable_cores} usable cores" for c in (theirs.cpu, ours.cpu)]
+    named = there.hardware is not None and there.hardware.kind == "cpu"
+    if cpu[0] != cpu[1] and not named:
+        yield Difference("host processor", *cpu)
+    if theirs.os != ours.os:
+        yield Difference("system", theirs.os, ours.os)
+    memory = [f"{system.memory.total_bytes / 1e9:.1f} GB" for system in (theirs, ours)]
+    if memory[0] != memory[1]:
+        yield Difference("memory", *memory)
+    yield from _environment(there, here)
+
+
+def _environment(there: Conditions, here: Conditions) -> Iterator[Difference]:
+    theirs, ours = there.system.env, here.system.env
+    own = {name for each in (there.plugin, here.plugin) if each for name in each.variables}
+    for name, value in _unequal(theirs, ours):
+        if name not in own:
+            closer = f"set {name}" if value is not None else f"unset {name}"
+            yield Difference(
+                f"variable {name}", value or "not set", ours.get(name, "not set"), closer
+            )
+
+
+def _unequal(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """Return name and value in ``a`` of what is not the same in ``b``; None: not in ``a``."""
+    names = sorted(a.keys() | b.keys())
+    return [(name, a.get(name)) for name in names if a.get(name) != b.get(name)]

@@ -1,0 +1,183 @@
+"""What a recorded run would be done with on this machine, and what stands in its way.
+
+Nothing of the bundle is loaded or run: the plugin is the one that is installed here, and it is
+asked in a process of its own, as for any run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmb import __version__, workloads
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import RunRequest
+from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
+from llmb.measure import host
+from llmb.plugin import discovery
+from llmb.plugin.discovery import InstalledPlugin
+from llmb.records.run_record import RunRecord
+from llmb.records.system import SystemDescription
+from llmb.reference import pins
+from llmb.reproduction import hardware
+from llmb.reproduction.conditions import Conditions, PluginState
+from llmb.reproduction.install import pip_install
+from llmb.supervision import selection
+from llmb.supervision.choices import check_installed
+from llmb.supervision.negotiation import Probes, for_children
+from llmb.supervision.selection import is_cpu
+from llmb.wire.messages import Offer, Terms
+
+
+@dataclass(frozen=True)
+class Here:
+    """This machine as the run would meet it, and why it cannot be done; None: it can."""
+
+    conditions: Conditions
+    blocked: LlmbError | None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What the plugin said: an offer, terms if it was asked for them, or why not."""
+
+    offer: Offer | None = None
+    terms: Terms | None = None
+    blocked: LlmbError | None = None
+
+
+def look(record: RunRecord, request: RunRequest | None) -> Here:
+    """Return what a repetition of ``record`` would be done with here.
+
+    Args:
+        record: the original.
+        request: what would be asked for; None where it cannot be asked for at all, so that only
+            the plugin's offer is looked at.
+    """
+    plugin, answer = None, _Answer()
+    try:
+        plugin = _find(record)
+        answer = _ask(plugin, record, request)
+    except LlmbError as error:
+        answer = _Answer(blocked=error)
+    return Here(_conditions(record, plugin, request, answer), answer.blocked)
+
+
+def explained(error: LlmbError, record: RunRecord) -> LlmbError:
+    """Return ``error`` of the same kind, saying what it means for a repetition of ``record``."""
+    if isinstance(error, NotEnoughMemoryError):
+        size = record.config.batch_size
+        return NotEnoughMemoryError(
+            f"{error}; a reproduction has the batch size of the bundle, {size}, and no other: free "
+            "memory or take a device with more; llmb run with another --batch-size, and llmb "
+            "compare, if a figure beside it is enough"
+        )
+    return error
+
+
+def _find(record: RunRecord) -> InstalledPlugin:
+    name = record.plugin.name
+    if any(plugin.name == name for plugin in (*discovery.installed(), *discovery.left_out())):
+        return discovery.find(name)
+    raise UnavailableError(f"plugin {name!r} is not installed: {_to_install(record)}")
+
+
+def _to_install(record: RunRecord) -> str:
+    plugin = record.plugin
+    install = pip_install(plugin.distribution, plugin.version)
+    return install or f"the bundle was made with {plugin.distribution!r} {plugin.version!r}"
+
+
+def _ask(plugin: InstalledPlugin, record: RunRecord, request: RunRequest | None) -> _Answer:
+    asked = request or RunRequest(plugin=plugin.name, device=record.config.device, batch_size=1)
+    with Probes((plugin,), asked) as probes:
+        failure = probes.failures.get(plugin.name)
+        if isinstance(failure, UsageError):  # an option that the plugin here does not have
+            failure = UnavailableError(
+                f"{failure}; the bundle was made with {record.plugin.distribution} "
+                f"{record.plugin.version}, here is {plugin.version}: {_to_install(record)}"
+            )
+        if failure is not None:
+            return _Answer(blocked=failure)
+        offer = probes.offers[0]
+        if not offer.available:
+            reason = selection.reason_of(offer)
+            return _Answer(offer, blocked=UnavailableError(f"plugin {plugin.name!r}: {reason}"))
+        return _Answer(offer) if request is None else _settle(probes, offer, record, request)
+
+
+def _settle(probes: Probes, offer: Offer, record: RunRecord, request: RunRequest) -> _Answer:
+    """Return what the plugin needs for ``request``, though there were too little memory for it."""
+    workload = workloads.of(request)
+    roomy = offer.model_copy(update={"available_memory_bytes": None})
+    try:
+        check_installed(request.executor)
+        config = for_children(selection.resolve(roomy, request, workload))
+        terms = probes.settle(offer.plugin, config)
+    except LlmbError as error:
+        return _Answer(offer, blocked=error)
+    try:
+        selection.resolve(offer, request, workload)
+    except LlmbError as error:
+        return _Answer(offer, terms, explained(error, record))
+    return _Answer(offer, terms)
+
+
+def _conditions(
+    record: RunRecord, plugin: InstalledPlugin | None, request: RunRequest | None, answer: _Answer
+) -> Conditions:
+    offer, terms = answer.offer, answer.terms
+    system = _system(offer, terms)
+    wanted = request.device if request is not None else None
+    device = wanted or record.config.device
+    known = is_cpu(device) or (offer is not None and offer.available)
+    return Conditions(
+        llmb=__version__,
+        rules=RULES_VERSION,
+        reference=pins.reference_digest(pins.actual_digests()),
+        plugin=None if plugin is None else _plugin_state(plugin, record, answer),
+        system=system,
+        hardware=hardware.describe(device, system.cpu, system.devices) if known else None,
+        has_drivers=terms is not None,
+    )
+
+
+def _system(offer: Offer | None, terms: Terms | None) -> SystemDescription:
+    load = host.load()
+    asked = offer.torch_version if offer is not None else None
+    return host.describe(
+        devices=offer.devices if offer is not None else (),
+        torch_version=asked or discovery.version_of("torch") or "",
+        drivers=terms.facts if terms is not None else {},
+        plugin_environment=terms.environment if terms is not None else {},
+        before=load,
+        after=load,
+    )
+
+
+def _plugin_state(plugin: InstalledPlugin, record: RunRecord, answer: _Answer) -> PluginState:
+    offer, terms = answer.offer, answer.terms
+    return PluginState(
+        name=plugin.name,
+        distribution=plugin.distribution,
+        version=plugin.version,
+        files=_digests(plugin.module, (file.path for file in record.plugin.files)),
+        options=offer.options if offer is not None else None,
+        variables=frozenset(terms.environment) if terms is not None else frozenset(),
+    )
+
+
+def _digests(module: str, paths: Iterable[str]) -> dict[str, str]:
+    """Return the digests of those files at ``paths`` that the package of ``module`` has here."""
+    try:
+        root = discovery.source_root(module).folder.resolve()
+    except LlmbError:
+        return {}
+    found = {}
+    for path in paths:
+        source = (root / path).resolve()
+        # Paths are a stranger's: they lead nowhere else, and to nothing but plain files.
+        if source.is_relative_to(root) and source.is_file():
+            found[path] = hashlib.sha256(source.read_bytes()).hexdigest()
+    return found

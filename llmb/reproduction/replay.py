@@ -1,0 +1,160 @@
+"""The request that asks for a recorded configuration again, on whatever machine this is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb import workloads
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import Choices, DataSource, OptionValue, Parallelism, RunRequest, WeightsSource
+from llmb.errors import UnavailableError, UsageError
+from llmb.inputs.checkpoint import open_checkpoint
+from llmb.inputs.contents import describe
+from llmb.records.run_record import RunRecord
+
+
+@dataclass(frozen=True)
+class Places:
+    """What only the user can know: where files lie here, which device to take."""
+
+    data: str | None = None
+    tokenizer: str | None = None
+    weights: Path | None = None
+    #: None: the one of the record.
+    device: str | None = None
+    #: Values of options that the plugin has here and did not have there.
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
+    """Return the request that resolves to the configuration of ``record``, but for the seed.
+
+    The seed is drawn afresh: that of a record is known to everybody, the plugin's author too, and
+    whoever knows it can prepare for its weights and tokens (rules.md wants fresh tokens).
+
+    Raises:
+        UnavailableError: it cannot be done again here: other rules, several ranks, files of the
+            original that were not given.
+        UsageError: a file that was given is not the original's, or the original had none; an
+            option was given that the original has.
+    """
+    places = places or Places()
+    config = record.config
+    _check_possible(record)
+    data, weights = _data(record, places), _weights(record, places)
+    chosen = {name: getattr(config, name) for name in Choices.model_fields}
+    return RunRequest(
+        **{**chosen, "data": data, "weights": weights},
+        workload=config.workload,
+        definition=config.definition,
+        mode=config.mode,
+        plugin=config.plugin,
+        plugin_options=_options(record, places),
+        device=places.device or config.device,
+        precision=config.precision.name,
+        batch_size=config.batch_size,
+        accumulate=config.accumulate,
+        mixed_precision=config.mixed_precision,
+        seed=None,
+        warmup_steps=config.warmup_steps,
+        timed_steps=config.timed_steps,
+        repeats=config.repeats,
+        shape_overrides=config.shape_overrides,
+        audit=config.audit,
+    )
+
+
+def notes(record: RunRecord) -> tuple[str, ...]:
+    """Return what a repetition of ``record`` does not take over, or labels, in sentences."""
+    return tuple(_notes(record))
+
+
+def _notes(record: RunRecord) -> Iterator[str]:
+    if record.class_ == "debug":
+        yield f"the original is a debug run ({'; '.join(record.waivers)}): so is this one"
+    if record.audit.verdict.value != "CONSISTENT":
+        yield f"the original is {record.audit.verdict.value}: no repetition makes it REPRODUCED"
+    yield "the seed is drawn afresh: the original's is known, and a plugin could be made for it"
+    if record.batch_size_search is not None:
+        yield (
+            f"the original searched for its batch size and found {record.config.batch_size}: "
+            "that is taken, without a search"
+        )
+
+
+def _check_possible(record: RunRecord) -> None:
+    version = record.llmb_version
+    if record.rules_version != RULES_VERSION:
+        raise UnavailableError(
+            f"the bundle is of rules {record.rules_version}, this llmb has rules {RULES_VERSION}: "
+            f"their figures cannot be compared; llmb {version} made it"
+        )
+    ranks = record.topology.world_size
+    if ranks != 1 or record.config.parallelism != Parallelism():
+        raise UnavailableError(
+            f"the bundle is of a run with {ranks} ranks: this llmb runs one rank at a time"
+        )
+    try:
+        workloads.of(record.config)
+    except UsageError as error:
+        raise UnavailableError(f"{error} (the bundle was made by llmb {version})") from None
+
+
+def _options(record: RunRecord, places: Places) -> dict[str, str]:
+    theirs = record.config.plugin_options
+    for name in places.options:
+        if name in theirs:
+            raise UsageError(
+                f"-O {name}: the original has it as {_text(theirs[name])!r}, and so has a "
+                "reproduction; llmb run with another value makes a run of its own"
+            )
+    return {**{name: _text(value) for name, value in theirs.items()}, **places.options}
+
+
+def _data(record: RunRecord, places: Places) -> DataSource | None:
+    theirs = record.config.data
+    if theirs is None:
+        if places.data is not None or places.tokenizer is not None:
+            raise UsageError("--data, --tokenizer: the original's tokens are random, leave it out")
+        return None
+    if places.data is None:
+        also = "" if theirs.tokenizer in (None, "bytes") else f" and --tokenizer {theirs.tokenizer}"
+        raise UnavailableError(
+            f"the original's tokens are of {theirs.kind} {theirs.path!r} (digest "
+            f"{theirs.sha256[:12]}), which no bundle holds: say where it is with --data{also}"
+        )
+    ours = describe(places.data, places.tokenizer)
+    if ours.sha256 != theirs.sha256:
+        raise UsageError(
+            f"--data {places.data}: its digest is {ours.sha256[:12]}, the original's "
+            f"{theirs.sha256[:12]}: these are other tokens"
+        )
+    return ours
+
+
+def _weights(record: RunRecord, places: Places) -> WeightsSource | None:
+    theirs = record.config.weights
+    if theirs is None:
+        if places.weights is not None:
+            raise UsageError("--weights: the original's weights are random, leave it out")
+        return None
+    if places.weights is None:
+        raise UnavailableError(
+            f"the original's weights are of the checkpoint {theirs.path!r} (digest "
+            f"{theirs.sha256[:12]}), which no bundle holds: say where it is with --weights"
+        )
+    folder = places.weights.resolve()
+    digest = open_checkpoint(folder, workloads.of(record.config).shape).digest
+    if digest != theirs.sha256:
+        raise UsageError(
+            f"--weights {places.weights}: its digest is {digest[:12]}, the original's "
+            f"{theirs.sha256[:12]}: these are other weights"
+        )
+    return WeightsSource(path=str(folder), sha256=digest)
+
+
+def _text(value: OptionValue) -> str:
+    """Return an option's value as ``-O`` takes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,191 @@
+"""Who signed a bundle: ssh signatures over its manifest, made and checked by ``ssh-keygen``.
+
+A signature proves who vouches for the bundle id, never that the run was honest. Keys, agents and
+files of allowed signers are OpenSSH's own (ssh-keygen(1), "ALLOWED SIGNERS").
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb.errors import BundleRefusedError, UnavailableError, UsageError
+from llmb.records import members
+from llmb.records.bundle import SIGNATURES, Bundle, from_files
+from llmb.records.printable import printable
+
+#: What a signature of a bundle is made for: one made for anything else does not count.
+NAMESPACE = "llmb-bundle"
+_MAX_SIGNERS_BYTES = 2**20
+_MAX_PRINCIPALS = 16
+_TIMEOUT_S = 60
+#: The one form ssh-keygen writes; it would read text around it, which nobody signed.
+_ARMOUR = re.compile(
+    rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/=]{1,76}\n)+-----END SSH SIGNATURE-----\n"
+)
+_GOOD = re.compile(r'Good "llmb-bundle" signature (?:for .+ )?with (\S+) key (SHA256:\S+)')
+_PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+")
+_TOO_OLD = re.compile(r"(unknown|illegal) option")
+_BAD_LINE = re.compile(r":(\d+): (missing key|invalid key|bad .*|unable to parse .*)")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature that fits the manifest, by the key that made it."""
+
+    #: The file in the bundle; its name is no evidence of anything.
+    name: str
+    key_type: str
+    #: "SHA256:" and the digest of the public key, as every ssh tool prints it.
+    fingerprint: str
+    #: Whose key it is, by the file of allowed signers; None where none was given or none fits.
+    principal: str | None = None
+    #: Why there is no principal, None where there is one or no file was given.
+    doubt: str | None = None
+
+
+def signers(bundle: Bundle, allowed: Path | None = None) -> tuple[Signature, ...]:
+    """Return every signature of ``bundle``, each over its manifest and intact.
+
+    Args:
+        bundle: as it was read.
+        allowed: a file of allowed signers, which says whose keys are whose.
+
+    Raises:
+        BundleRefusedError: one does not fit the manifest, or is no signature for bundles.
+        UsageError: ``allowed`` cannot be read, or is no such file.
+        UnavailableError: there is something to check, and no ssh-keygen.
+    """
+    listed = None if allowed is None else _read_allowed(allowed)
+    return tuple(
+        _checked(name, armour, bundle.manifest, listed)
+        for name, armour in bundle.signatures.items()
+    )
+
+
+def sign(bundle: Bundle, key: Path) -> Bundle:
+    """Return ``bundle`` with one more signature, made with the ssh key in file ``key``.
+
+    A public key stands for the private one that an agent holds.
+
+    Raises:
+        UsageError: the key cannot be used; the line says why.
+        UnavailableError: there is no ssh-keygen.
+    """
+    is_public = _is_public(key)
+    done = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key)], bundle.manifest, wait=None)
+    if done.returncode or _ARMOUR.fullmatch(done.stdout) is None:
+        raise UsageError(f"--sign {str(key)!r}: {_why_not_signed(done, is_public)}")
+    made = _checked(f"{SIGNATURES}new.sig", done.stdout, bundle.manifest, None)
+    digest = made.fingerprint.removeprefix("SHA256:").replace("/", "_")
+    name = f"{SIGNATURES}SHA256-{digest}.sig"
+    return from_files({**bundle.files, name: done.stdout})
+
+
+def _checked(name: str, armour: bytes, manifest: bytes, allowed: bytes | None) -> Signature:
+    if _ARMOUR.fullmatch(armour) is None:
+        raise BundleRefusedError(f"{name!r} is not in the form ssh-keygen writes")
+    with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
+        # By fixed names: nothing of a stranger's becomes a path or an argument.
+        signature = Path(folder, "signature")
+        signature.write_bytes(armour)
+        done = _ssh_keygen(["check-novalidate", "-n", NAMESPACE, "-s", str(signature)], manifest)
+        good = _GOOD.match(done.stdout.decode(errors="replace"))
+        if done.returncode or good is None:
+            raise BundleRefusedError(f"{name!r} does not sign this manifest: {_last_line(done)}")
+        found = Signature(name=name, key_type=good.group(1), fingerprint=good.group(2))
+        if allowed is None:
+            return found
+        listed = Path(folder, "signers")
+        listed.write_bytes(allowed)
+        return _with_principal(found, signature, listed, manifest)
+
+
+def _with_principal(found: Signature, signature: Path, listed: Path, manifest: bytes) -> Signature:
+    files = ["-f", str(listed), "-s", str(signature)]
+    done = _ssh_keygen(["find-principals", *files], b"")
+    bad = _BAD_LINE.search(done.stderr.decode(errors="replace"))
+    if bad is not None:
+        raise UsageError(f"--signers: line {bad.group(1)} is not of an allowed signer: {bad[2]}")
+    principals = done.stdout.decode(errors="replace").split("\n")
+    doubt = "the file of signers does not list this key"
+    for principal in [line for line in principals if line][:_MAX_PRINCIPALS]:
+        asked = ["verify", *files, "-n", NAMESPACE, "-I", principal]
+        verified = _ssh_keygen(asked, manifest)
+        if verified.returncode == 0:
+            return Signature(found.name, found.key_type, found.fingerprint, principal)
+        first = verified.stderr.decode(errors="replace").split("\n")[0]
+        doubt = printable(first.removeprefix(f"{listed}:"))[:200]
+    return Signature(found.name, found.key_type, found.fingerprint, doubt=doubt)
+
+
+def _read_allowed(path: Path) -> bytes:
+    try:
+        content = members.read_file(path, _MAX_SIGNERS_BYTES)
+    except (UsageError, BundleRefusedError) as error:
+        raise UsageError(f"--signers: {error}") from None
+    # OpenSSH 9.2 takes an empty line for a signer without a key; the numbers of lines are kept.
+    lines = [line.strip() or b"#" for line in content.split(b"\n")]
+    if all(line.startswith(b"#") for line in lines):
+        raise UsageError(f"--signers: {str(path)!r} lists nobody")
+    return b"\n".join(lines) + b"\n"
+
+
+def _is_public(key: Path) -> bool:
+    """Tell whether a file holds a public key; one that holds no key at all is refused here."""
+    try:
+        content = members.read_file(key, _MAX_SIGNERS_BYTES)
+    except (UsageError, BundleRefusedError) as error:
+        raise UsageError(f"--sign: {error}") from None
+    public = _PUBLIC.match(content) is not None
+    if b"PRIVATE KEY" not in content and not public:
+        raise UsageError(f"--sign {str(key)!r}: this is no ssh key")
+    return public
+
+
+def _why_not_signed(done: subprocess.CompletedProcess[bytes], is_public: bool) -> str:
+    said = done.stderr.decode(errors="replace")
+    if "passphrase" in said:
+        return (
+            "the key asks for its passphrase, and it was not given: run this in a terminal, or "
+            "give the key to an ssh-agent (ssh-add) first"
+        )
+    if is_public:
+        return f"no ssh-agent holds its private key, and it lies not beside ({_last_line(done)})"
+    if "Permissions" in said:
+        return "others may read the key, so ssh-keygen does not use it: chmod 600 it"
+    return f"ssh-keygen cannot sign with it ({_last_line(done)})"
+
+
+def _last_line(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = [line.strip() for line in done.stderr.decode(errors="replace").split("\n")]
+    return printable(next((line for line in reversed(lines) if line), "no reason given"))[:200]
+
+
+def _ssh_keygen(
+    arguments: list[str], message: bytes, wait: float | None = _TIMEOUT_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Run ``ssh-keygen -Y`` over ``message``; without a time limit it may ask for a passphrase."""
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise UnavailableError("signatures need ssh-keygen (OpenSSH 8.2 or newer): install it")
+    try:
+        done = subprocess.run(
+            [program, "-Y", *arguments],
+            input=message,
+            capture_output=True,
+            check=False,
+            timeout=wait,
+            start_new_session=wait is not None,
+        )
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"ssh-keygen gave no answer within {wait:g} s") from None
+    except OSError as error:
+        raise UnavailableError(f"ssh-keygen cannot be run: {error.strerror}") from None
+    if _TOO_OLD.search(done.stderr.decode(errors="replace")):
+        raise UnavailableError("signatures need OpenSSH 8.2 or newer: update ssh-keygen")
+    return done

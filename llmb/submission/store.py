@@ -1,0 +1,55 @@
+"""Puts bundles on disk, each in one step: a crash leaves what was there, or what was to be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from llmb.records.bundle import Bundle, read_bundle
+from llmb.submission.manifest import zip_bytes
+
+
+def zip_path(target: Path) -> Path:
+    """Return where the zip of the bundle in folder ``target`` lies."""
+    return target.with_name(f"{target.name}.zip")
+
+
+def put(target: Path, bundle: Bundle, zip: bool) -> None:
+    """Write ``bundle`` as folder ``target``, and its zip if asked for or there already.
+
+    A folder that is there holds the same bundle: it gets the signatures that it lacks.
+    """
+    if not target.exists():
+        write_folder(target, bundle.files)
+    for name, content in bundle.signatures.items():
+        if not (target / name).exists():
+            (target / name).parent.mkdir(exist_ok=True)
+            write_file(target / name, content)
+    if zip or zip_path(target).exists():
+        write_file(zip_path(target), zip_bytes(read_bundle(target).files))
+
+
+def write_folder(target: Path, files: Mapping[str, bytes]) -> None:
+    """Write ``files`` as the folder ``target``, which does not exist, in one step."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=".llmb-", dir=target.parent))
+    try:
+        for name, content in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_bytes(content)
+        draft.chmod(0o755)  # mkdtemp makes it the owner's alone
+        os.rename(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_file(target: Path, content: bytes) -> None:
+    """Write ``content`` to ``target`` in one step, unless it holds that already."""
+    if target.exists() and target.read_bytes() == content:
+        return
+    draft = target.with_name(f".{target.name}.new")
+    draft.write_bytes(content)
+    os.replace(draft, target)

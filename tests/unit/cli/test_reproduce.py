@@ -1,0 +1,178 @@
+"""``llmb reproduce`` refuses before it runs anything, says why, and installs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmb.cli import reproduce, verify
+from llmb.errors import BundleRefusedError, UnavailableError, UsageError
+from llmb.records.canonical import pretty_bytes
+from llmb.records.run_record import RunRecord
+from llmb.submission.manifest import with_manifest, zip_bytes
+from tests import builders
+from tests.unit.builders_reproduction import linked
+
+
+@pytest.fixture(scope="module")
+def record() -> RunRecord:
+    return builders.make_record(repeats=1)
+
+
+@pytest.fixture
+def bundle(tmp_path: Path, record: RunRecord) -> Path:
+    return builders.write(tmp_path / "bundle", builders.bundle_files(record))
+
+
+def call(*words: object) -> Result:
+    """Run the command; what it raises is in the result, as ``main`` would catch it."""
+    return CliRunner().invoke(reproduce.command, [str(word) for word in words])
+
+
+def test_a_missing_plugin_is_said_with_the_differences_and_ends_in_three(bundle: Path) -> None:
+    done = call(bundle, "--dry-run")
+    assert isinstance(done.exception, UnavailableError)
+    assert "pip install llmb-fast==1.0" in str(done.exception)
+    assert "  plugin fast: llmb-fast 1.0 there, not installed here" in done.output
+    assert "note: the seed is drawn afresh" in done.output
+    (line,) = (line for line in done.output.splitlines() if line.startswith("what is run: "))
+    assert "llmb run --workload llama-1.4b --mode train --plugin fast --device fast:0" in line
+    assert "--seed" not in line
+
+
+def test_without_dry_run_the_same_is_in_the_way_and_nothing_is_run(
+    bundle: Path, tmp_path: Path
+) -> None:
+    done = call(bundle, "--output-dir", tmp_path / "runs")
+    assert isinstance(done.exception, UnavailableError)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_json_is_one_object_with_what_is_in_the_way(tmp_path: Path, record: RunRecord) -> None:
+    path = tmp_path / "bundle.zip"
+    path.write_bytes(zip_bytes(builders.bundle_files(record)))
+    done = call(path, "--dry-run", "--json")
+    data = json.loads(done.stdout)
+    assert data["blocked"] == str(done.exception)
+    assert data["same_class_of_hardware"] is None
+    (plugin,) = (each for each in data["differences"] if each["subject"] == "plugin fast")
+    assert plugin["closer"] == "pip install llmb-fast==1.0"
+
+
+def test_a_damaged_bundle_is_refused_before_anything_else(bundle: Path) -> None:
+    (bundle / "record.json").write_text("{}")
+    assert isinstance(call(bundle).exception, BundleRefusedError)
+
+
+def test_a_bundle_that_fails_a_check_is_refused_with_the_check(
+    tmp_path: Path, record: RunRecord
+) -> None:
+    faster = builders.edited(record, lambda data: data["result"].update(loss_last=1.0))
+    files = builders.run_files(record) | {"record.json": pretty_bytes(faster)}
+    path = builders.write(tmp_path / "forged", with_manifest(files))
+    done = call(path)
+    assert isinstance(done.exception, BundleRefusedError)
+    assert "recomputation: result.loss_last is 1.0" in str(done.exception)
+    assert done.output == ""
+
+
+def test_a_bundle_of_a_newer_llmb_is_refused(tmp_path: Path, record: RunRecord) -> None:
+    files = builders.run_files(record)
+    newer = json.loads(files["record.json"]) | {"schema": "llmb.run/2"}
+    files["record.json"] = json.dumps(newer).encode()
+    path = builders.write(tmp_path / "newer", with_manifest(files))
+    done = call(path)
+    assert isinstance(done.exception, BundleRefusedError)
+    assert "made by a newer llmb" in str(done.exception)
+
+
+def test_a_run_directory_is_no_bundle(tmp_path: Path, record: RunRecord) -> None:
+    run = builders.write(tmp_path / "run", builders.run_files(record))
+    done = call(run)
+    assert isinstance(done.exception, BundleRefusedError)
+    assert "this is not a bundle" in str(done.exception)
+
+
+def test_nothing_there_is_a_usage_error(tmp_path: Path) -> None:
+    assert isinstance(call(tmp_path / "none").exception, UsageError)
+
+
+def test_words_of_a_stranger_cannot_act_on_a_terminal(tmp_path: Path, record: RunRecord) -> None:
+    def colour(data: dict[str, Any]) -> None:
+        data["plugin"]["version"] = "1.0\x1b[2J"
+        data["system"]["os"] = "Linux\x1b[31m\u202e"
+
+    odd = builders.edited(record, colour)
+    path = builders.write(tmp_path / "odd", builders.bundle_files(odd))
+    done = call(path, "--dry-run")
+    assert isinstance(done.exception, UnavailableError)
+    assert done.output.isascii()
+    assert "\x1b" not in done.output
+    assert "pip" not in str(done.exception)
+
+
+def test_a_forbidden_option_is_a_usage_error_that_says_what_the_original_has(bundle: Path) -> None:
+    done = call(bundle, "-O", "level=4", "--dry-run")
+    assert isinstance(done.exception, UsageError)
+    assert "the original has it as '3'" in str(done.exception)
+
+
+# -- llmb verify, of several bundles ----------------------------------------------------------
+
+
+@pytest.fixture
+def tree(tmp_path: Path, record: RunRecord) -> Path:
+    """Give a folder with a bundle and one that repeats it."""
+    original = with_manifest(builders.run_files(record))
+    again = builders.make_record(repeats=1, run_id="f" * 32)
+    builders.write(tmp_path / "tree" / "a", original)
+    link = linked(again, record, bundle_id(original))
+    builders.write(tmp_path / "tree" / "b", with_manifest(builders.run_files(link)))
+    return tmp_path / "tree"
+
+
+def bundle_id(files: dict[str, bytes]) -> str:
+    import hashlib
+
+    return hashlib.sha256(files["MANIFEST.json"]).hexdigest()
+
+
+def test_verify_says_of_a_bundle_who_repeated_it_and_why_that_changes_nothing(tree: Path) -> None:
+    done = CliRunner().invoke(verify.command, ["--all", str(tree)])
+    assert done.exit_code == 0
+    assert f"{tree / 'a'}  UNVERIFIED\n  repeated by " in done.output
+    assert "changes nothing: the original is UNVERIFIED, not CONSISTENT" in done.output
+
+
+def test_verify_gives_the_repetitions_as_json(tree: Path) -> None:
+    done = CliRunner().invoke(verify.command, ["--all", str(tree), "--json"])
+    first, second = json.loads(done.output)
+    (repetition,) = first["reproductions"]
+    assert repetition["bundle_id"] == second["bundle_id"]
+    assert repetition["difference_percent"] == 0.0
+    assert "the original has no valid signature" in repetition["lacking"]
+    assert second["reproductions"] == []
+    assert first["verdict"] == "UNVERIFIED"
+
+
+def test_verify_refuses_a_link_that_misquotes_the_original_beside_it(
+    tree: Path, record: RunRecord
+) -> None:
+    again = builders.make_record(repeats=1, run_id="e" * 32)
+    slower = record.model_copy(
+        update={
+            "result": record.result.model_copy(
+                update={"tokens_per_second": record.result.tokens_per_second / 2, "ci95": None}
+            )
+        }
+    )
+    lie = linked(again, slower, bundle_id(with_manifest(builders.run_files(record))))
+    builders.write(tree / "c", with_manifest(builders.run_files(lie)))
+    done = CliRunner().invoke(verify.command, ["--all", str(tree)])
+    assert isinstance(done.exception, BundleRefusedError)
+    assert str(tree / "c") in str(done.exception)
+    assert f"{tree / 'c'}\n  refused  reproduction: it says that it repeats" in done.output

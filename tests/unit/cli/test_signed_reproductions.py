@@ -1,0 +1,63 @@
+"""Who signed two bundles with real keys decides whether one may make the other REPRODUCED."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from llmb.cli import verify
+from llmb.records.bundle import Bundle, from_files
+from llmb.submission.manifest import with_manifest
+from llmb.submission.signatures import sign
+from tests import builders
+from tests.unit.builders_reproduction import linked
+
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("theirs", "ours"):
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(made, check=True, stdin=subprocess.DEVNULL)
+    return {name: folder / name for name in ("theirs", "ours")}
+
+
+@pytest.fixture(scope="module")
+def bundles() -> tuple[Bundle, Bundle]:
+    record = builders.make_record(repeats=1)
+    original = from_files(with_manifest(builders.run_files(record)))
+    again = linked(builders.make_record(1, run_id="f" * 32), record, original.bundle_id)
+    return original, from_files(with_manifest(builders.run_files(again)))
+
+
+@pytest.mark.parametrize(
+    ("signed_by", "expected"),
+    [
+        (("theirs", "ours"), []),
+        (("theirs", "theirs"), ["both are signed with the same key"]),
+        (("theirs", None), ["the repetition has no valid signature"]),
+        ((None, "ours"), ["the original has no valid signature"]),
+    ],
+)
+def test_the_keys_of_two_bundles_are_compared(
+    tmp_path: Path,
+    keys: dict[str, Path],
+    bundles: tuple[Bundle, Bundle],
+    signed_by: tuple[str | None, str | None],
+    expected: list[str],
+) -> None:
+    for bundle, key, name in zip(bundles, signed_by, "ab", strict=True):
+        signed = bundle if key is None else sign(bundle, keys[key])
+        builders.write(tmp_path / "tree" / name, signed.files)
+    done = CliRunner().invoke(verify.command, ["--all", str(tmp_path / "tree"), "--json"])
+    assert done.exit_code == 0, done.output
+    (first, _) = json.loads(done.output)
+    (repetition,) = first["reproductions"]
+    assert [text for text in repetition["lacking"] if "sign" in text] == expected

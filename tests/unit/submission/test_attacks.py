@@ -1,0 +1,73 @@
+"""Every attack is refused with one line and its exit code, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+
+import pytest
+
+from llmb import cli
+from llmb.submission.manifest import with_manifest
+from tests import attacks, builders
+
+
+@pytest.fixture(scope="module")
+def honest():
+    return attacks.honest_run()
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def run(*arguments):
+        """Return exit code, stdout and stderr of ``llmb`` in this process."""
+        before = signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(sys, "argv", ["llmb", *map(str, arguments)])
+        try:
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        said = capsys.readouterr()
+        return ended.value.code, said.out, said.err
+
+    return run
+
+
+def tree(folder):
+    """Return everything below ``folder``, as far as it can be named; nothing is followed."""
+    return {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("name", attacks.ATTACKS)
+def test_an_attack_is_refused_in_one_line_and_writes_nothing(
+    name, honest, call, tmp_path, monkeypatch
+):
+    attack = attacks.ATTACKS[name]
+    where, elsewhere = tmp_path / "in", tmp_path / "elsewhere"
+    where.mkdir()
+    elsewhere.mkdir()
+    path = attack.make(where, honest)
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
+    monkeypatch.chdir(elsewhere)
+    before = tree(tmp_path)
+    code, out, err = call("verify", path)
+    assert code == attack.code, err
+    assert re.search(attack.reason, out + err), err
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("llmb: ")
+    assert lines[0].isprintable()
+    assert len(lines[0]) < 6000
+    assert tree(tmp_path) == before, "something was written"
+
+
+def test_the_table_holds_at_least_60_attacks_on_the_reader():
+    assert len(attacks.ATTACKS) >= 60
+
+
+def test_the_bundle_that_every_attack_starts_from_is_sound(honest, call, tmp_path):
+    path = builders.write(tmp_path / "bundle", with_manifest(honest))
+    code, out, _ = call("verify", path)
+    assert code is None, out
