@@ -12,7 +12,8 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.report.board import Board
+    from llmb.report.board import Board, Repetition
+    from llmb.report.bundles import Shelf
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
@@ -27,7 +28,8 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
     from llmb.report.board import board
     from llmb.report.bundles import gather
 
-    ranked = board(gather(paths or (USUAL,)))
+    shelf, repeated = repetitions(gather(paths or (USUAL,)))
+    ranked = board(shelf, repeated)
     for one in ranked.refused:
         click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
     if form is None and output is None and sys.stdout.isatty():
@@ -38,6 +40,48 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
         click.echo(text, nl=False)
     else:
         write(output, text)
+
+
+def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[Repetition]]]:
+    """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it.
+
+    What repeats or is repeated is verified first, signatures included: nothing else counts.
+    """
+    from llmb.cli.standings import signers_of
+    from llmb.errors import BundleRefusedError
+    from llmb.report.board import Repetition
+    from llmb.report.bundles import Refused, Shelf
+    from llmb.reproduction import links
+    from llmb.submission.verify import verify
+
+    every = {entry.bundle_id: entry for entry in shelf.entries}
+    linked = {e.bundle_id: e.record.reproduction_of for e in shelf.entries}
+    involved = {name for name, link in linked.items() if link}
+    involved |= {link.bundle_id for link in linked.values() if link} & every.keys()
+    members, refused = [], {}
+    for name in sorted(involved):
+        try:
+            verification = verify(every[name].place)
+            faults = [f"{c.name}: {c.message}" for c in verification.checks if not c.ok]
+            if faults:
+                raise BundleRefusedError("; ".join(faults))
+        except BundleRefusedError as error:
+            refused[name] = str(error).replace(str(every[name].place), every[name].path)
+            continue
+        members.append(links.Member(name, verification.record, signers_of(verification)))
+    refused |= links.false_links(members)
+    sound = [member for member in members if member.bundle_id not in refused]
+    found = {
+        name: [
+            Repetition(one.reproduction.bundle_id, one.reproduction.difference_percent, one.lacking)
+            for one in standing.repetitions
+        ]
+        for name, standing in links.standings(sound).items()
+    }
+    bad = [Refused(every[name].path, reason) for name, reason in refused.items()]
+    kept = tuple(entry for entry in shelf.entries if entry.bundle_id not in refused)
+    every_bad = sorted((*shelf.refused, *bad), key=lambda one: one.path)
+    return Shelf(kept, tuple(every_bad)), found
 
 
 def write(output: Path, text: str) -> None:

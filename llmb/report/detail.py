@@ -109,6 +109,8 @@ def _facts(row: Row) -> Iterator[tuple[str, str]]:
     for metric in result.metrics:
         yield metric.name, f"{metric.value:,.6g} {metric.unit}"
     yield "Date", row.created_utc
+    if (link := record.reproduction_of) is not None:
+        yield "Repeats", f"bundle {link.bundle_id[:12]}, {link.difference_percent:+.2f} %"
     yield "Rules", f"{record.rules_version}, llmb {record.llmb_version}"
     yield "Signatures", _signatures(row)
     yield "Bundle id", row.bundle_id
