@@ -110,13 +110,13 @@ def _text(ranked: Board, form: str) -> str:
     if form == "html":
         from llmb.report.page import page
 
-        return page(ranked, _commands(ranked))
+        return page(ranked, commands(ranked))
     if form == "json":
         return json.dumps(ranking.as_data(ranked), indent=1) + "\n"
     return ranking.comma_separated(ranked) if form == "csv" else ranking.markdown(ranked)
 
 
-def _commands(ranked: Board) -> dict[str, str]:
+def commands(ranked: Board) -> dict[str, str]:
     """Return bundle id -> the command of the same run; what no terminal should see is left out."""
     from llmb.cli.show import command_line
     from llmb.errors import LlmbError

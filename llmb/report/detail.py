@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmb.measure import statistics
@@ -238,11 +238,13 @@ def _tail(text: str) -> str:
 
 def _readable(item: Any) -> Any:
     """Return ``item`` with hidden characters escaped in every text, line by line."""
-    if isinstance(item, Mapping):
+    if isinstance(item, str):
+        if item.isprintable() and len(item) <= _LONGEST_TEXT:
+            return item
+        text = _cut(item, 2 * _LONGEST_TEXT).expandtabs(4)
+        return "\n".join(visible(line) for line in text.split("\n"))
+    if isinstance(item, dict):
         return {key: _readable(part) for key, part in item.items()}
     if isinstance(item, list):
         return [_readable(part) for part in item]
-    if isinstance(item, str):
-        text = _cut(item, 2 * _LONGEST_TEXT).expandtabs(4)
-        return "\n".join(visible(line) for line in text.split("\n"))
     return item

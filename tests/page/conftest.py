@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb.cli.show import command_line
+from llmb.cli.leaderboard import commands
 from llmb.report.board import board
 from llmb.report.bundles import gather
 from llmb.report.page import page
@@ -19,8 +19,8 @@ SYSTEMS = (
     # submitter, system, faster, devices, verdict, effective, plugin
     ("Acme", "box-8x", 2.0, 8, "CONSISTENT", "BF16", "acme"),
     ("Acme", "box-1x", 0.5, 1, "CONSISTENT", "BF16", "acme"),
-    ("Beta Lab", "rack", 1.0, 4, "FLAGGED", "BF16", "beta"),
-    ("Beta Lab", "desk", 0.995, 1, "UNVERIFIED", "BF16", "beta"),
+    ("Beta Lab", "rack", 1.2, 4, "FLAGGED", "BF16", "beta"),
+    ("Beta Lab", "desk", 1.19, 1, "UNVERIFIED", "BF16", "beta"),
     ("Gamma", "cluster", 1.5, 8, "CONSISTENT", "FP32", "acme"),
     ("Gamma", "broken", 9.0, 8, "INVALID", "BF16", "acme"),
 )
@@ -89,8 +89,7 @@ def written(folder, name="board.html"):
     """Write the leaderboard of the bundles below ``folder`` and return its path."""
     ranked = board(gather([folder]))
     path = folder.parent / name
-    commands = {row.bundle_id: command_line(row.entry.record) for row in ranked.rows}
-    path.write_text(page(ranked, commands), encoding="utf-8")
+    path.write_text(page(ranked, commands(ranked)), encoding="utf-8")
     return path
 
 

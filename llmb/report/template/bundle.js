@@ -66,7 +66,7 @@ function memoryFigure(ranks) {
 function findingRows(findings) {
   return findings.map((one) => {
     const more = [['Measured', one.measured], ['Honest', one.honest], ['Limit', one.limit], ['Observer', one.observer]].filter(([, value]) => value);
-    const status = make('span', { class: `status ${one.status.split(' ')[0]}` }, SIGNS[one.status] || one.status);
+    const status = make('span', { class: `status is-${one.status.split(' ')[0]}` }, SIGNS[one.status] || one.status);
     const open = one.status === 'fail' || one.status === 'flag';
     return [make('b', {}, one.id), status, make('details', { open }, make('summary', {}, one.message), pairs([...more, ['Level', one.level]]))];
   });

@@ -31,7 +31,10 @@ function canvas(width, height, label) {
 
 // bars: [{label, value, low, high, peak, marked, text}]
 function barChart(bars, width, label) {
-  const line = 26, names = Math.min(190, width * 0.34), figures = 78;
+  const line = 26, letter = 7.2, texts = bars.map((bar) => bar.text || figureText(bar.value));
+  const longest = (list) => Math.max(...list.map((text) => text.length)) * letter + 12;
+  const names = Math.min(200, width * 0.34, longest(bars.map((bar) => bar.label)));
+  const figures = Math.min(longest(texts), width * 0.45);
   const long = Math.max(...bars.map((bar) => Math.max(bar.value, bar.high || 0, bar.peak || 0, bar.room || 0)));
   const scale = (value) => names + (value / long) * (width - names - figures);
   const svg = canvas(width, bars.length * line + 4, label);
@@ -48,7 +51,7 @@ function barChart(bars, width, label) {
     }
     if (bar.peak) svg.append(draw('path', { class: 'peak', d: `M${scale(bar.peak)} ${y - 2}v20` }));
     const end = scale(Math.max(bar.value, bar.high || 0, bar.peak || 0, bar.room || 0)) + 7;
-    svg.append(draw('text', { x: end, y: middle + 4 }, bar.text || figureText(bar.value)));
+    svg.append(draw('text', { x: end, y: middle + 4 }, texts[n]));
   });
   return svg;
 }
@@ -75,7 +78,8 @@ function barsOf(rows, key) {
 
 function chart(rows, key, title, legend, none, width) {
   const bars = barsOf(rows, key);
-  const caption = make('figcaption', {}, title + ' ', make('span', {}, legend + (bars.length > MOST_BARS ? `; the best ${MOST_BARS} of ${bars.length}` : '')));
+  const notes = [legend, bars.length > MOST_BARS ? `the best ${MOST_BARS} of ${bars.length}` : ''];
+  const caption = make('figcaption', {}, title + ' ', make('span', {}, notes.filter(Boolean).join('; ')));
   const figure = make('figure', {}, caption);
   figure.append(bars.length ? barChart(bars.slice(0, MOST_BARS), width, title) : make('p', {}, none));
   return figure;
@@ -88,7 +92,7 @@ function drawGroup(section) {
   const wide = place.clientWidth || 640;
   const width = (wide > 850 ? (wide - 14) / 2 : wide) - 32;
   place.replaceChildren(
-    chart(rows, 'tps', 'Tokens per second', '95 % interval, red: attainable ceiling', '', width),
+    chart(rows, 'tps', 'Tokens per second', 'with 95 % interval; dotted: attainable ceiling', '', width),
     chart(rows, 'tpj', 'Tokens per joule', '', 'No bundle shown here has measured its energy.', width),
   );
 }

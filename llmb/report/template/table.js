@@ -4,6 +4,7 @@ const sections = Array.from(document.querySelectorAll('section.group'));
 const rowsOf = new Map(sections.map((section) => [section, Array.from(section.querySelectorAll('tbody tr'))]));
 const TEXTS = new Set(['system', 'submitter', 'device', 'date']);
 const LOW_FIRST = new Set(['rank', 'verdict', ...TEXTS]);
+const COLLATOR = new Intl.Collator('en', { numeric: true });
 const order = { key: 'rank', descending: false };
 
 function words(row) {
@@ -39,18 +40,20 @@ function applyFilters() {
   drawCharts();
 }
 
-function compare(a, b) {
-  const left = a.dataset[order.key], right = b.dataset[order.key];
-  if (left === '' || right === '') return (left === '') - (right === '');  // not measured: last
-  const sign = order.descending ? -1 : 1;
-  if (TEXTS.has(order.key)) return sign * left.localeCompare(right, 'en', { numeric: true });
-  return sign * (left - right);
+function sorted(rows) {
+  const isText = TEXTS.has(order.key), sign = order.descending ? -1 : 1;
+  const keyed = rows.map((row) => {
+    const key = row.dataset[order.key];
+    return { row, rank: Number(row.dataset.rank), missing: key === '', key: isText ? key : Number(key) };
+  });
+  keyed.sort((a, b) => a.missing - b.missing  // what was not measured is last either way
+    || sign * (isText ? COLLATOR.compare(a.key, b.key) : a.key - b.key) || a.rank - b.rank);
+  return keyed.map(({ row }) => row);
 }
 
 function applyOrder() {
   for (const [section, rows] of rowsOf) {
-    const byRank = [...rows].sort((a, b) => a.dataset.rank - b.dataset.rank);
-    section.querySelector('tbody').append(...byRank.sort(compare));
+    section.querySelector('tbody').append(...sorted(rows));
     for (const title of section.querySelectorAll('thead th')) {
       if (title.dataset.key === order.key) title.setAttribute('aria-sort', order.descending ? 'descending' : 'ascending');
       else title.removeAttribute('aria-sort');
