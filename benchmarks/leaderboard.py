@@ -131,13 +131,16 @@ def make(folder: Path, count: int, whole: bool) -> None:
             (place / name).write_bytes(content)
 
 
-def rendered(folder: Path, page: Path) -> tuple[float, float]:
-    """Return seconds of the whole command and the largest memory of any command so far, in MB."""
+def rendered(folder: Path, page: Path) -> tuple[float, float, float]:
+    """Return seconds and CPU seconds of the command, and the largest memory of any so far in MB."""
     words = ["report", str(folder), "--format", "html", "--output", str(page)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-P", "-m", "llmb", *words], check=True)
     seconds = time.perf_counter() - begin
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, cpu, after.ru_maxrss / 1e3
 
 
 def used(page: Path) -> Iterator[tuple[str, list[float]]]:
@@ -177,10 +180,10 @@ def main() -> None:
             folder, page = Path(scratch) / "submissions", Path(scratch) / "board.html"
             make(folder, count, options.whole)
             size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            seconds, memory = rendered(folder, page)
+            seconds, cpu, memory = rendered(folder, page)
             print(
-                f"{count} bundles of {size / 1e6:,.0f} MB: {seconds:.2f} s, {memory:,.0f} MB of "
-                f"memory, a page of {page.stat().st_size / 1e6:.2f} MB",
+                f"{count} bundles of {size / 1e6:,.0f} MB: {seconds:.2f} s ({cpu:.2f} of a "
+                f"core), {memory:,.0f} MB of memory, a page of {page.stat().st_size / 1e6:.2f} MB",
                 flush=True,
             )
             for name, times in used(page):

@@ -76,7 +76,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
 
 
 def _resource(name: str) -> str:
-    return files("llmb.report").joinpath("template", name).read_text(encoding="utf-8")
+    return files("llmb.report").joinpath("template").joinpath(name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, script: str) -> str:

@@ -22,7 +22,7 @@ REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
 )
 _RANKED = ("#", "System", "Device", "Tokens/s", "95 % interval", "Per device", "Tokens/J")
-_RANKED += ("Of ceiling", "MFU", "Verdict", "Plugin", "Date", "Bundle")
+_MORE = ("Of ceiling", "MFU", "Verdict", "Plugin", "Date", "Bundle")
 _COLUMNS = (
     "kind",
     "rank",
@@ -66,7 +66,12 @@ def markdown(board: Board) -> str:
     """Return the leaderboard in GitHub's Markdown."""
     lines = [f"# {TITLE}", "", ABOUT]
     for group, rows in board.groups:
-        lines += ["", f"## {escaped(group.title)}", "", *_table(_RANKED, map(_cells, rows))]
+        lines += [
+            "",
+            f"## {escaped(group.title)}",
+            "",
+            *_table((*_RANKED, *_MORE), map(_cells, rows)),
+        ]
         if any(row.overlaps for row in rows):
             lines += ["", "≈ its interval and that of the row above overlap."]
     if not board.groups:
@@ -155,14 +160,14 @@ def _lines(board: Board) -> Iterator[dict[str, object]]:
         }
     for refused in board.refused:
         yield {"kind": "refused", "path": refused.path, "reason": refused.reason}
-    for row in board.references:
-        figures = dict(row.figures)
+    for published in board.references:
+        figures = dict(published.figures)
         yield {
             "kind": "reference",
-            "workload": row.workload,
-            "device": row.hardware,
-            "path": row.source,
-            "reason": f"published: {row.row}",
+            "workload": published.workload,
+            "device": published.hardware,
+            "path": published.source,
+            "reason": f"published: {published.row}",
             "tokens_per_second": figures.get("Tokens/s"),
         }
 

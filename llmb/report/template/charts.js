@@ -50,8 +50,7 @@ function barChart(bars, width, label) {
       svg.append(draw('path', { class: 'whisker', d: `M${a} ${middle - 4}v8M${a} ${middle}H${b}M${b} ${middle - 4}v8` }));
     }
     if (bar.peak) svg.append(draw('path', { class: 'peak', d: `M${scale(bar.peak)} ${y - 2}v20` }));
-    const end = scale(Math.max(bar.value, bar.high || 0, bar.peak || 0, bar.room || 0)) + 7;
-    svg.append(draw('text', { x: end, y: middle + 4 }, texts[n]));
+    svg.append(draw('text', { x: width, y: middle + 4, 'text-anchor': 'end' }, texts[n]));
   });
   return svg;
 }
@@ -66,7 +65,7 @@ function barsOf(rows, key) {
   return known.map((row) => {
     const data = row.dataset, whole = key === 'tps';
     return {
-      label: data.system + (data.devices === '1' ? '' : ` (${data.devices})`),
+      label: `${data.rank}  ${data.system}` + (data.devices === '1' ? '' : ` (${data.devices})`),
       value: Number(data[key]),
       low: whole ? number(data.low) : null,
       high: whole ? number(data.high) : null,
