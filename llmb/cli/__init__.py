@@ -32,7 +32,7 @@ COMMANDS = {
     "verify": ("verify", "Check a bundle: integrity, schema, every derived number."),
     "reproduce": ("reproduce", "Run a bundle's configuration again here, and compare."),
     "compare": ("compare", "Compare runs with a base run, and hold them to conditions."),
-    "report": ("report", "Show a source document's tables, published beside measured."),
+    "report": ("report", "Rank bundles, or show a source document's own tables."),
     "export": ("export", "Export runs as CSV, JSON, Parquet or MLPerf log lines."),
     "workload": ("workload", "List and show workloads."),
     "data": ("data", "Pack text into training data, and show data."),

@@ -1,4 +1,4 @@
-"""``llmb report``: a source document's own tables, published beside measured."""
+"""``llmb report``: the ranking of bundles, or a source document's own tables."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli.leaderboard import FORMATS, rank, write
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
@@ -19,56 +20,95 @@ if TYPE_CHECKING:
 DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench")
 
 
-@click.command("report", short_help="Show a source document's tables, published beside measured.")
-@click.argument("paths", metavar="[RUN_DIR_OR_RECORD]...", nargs=-1, type=Path)
+@click.command("report", short_help="Rank bundles, or show a source document's own tables.")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=Path)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Default: by the name of --output, else markdown.",
+)
+@click.option("--output", "-o", type=Path, help="Write to this file.")
 @click.option(
     "--like",
     "names",
     type=click.Choice(DOCUMENTS),
     multiple=True,
-    required=True,
-    help="Whose tables; repeat for more.",
+    help="Instead of a ranking: this document's tables, beside what was measured. Repeat for more.",
 )
-@click.option("--debug", is_flag=True, help="Show debug runs, too; they are labelled.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--csv", "as_csv", is_flag=True, help="Print comma-separated values, a figure a line."
-)
+@click.option("--debug", is_flag=True, help="With --like: show debug runs, too; they are labelled.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
 def command(
-    paths: tuple[Path, ...], names: tuple[str, ...], debug: bool, as_json: bool, as_csv: bool
+    paths: tuple[Path, ...],
+    form: str | None,
+    output: Path | None,
+    names: tuple[str, ...],
+    debug: bool,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
-    """Show a source document's own tables, with what was measured beside what was published.
+    """Rank bundles by tokens per second within one workload, mode and effective precision.
 
-    Of every record at the paths (run directories, records, bundles, folders of them); without any,
-    of those under runs/ and submissions/. Of several runs of a row the fastest is shown. Markdown
-    in a pipe. What was published is of other people's hardware: it is no yardstick.
+    Of every bundle at and below the paths; without any, below submissions/. As HTML it is one file
+    that needs nothing else. Debug and INVALID runs are never ranked; damaged bundles are refused.
+
+    With --like: a source document's own tables, with what was measured beside what was published,
+    of every record at the paths (run directories, records, bundles, folders of them); without any,
+    of those under runs/ and submissions/. Of several runs of a row the fastest is shown.
 
     \b
     Examples:
-      llmb report --like litgpt
+      llmb report
+      llmb report --format html --output submissions/leaderboard.html
+      llmb report submissions/Acme --csv > acme.csv
       llmb report --like nemo --like nanotron runs/20261101T120000Z-nemo-bert-base-BF16-cpu
-      llmb report --like alcf --debug > alcf.md
-      llmb report --like llm-train-bench --csv > table.csv
     """
+    chosen = {word for word, given in (("json", as_json), ("csv", as_csv)) if given}
+    chosen |= {form} if form else set()
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(sorted(chosen))}: choose one format")
+    form = next(iter(chosen), None)
+    if names:
+        _documents(paths, names, debug, form, output)
+        return
+    if debug:
+        raise click.UsageError("--debug goes with --like: a debug run is never ranked")
+    rank(paths, form, output)
+
+
+def _documents(
+    paths: tuple[Path, ...],
+    names: tuple[str, ...],
+    debug: bool,
+    form: str | None,
+    output: Path | None,
+) -> None:
+    """Show the tables of the documents ``names``."""
     from llmb.report import render
     from llmb.report.document import report
     from llmb.workloads.published import documents
 
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv: choose one")
+    if form == "html":
+        raise click.UsageError("--format html goes without --like")
     runs = _runs(paths)
     reports = [
         (name, report(name, documents()[name], runs, debug=debug)) for name in dict.fromkeys(names)
     ]
-    if as_json:
-        click.echo(json.dumps([render.as_data(name, one) for name, one in reports], indent=1))
-    elif as_csv:
-        click.echo(render.comma_separated(reports), nl=False)
-    elif sys.stdout.isatty():
+    if form is None and output is None and sys.stdout.isatty():
         for _, one in reports:
             _print(one)
+        return
+    if form == "json":
+        text = json.dumps([render.as_data(name, one) for name, one in reports], indent=1) + "\n"
+    elif form == "csv":
+        text = render.comma_separated(reports)
     else:
-        click.echo("\n".join(render.markdown(one) for _, one in reports), nl=False)
+        text = "\n".join(render.markdown(one) for _, one in reports)
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write(output, text)
 
 
 def _runs(paths: tuple[Path, ...]) -> list[Run]:

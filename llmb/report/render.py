@@ -90,14 +90,20 @@ def _row(texts: Iterable[str]) -> str:
 
 def escaped(text: str) -> str:
     """Return ``text`` with nothing in it that acts: no markup, link, break or hidden character."""
-    return _ACTS.sub(lambda match: "\\" + match.group(0), _plain(text))
+    return _ACTS.sub(lambda match: "\\" + match.group(0), plain(text))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return ``text`` without hidden characters, and cut where it goes on and on."""
-    short = text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+    return visible(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with every hidden character (control, bidi, line break) escaped."""
+    if text.isprintable():
+        return text
     return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in short
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
 
 
@@ -138,7 +144,7 @@ def inert(value: object) -> object:
     """Return a cell that no spreadsheet computes."""
     if not isinstance(value, str):
         return value
-    text = _plain(value)
+    text = plain(value)
     return "'" + text if text.startswith(_FORMULA) else text
 
 

@@ -45,7 +45,7 @@ def loaded_after(code: str) -> set[str]:
         [room for room in RECORDS if room != ARRAYS],
         ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
         ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
-        ["llmb.report.render", "llmb.report.collect", "llmb.projection.node_hours"],
+        ["llmb.report.page", "llmb.report.collect", "llmb.projection.node_hours"],
         ["llmb.projection.step", "llmb.projection.time_to_solution"],
         ["llmb.reproduction.links", "llmb.cli.standings"],
         ["llmb.comparison.compare", "llmb.comparison.requirements", "llmb.report.exports.tables"],

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb.report.board import board
+from llmb.report.bundles import gather
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 SIDE = """
 import sys
@@ -98,3 +101,15 @@ def test_an_executor_is_held_against_eager_and_against_nothing_where_eager_is_mi
     alone = executors.render({"inductor": runs("inductor", 2)}, {"eager": "code 3: why"})
     assert "| inductor | 2.0 (2.0 to 2.0) |  |" in alone[2]
     assert alone[-1] == "Not measured: eager: code 3: why"
+
+
+def test_the_made_up_bundles_of_the_leaderboard_are_read_and_ranked(tmp_path):
+    made = import_module("leaderboard")
+    if not made.originals(whole=False):
+        pytest.skip("no submissions beside these tests")
+    made.make(tmp_path, 40, whole=False)
+    ranked = board(gather([tmp_path]))
+    assert ranked.refused == ()
+    assert len(ranked.rows) == 40
+    assert 0 < len(ranked.apart) < 20, "some are INVALID"
+    assert len(ranked.groups) > 5

@@ -75,8 +75,18 @@ def test_a_place_without_runs_is_a_usage_error(here):
         call("--like", "alcf", here / "empty")
 
 
-@pytest.mark.parametrize("words", [[], ["--like", "mlperf"], ["--like", "alcf", "--json", "--csv"]])
-def test_a_document_must_be_named_and_one_form_chosen(words):
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--like", "mlperf"],
+        ["--like", "alcf", "--json", "--csv"],
+        ["--like", "alcf", "--format", "html"],
+        ["--format", "csv", "--json"],
+        ["--format", "pdf"],
+        ["--debug"],
+    ],
+)
+def test_one_form_is_chosen_and_one_that_there_is(words):
     found = CliRunner().invoke(report.command, words)
     assert found.exit_code == 2
     assert "Traceback" not in found.output

@@ -1,0 +1,163 @@
+"""The ranking of bundles, for ``llmb report`` without ``--like``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.report.board import Board, Repetition
+    from llmb.report.bundles import Shelf
+
+FORMATS = ("markdown", "csv", "json", "html")
+USUAL = Path("submissions")
+
+
+def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None:
+    """Rank the bundles at ``paths`` and print or write the leaderboard.
+
+    Raises:
+        UsageError: no bundle there, or the output cannot be written.
+    """
+    from llmb.report.board import board
+    from llmb.report.bundles import gather
+
+    shelf, repeated = repetitions(gather(paths or (USUAL,)))
+    ranked = board(shelf, repeated)
+    for one in ranked.refused:
+        click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
+    if form is None and output is None and sys.stdout.isatty():
+        _print(ranked)
+        return
+    text = _text(ranked, form or _form_of(output))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write(output, text)
+
+
+def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[Repetition]]]:
+    """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it.
+
+    What repeats or is repeated is verified first, signatures included: nothing else counts.
+    """
+    from llmb.cli.standings import signers_of
+    from llmb.errors import BundleRefusedError
+    from llmb.report.board import Repetition
+    from llmb.report.bundles import Refused, Shelf
+    from llmb.reproduction import links
+    from llmb.submission.verify import verify
+
+    every = {entry.bundle_id: entry for entry in shelf.entries}
+    linked = {e.bundle_id: e.record.reproduction_of for e in shelf.entries}
+    involved = {name for name, link in linked.items() if link}
+    involved |= {link.bundle_id for link in linked.values() if link} & every.keys()
+    members, refused = [], {}
+    for name in sorted(involved):
+        try:
+            verification = verify(every[name].place)
+            faults = [f"{c.name}: {c.message}" for c in verification.checks if not c.ok]
+            if faults:
+                raise BundleRefusedError("; ".join(faults))
+        except BundleRefusedError as error:
+            refused[name] = str(error).replace(str(every[name].place), every[name].path)
+            continue
+        members.append(links.Member(name, verification.record, signers_of(verification)))
+    refused |= links.false_links(members)
+    sound = [member for member in members if member.bundle_id not in refused]
+    found = {
+        name: [
+            Repetition(one.reproduction.bundle_id, one.reproduction.difference_percent, one.lacking)
+            for one in standing.repetitions
+        ]
+        for name, standing in links.standings(sound).items()
+    }
+    bad = [Refused(every[name].path, reason) for name, reason in refused.items()]
+    kept = tuple(entry for entry in shelf.entries if entry.bundle_id not in refused)
+    every_bad = sorted((*shelf.refused, *bad), key=lambda one: one.path)
+    return Shelf(kept, tuple(every_bad)), found
+
+
+def write(output: Path, text: str) -> None:
+    """Write ``text`` to ``output``.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from llmb.errors import UsageError
+
+    try:
+        output.write_bytes(text.encode("utf-8", errors="backslashreplace"))
+    except OSError as error:
+        raise UsageError(f"--output {str(output)!r}: {error.strerror}") from None
+
+
+def _form_of(output: Path | None) -> str:
+    """Return the format that the name of ``output`` asks for."""
+    suffixes = {".html": "html", ".htm": "html", ".csv": "csv", ".json": "json"}
+    return suffixes.get(output.suffix.lower(), "markdown") if output else "markdown"
+
+
+def _text(ranked: Board, form: str) -> str:
+    from llmb.report import ranking
+
+    if form == "html":
+        from llmb.report.page import page
+
+        return page(ranked, commands(ranked))
+    if form == "json":
+        return json.dumps(ranking.as_data(ranked), indent=1) + "\n"
+    return ranking.comma_separated(ranked) if form == "csv" else ranking.markdown(ranked)
+
+
+def commands(ranked: Board) -> dict[str, str]:
+    """Return bundle id -> the command of the same run; what no terminal should see is left out."""
+    from llmb.cli.show import command_line
+    from llmb.errors import LlmbError
+
+    found = {}
+    for row in ranked.rows:
+        try:
+            found[row.bundle_id] = command_line(row.entry.record)
+        except LlmbError:
+            continue
+    return found
+
+
+def _print(ranked: Board) -> None:
+    """Print the ranking on a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from llmb.report import ranking
+    from llmb.report.render import number
+
+    console = Console(highlight=False)
+    for group, rows in ranked.groups:
+        console.print(Text(f"\n{printable(group.title)}", style="bold"))
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+        for title in ("#", "System", "Device", "Tokens/s", "95 % interval", "Verdict", "Bundle"):
+            figure = title in ("#", "Tokens/s", "95 % interval")
+            table.add_column(title, justify="right" if figure else "left", overflow="fold")
+        for row in rows:
+            cells = (
+                f"{row.rank}" + ("≈" if row.overlaps else ""),
+                f"{row.submitter or 'unknown'} / {row.system or 'unknown'}",
+                f"{row.devices} x {row.device} ({row.plugin})",
+                number(row.tokens_per_second),
+                ranking.interval(row),
+                ", ".join((ranking.verdict_words(row), *row.marks)),
+                row.bundle_id[:12],
+            )
+            table.add_row(*(Text(printable(cell)) for cell in cells))
+        console.print(table)
+    for row in ranked.apart:
+        words = f"not ranked: {row.entry.path}: {row.unranked}"
+        console.print(Text(printable(words), style="yellow"), soft_wrap=True)

@@ -1,0 +1,269 @@
+"""The ranking: bundles grouped by what may be compared, best first, and what is not ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from llmb.audit.rules import RULES_VERSION
+from llmb.config import Mode
+from llmb.records.finding import Status, Verdict
+from llmb.report.bundles import Entry, Refused, Shelf
+from llmb.workloads import WORKLOADS
+from llmb.workloads.published import documents
+
+#: Verdicts a reader must not overlook, and why.
+MARKED = {
+    Verdict.FLAGGED: "consistent, and a human should look",
+    Verdict.UNVERIFIED: "a blocking rule could not be observed",
+}
+_PRECISIONS = ("FP64", "FP32", "TF32", "FP16", "BF16", "FP8")
+
+
+@dataclass(frozen=True)
+class Group:
+    """What may be ranked against each other: one workload, mode and effective precision."""
+
+    workload: str
+    mode: str
+    #: As measured, or the declared one, said so where nothing was measured.
+    precision: str
+
+    @property
+    def title(self) -> str:
+        """The group in words."""
+        return f"{self.workload} {self.mode} {self.precision}"
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """A bundle that repeats another's run, and what keeps it from making that one REPRODUCED."""
+
+    bundle_id: str
+    difference_percent: float
+    #: In sentences; none: it counts.
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bundle as the leaderboard shows it; None is "not measured" or "not known"."""
+
+    group: Group
+    #: 1 is the fastest of its group; None where the bundle is not ranked.
+    rank: int | None
+    #: True where its interval and that of the row ranked above it overlap.
+    overlaps: bool
+    #: Why it is not ranked.
+    unranked: str | None
+    tokens_per_second: float
+    ci95: tuple[float, float] | None
+    tokens_per_second_per_device: float
+    tokens_per_joule: float | None
+    energy_source: str | None
+    fraction_of_ceiling: float | None
+    mfu: float | None
+    mfu_source: str | None
+    verdict: Verdict
+    class_: str
+    strict: bool
+    #: What qualifies the figure: waivers, older rules, what its workload was computed with.
+    marks: tuple[str, ...]
+    plugin: str
+    plugin_version: str
+    device: str
+    devices: int
+    submitter: str | None
+    system: str | None
+    availability: str | None
+    batch_size: int
+    window_s: float
+    executor: str
+    created_utc: str
+    signatures: int
+    repetitions: tuple[Repetition, ...]
+    entry: Entry
+
+    @property
+    def bundle_id(self) -> str:
+        """sha256 of the bundle's manifest, in hex."""
+        return self.entry.bundle_id
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A row that a source document publishes: other people's hardware, never ranked."""
+
+    workload: str
+    document: str
+    source: str
+    hardware: str
+    #: The document's own words for the row.
+    row: str
+    #: Title of a figure in the document -> the figure.
+    figures: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leaderboard as data."""
+
+    groups: tuple[tuple[Group, tuple[Row, ...]], ...]
+    apart: tuple[Row, ...]
+    refused: tuple[Refused, ...]
+    references: tuple[Reference, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Every bundle that could be read: the ranked ones, then those apart."""
+        return (*(row for _, rows in self.groups for row in rows), *self.apart)
+
+
+def board(shelf: Shelf, repeated: Mapping[str, Sequence[Repetition]] | None = None) -> Board:
+    """Return the leaderboard of ``shelf``.
+
+    Ranked by tokens per second within workload, mode and effective precision. Debug and INVALID
+    runs, and models of a user's own, stand apart with the reason.
+
+    Args:
+        shelf: the bundles.
+        repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
+    """
+    rows = [
+        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ()))) for entry in shelf.entries
+    ]
+    members: dict[Group, list[Row]] = {}
+    for row in rows:
+        if row.unranked is None:
+            members.setdefault(row.group, []).append(row)
+    groups = sorted(members.items(), key=lambda item: _place(item[0]))
+    return Board(
+        groups=tuple((group, tuple(_ranked(of_it))) for group, of_it in groups),
+        apart=tuple(row for row in rows if row.unranked is not None),
+        refused=shelf.refused,
+        references=tuple(references()),
+    )
+
+
+def _ranked(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield ``rows`` best first; equal figures have an equal rank."""
+    above: Row | None = None
+    ordered = sorted(rows, key=lambda row: (-row.tokens_per_second, row.bundle_id))
+    for number, row in enumerate(ordered, start=1):
+        equal = above is not None and above.tokens_per_second == row.tokens_per_second
+        rank = above.rank if above is not None and equal else number
+        above = replace(row, rank=rank, overlaps=above is not None and _overlap(row, above))
+        yield above
+
+
+def _overlap(slower: Row, faster: Row) -> bool:
+    high = slower.ci95[1] if slower.ci95 else slower.tokens_per_second
+    low = faster.ci95[0] if faster.ci95 else faster.tokens_per_second
+    return high >= low
+
+
+def _place(group: Group) -> tuple[int, str, int, int, str]:
+    """Return where a group stands: as workloads, modes and formats are usually listed."""
+    modes = [mode.value for mode in Mode]
+    format_ = group.precision.split()[0]
+    return (
+        _index(list(WORKLOADS), group.workload),
+        group.workload,
+        _index(modes, group.mode),
+        _index(_PRECISIONS, format_),
+        group.precision,
+    )
+
+
+def _index(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _row(entry: Entry, repetitions: tuple[Repetition, ...]) -> Row:
+    record, run = entry.record, entry.run
+    result, timing, precision = record.result, record.timing, record.precision
+    group = Group(
+        workload=record.workload.name,
+        mode=record.workload.mode,
+        precision=precision.effective or f"{precision.declared} (declared, not observed)",
+    )
+    return Row(
+        group=group,
+        rank=None,
+        overlaps=False,
+        unranked=_unranked(entry),
+        tokens_per_second=result.tokens_per_second,
+        ci95=result.ci95,
+        tokens_per_second_per_device=result.tokens_per_second_per_device,
+        tokens_per_joule=result.energy.tokens_per_joule if result.energy else None,
+        energy_source=f"{result.energy.source}, {result.energy.scope}" if result.energy else None,
+        fraction_of_ceiling=result.fraction_of_ceiling,
+        mfu=result.mfu.value if result.mfu else None,
+        mfu_source=result.mfu.peak_source if result.mfu else None,
+        verdict=_verdict(record.audit.verdict, repetitions),
+        class_=record.class_,
+        strict=record.plugin.strict,
+        marks=tuple(_marks(entry)),
+        plugin=record.plugin.name,
+        plugin_version=record.plugin.version,
+        device=run.hardware,
+        devices=record.topology.world_size,
+        submitter=entry.submitter,
+        system=entry.system,
+        availability=entry.availability,
+        batch_size=record.config.batch_size,
+        window_s=(timing.stop_ns - timing.start_ns) / 1e9,
+        executor=str(run.settings["executor"]),
+        created_utc=record.created_utc,
+        signatures=len(entry.signatures),
+        repetitions=repetitions,
+        entry=entry,
+    )
+
+
+def _verdict(own: Verdict, repetitions: Sequence[Repetition]) -> Verdict:
+    counts = any(not repetition.lacking for repetition in repetitions)
+    return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
+
+
+def _unranked(entry: Entry) -> str | None:
+    record = entry.record
+    if record.audit.verdict is Verdict.INVALID:
+        broken = dict.fromkeys(f.id for f in record.audit.findings if f.status is Status.FAIL)
+        return f"INVALID: {', '.join(broken)} failed"
+    if record.class_ == "debug":
+        return "debug: " + ("; ".join(record.waivers) or "not comparable")
+    if record.config.definition is not None:
+        return "a model of the submitter's own"
+    return None
+
+
+def _marks(entry: Entry) -> Iterator[str]:
+    record, config = entry.record, entry.record.config
+    if record.class_ != "debug":
+        yield from (f"waived: {waiver}" for waiver in record.waivers)
+    if record.rules_version != RULES_VERSION:
+        yield f"rules {record.rules_version}"
+    if config.mixed_precision:
+        yield "autocast over FP32 weights"
+    if config.dynamic:
+        yield "sequences of many lengths"
+    if record.workload.tokens != "random":
+        yield f"tokens of {record.workload.tokens}"
+
+
+def references() -> Iterator[Reference]:
+    """Yield every row with a figure that a source document publishes."""
+    for document in documents().values():
+        for table in document.tables:
+            titles = {column.key: column.title for column in table.columns}
+            for row in table.rows:
+                if row.values:
+                    yield Reference(
+                        workload=table.workload,
+                        document=document.name,
+                        source=document.source,
+                        hardware=document.hardware,
+                        row=", ".join((table.title, *row.labels)),
+                        figures=tuple((titles[key], row.values[key]) for key in row.values),
+                    )

@@ -1,0 +1,171 @@
+"""The leaderboard as one HTML file that needs nothing else: no network, no server, no fonts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from llmb.report import ranking
+from llmb.report.board import MARKED, Board, Row
+from llmb.report.detail import detail
+from llmb.report.render import NOT_MEASURED, number, plain
+
+_TEMPLATE, _STYLE = "leaderboard.html.jinja", "leaderboard.css"
+_SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
+#: Charts of more groups than these are closed until they are asked for.
+_OPEN_CHARTS = 3
+_ID_DIGITS = 16
+#: Best first.
+_VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
+
+#: Title, key in a row's data, kind: what the table can be sorted by.
+COLUMNS = (
+    ("#", "rank", "number"),
+    ("System", "system", "text"),
+    ("Device", "device", "text"),
+    ("Tokens/s", "tps", "number"),
+    ("Per device", "each", "number"),
+    ("Tokens/J", "tpj", "number"),
+    ("Of ceiling", "ceiling", "number"),
+    ("MFU", "mfu", "number"),
+    ("Verdict", "verdict", "number"),
+    ("Window", "window", "number"),
+    ("Date", "date", "text"),
+)
+
+
+def page(board: Board, commands: Mapping[str, str]) -> str:
+    """Return ``board`` as an HTML page with everything inside.
+
+    The Content-Security-Policy names the two digests of what may style and run; a stranger's words
+    could do neither even if they were not escaped, and nothing can be loaded from anywhere.
+
+    Args:
+        board: the leaderboard.
+        commands: bundle id -> the command that repeats its run; what has none shows none.
+    """
+    style = _resource(_STYLE)
+    script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.lstrip_blocks = True
+    template = environment.from_string(_resource(_TEMPLATE))
+    return template.render(
+        title=ranking.TITLE,
+        about=ranking.ABOUT,
+        references_about=ranking.REFERENCES,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        columns=COLUMNS,
+        groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
+        open_charts=len(board.groups) <= _OPEN_CHARTS,
+        apart=[_view(row) for row in board.apart],
+        refused=[(plain(one.path), plain(one.reason)) for one in board.refused],
+        references=board.references,
+        filters=_filters(board),
+        details={_id(row): detail(row, commands.get(row.bundle_id)) for row in board.rows},
+        systems=len({(row.submitter, row.system) for row in board.rows}),
+        not_measured=NOT_MEASURED,
+    )
+
+
+def _resource(name: str) -> str:
+    return files("llmb.report").joinpath("template").joinpath(name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy of a page with this style and script and nothing else."""
+    return (
+        f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _id(row: Row) -> str:
+    return row.bundle_id[:_ID_DIGITS]
+
+
+def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
+    """Return label, key and values of each filter, values in the order they are listed."""
+    rows = [row for _, ranked in board.groups for row in ranked]
+    verdicts = {row.verdict.value for row in rows}
+    groups = [group for group, _ in board.groups]
+    devices = sorted({row.devices for row in rows})
+    return [
+        ("Workload", "workload", _unique(group.workload for group in groups)),
+        ("Mode", "mode", _unique(group.mode for group in groups)),
+        ("Effective precision", "precision", _unique(group.precision for group in groups)),
+        ("Plugin (vendor)", "plugin", sorted(_unique(row.plugin for row in rows))),
+        ("Verdict", "verdict", [name for name in _VERDICTS if name in verdicts]),
+        ("Openness", "openness", sorted({_openness(row) for row in rows}, reverse=True)),
+        ("Devices", "devices", [str(count) for count in devices]),
+    ]
+
+
+def _unique(names: Any) -> list[str]:
+    return list(dict.fromkeys(plain(name) for name in names))
+
+
+def _openness(row: Row) -> str:
+    return "strict" if row.strict else "closed components"
+
+
+def _view(row: Row) -> dict[str, Any]:
+    """Return what the template shows of a row: words that are safe to look at, figures as text."""
+    low, high = row.ci95 or (None, None)
+    share = row.fraction_of_ceiling
+    return {
+        "id": _id(row),
+        "rank": row.rank,
+        "overlaps": row.overlaps,
+        "unranked": plain(row.unranked or ""),
+        "group": plain(row.group.title),
+        "system": plain(row.system or "unknown system"),
+        "submitter": plain(row.submitter or "unknown submitter"),
+        "availability": plain(row.availability or ""),
+        "device": plain(row.device),
+        "devices": row.devices,
+        "plugin": plain(row.plugin),
+        "plugin_version": plain(row.plugin_version),
+        "workload": plain(row.group.workload),
+        "mode": plain(row.group.mode),
+        "precision": plain(row.group.precision),
+        "tps": row.tokens_per_second,
+        "low": low,
+        "high": high,
+        "peak": row.tokens_per_second / share if share else None,
+        "tps_text": number(row.tokens_per_second),
+        "interval": ranking.interval(row),
+        "each": row.tokens_per_second_per_device,
+        "each_text": number(row.tokens_per_second_per_device),
+        "tpj": row.tokens_per_joule,
+        "tpj_text": "" if row.tokens_per_joule is None else number(row.tokens_per_joule),
+        "energy_source": row.energy_source or "",
+        "ceiling": share,
+        "ceiling_text": "" if share is None else f"{share:.1%}",
+        "mfu": row.mfu,
+        "mfu_text": "" if row.mfu is None else f"{row.mfu:.1%}",
+        "mfu_source": plain(row.mfu_source or ""),
+        "verdict": row.verdict.value,
+        "verdict_order": _VERDICTS.index(row.verdict.value),
+        "why": MARKED.get(row.verdict, ""),
+        "openness": _openness(row),
+        "marks": [plain(mark) for mark in row.marks],
+        "window": row.window_s,
+        "window_text": f"{row.window_s:,.1f} s",
+        "executor": plain(row.executor),
+        "batch_size": row.batch_size,
+        "date": plain(row.created_utc[:10]),
+        "signatures": row.signatures,
+        "path": plain(row.entry.path),
+    }

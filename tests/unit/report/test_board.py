@@ -1,0 +1,148 @@
+"""Who is ranked, against whom, and what stands apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb.records.finding import Verdict
+from llmb.report.board import Repetition, board
+from llmb.report.bundles import gather
+from tests.unit.builders_board import judged, put, record
+
+
+@pytest.fixture
+def ranked(tmp_path):
+    def make(*records):
+        for one in records:
+            put(tmp_path, one)
+        return board(gather([tmp_path]))
+
+    return make
+
+
+def places(found):
+    return {
+        group.title: [(row.rank, row.entry.record.run_id[-1]) for row in rows]
+        for group, rows in found.groups
+    }
+
+
+def test_the_fastest_is_first(ranked):
+    found = ranked(record(1), record(2, faster=2.0), record(3, faster=0.5))
+    assert places(found) == {"llama-1.4b train BF16": [(1, "2"), (2, "1"), (3, "3")]}
+    assert found.apart == found.refused == ()
+
+
+def test_equal_figures_have_an_equal_rank_and_the_next_one_counts_them(ranked):
+    found = ranked(record(1), record(2), record(3, faster=0.5))
+    ((_, rows),) = found.groups
+    assert [row.rank for row in rows] == [1, 1, 3]
+
+
+def test_overlapping_intervals_are_marked_at_the_slower_row(ranked):
+    found = ranked(record(1), record(2, faster=0.99), record(3, faster=0.9))
+    ((_, rows),) = found.groups
+    assert [row.overlaps for row in rows] == [False, True, False]
+
+
+def test_precisions_are_ranked_apart_and_by_what_was_measured(ranked):
+    found = ranked(
+        record(1, effective="FP8", faster=3.0), record(2), record(3, effective=None, faster=2.0)
+    )
+    assert places(found) == {
+        "llama-1.4b train BF16": [(1, "2")],
+        "llama-1.4b train BF16 (declared, not observed)": [(1, "3")],
+        "llama-1.4b train FP8": [(1, "1")],
+    }
+
+
+def other_workload(data):
+    data["config"]["workload"] = data["workload"]["name"] = "gpt2-125m"
+
+
+def test_workloads_are_ranked_apart(ranked):
+    found = ranked(record(1), record(2, change=other_workload, faster=9.0))
+    assert list(places(found)) == ["llama-1.4b train BF16", "gpt2-125m train BF16"]
+
+
+def debug(data):
+    data["class"], data["waivers"] = "debug", ["--timed-steps 3"]
+
+
+def own(data):
+    data["config"]["definition"] = {"family": "llama"}
+    data["config"]["workload"] = data["workload"]["name"] = "mine"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (debug, "debug: --timed-steps 3"),
+        (lambda data: judged(data, "INVALID"), "INVALID: W1 failed"),
+        (own, "a model of the submitter's own"),
+    ],
+)
+def test_what_cannot_be_compared_stands_apart_however_fast(ranked, change, words):
+    found = ranked(record(1), record(2, faster=100.0, change=change))
+    assert places(found) == {"llama-1.4b train BF16": [(1, "1")]}
+    (row,) = found.apart
+    assert (row.rank, row.unranked) == (None, words)
+
+
+def test_flagged_and_unverified_runs_are_ranked_and_keep_their_verdict(ranked):
+    found = ranked(record(1, verdict="FLAGGED"), record(2, verdict="UNVERIFIED", faster=2.0))
+    ((_, rows),) = found.groups
+    assert [row.verdict for row in rows] == [Verdict.UNVERIFIED, Verdict.FLAGGED]
+
+
+def waived(data):
+    data["waivers"], data["rules_version"] = ["no seed"], "1"
+
+
+def test_waivers_and_other_rules_are_marks_of_the_row(ranked):
+    ((_, rows),) = ranked(record(change=waived)).groups
+    assert rows[0].marks == ("waived: no seed", "rules 1")
+
+
+def test_figures_of_a_row_are_those_of_the_record(ranked):
+    ((_, (row,)),) = ranked(record(devices=4)).groups
+    result = row.entry.record.result
+    assert row.tokens_per_second_per_device * 4 == pytest.approx(result.tokens_per_second)
+    assert (row.devices, row.device, row.plugin) == (4, "Fast [1]", "fast")
+    assert (row.tokens_per_joule, row.mfu_source) == (result.energy.tokens_per_joule, "datasheet")
+    assert row.ci95 == result.ci95
+
+
+def no_energy(data):
+    data["result"]["energy"] = data["result"]["mfu"] = data["result"]["fraction_of_ceiling"] = None
+
+
+def test_what_was_not_measured_is_none_and_never_zero(ranked):
+    ((_, (row,)),) = ranked(record(change=no_energy)).groups
+    assert (row.tokens_per_joule, row.mfu, row.fraction_of_ceiling) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("own", "lacking", "verdict"),
+    [
+        ("CONSISTENT", (), Verdict.REPRODUCED),
+        ("CONSISTENT", ("both are signed with the same key",), Verdict.CONSISTENT),
+        ("FLAGGED", (), Verdict.FLAGGED),
+        ("UNVERIFIED", (), Verdict.UNVERIFIED),
+    ],
+)
+def test_a_repetition_that_counts_makes_a_consistent_run_reproduced(
+    tmp_path, own, lacking, verdict
+):
+    put(tmp_path, record(verdict=own))
+    shelf = gather([tmp_path])
+    repeated = {shelf.entries[0].bundle_id: [Repetition("b" * 64, 1.5, lacking)]}
+    ((_, (row,)),) = board(shelf, repeated).groups
+    assert row.verdict is verdict
+
+
+def test_published_rows_are_references_and_never_ranked(ranked):
+    found = ranked(record())
+    assert {row.document for row in found.references} >= {"Nanotron, LLama2 7B", "NeMo BERT"}
+    assert all(row.source and row.figures for row in found.references)
+    assert {row.submitter for row in found.rows} == {"Acme"}
