@@ -36,7 +36,7 @@ _PART_ROUGHER = 4.0
 _FEW = 64
 #: Of the error that a class may have at most: parameters of a step in which the host's honest run
 #: has more are left out. A model that a high rate has shaken has steps whose first layers no run in
-#: 16 bits computes alike (docs/adr/0021).
+#: 16 bits computes alike (docs/adr/0022).
 _PART_OF_MOST = 0.5
 #: Of the sampled gradients, that must be left to compare.
 _ENOUGH = 0.5

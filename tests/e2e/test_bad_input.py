@@ -109,7 +109,8 @@ def test_a_device_nobody_serves_is_an_error_that_says_what_to_install(
 
 
 def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
-    flags = ("--precision=FP32", "--batch-size=4000", "--quiet")
+    # Sizes of which one sequence fits on any machine, so that there is something else to use.
+    flags = ("--preset=debug", "--precision=FP32", "--batch-size=400000", "--quiet")
     command = harness.llmb_command("run", *flags, "--output-dir", tmp_path / "out")
     process = subprocess.Popen(
         command, env=harness.environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE
@@ -120,7 +121,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(tmp_pat
     process.stdout.close()
     process.stderr.close()
     done = Ended(process.returncode, stdout, stderr, tmp_path / "out")
-    check(done, FAILED, "FP32", "4000", "needs about", "GB free", "use --")
+    check(done, FAILED, "FP32", "400000", "needs about", "GB free", "use --")
     assert usage.ru_maxrss < 2**20, "largest of supervisor and probe, in KiB"
 
 
