@@ -13,7 +13,9 @@ import pytest
 from tests.e2e.harness import environment, llmb_command
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
-BUNDLES = sorted(path.parent for path in SUBMISSIONS.rglob("MANIFEST.json"))
+BUNDLES = sorted(
+    path.parent for path in SUBMISSIONS.glob("*/*/llama-1.4b_train_BF16/*/MANIFEST.json")
+)
 MET, USAGE, REFUSED, NOT_MET = 0, 2, 6, 7
 
 pytestmark = pytest.mark.skipif(len(BUNDLES) < 2, reason="an sdist has no submissions")
