@@ -17,7 +17,7 @@ from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 UNAVAILABLE, FAILED, REFUSED = 3, 4, 6
 
 
