@@ -88,7 +88,7 @@ def llmb_options() -> list[PluginOption]:
             name="written_attention",
             type="bool",
             default=True,
-            help="causal attention as matrix products (BF16, up to 512 tokens): faster than torch's",
+            help="attention as matrix products (BF16, up to 512 tokens), faster than torch's",
         ),
         PluginOption(
             name="threads",
