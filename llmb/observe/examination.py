@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from llmb.observe import probes
 from llmb.observe.canonical import Canonical
 from llmb.observe.passes import LIVE, Sketches, copies_of
+from llmb.observe.sketch import side_for
 from llmb.plugin.backend import Backend
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
@@ -82,7 +83,8 @@ class Examination:
             self._canonical.write(target, edit(self._canonical.value(target)))
 
     def _take(self, name: str, loss: Tensor, copies: int = 1) -> None:
-        sketches = Sketches(name, self._seed, self._shape)
+        side = side_for(len(self._canonical.names))
+        sketches = Sketches(name, self._seed, self._shape, side)
         sketches.loss(loss)
         for parameter in self._canonical.names:
             gradient = self._canonical.gradient(parameter)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
-from llmb.observe.sketch import sketch
+from llmb.observe.sketch import SIDE, sketch
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import model_of, replace_parameter
@@ -36,9 +36,9 @@ class Collector(Protocol):
 class Sketches:
     """The sketch of every gradient of one pass."""
 
-    def __init__(self, name: str, seed: int, shape: Shape) -> None:
-        """Collect pass ``name`` with the signs of ``seed``."""
-        self._name, self._seed = name, seed
+    def __init__(self, name: str, seed: int, shape: Shape, side: int = SIDE) -> None:
+        """Collect pass ``name`` with the signs of ``seed``, in squares of ``side``."""
+        self._name, self._seed, self._side = name, seed, side
         self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
         parts = probes.parts(shape)
         #: Rows of a tied head that only the logits have a gradient in.
@@ -64,7 +64,7 @@ class Sketches:
         self.tensors[f"{self._name}/{LOSS}"] = value.detach().to("cpu").double().float().view(1)
 
     def _add(self, key: str, value: Tensor) -> None:
-        found = sketch(value, self._seed, key)
+        found = sketch(value, self._seed, key, self._side)
         self.tensors[key] = self.tensors[key] + found if key in self.tensors else found
 
 

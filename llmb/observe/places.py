@@ -13,6 +13,11 @@ from torch import Tensor
 #: Elements of each parameter: of its gradient for comparison with the reference, and of value,
 #: gradient and moments for the replay of the optimizer's step.
 GRADIENTS, STATES = 1024, 257
+#: Elements: a multiple of the length of every processor's vectors.
+VECTOR = 64
+#: Parameters up to which each has so many. Of more, each has fewer: a bundle keeps its size
+#: (docs/adr/0023).
+_AT_FULL_LENGTH = 128
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,11 @@ class Places:
     def indices(self) -> Tensor:
         """Return the elements' numbers, int64."""
         return self.first + self.stride * torch.arange(self.count)
+
+
+def fewer(count: int, parameters: int) -> int:
+    """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
+    return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
 
 
 def read_places(wanted: Sequence[tuple[Places, Tensor]], *, lazy: bool) -> list[Tensor]:

@@ -8,13 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmb.observe.places import STATES
+from llmb.observe.places import VECTOR
 from llmb.observe.witness import KINDS
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer
-
-_VECTOR = 64  # elements: a multiple of every vector's length
 
 
 def replay(
@@ -36,8 +34,8 @@ def replay(
         value, segment = parts[what][number], step.segments[number]
         # Kernels treat what is left over by their vectors differently; a sample has nothing left
         # over, a parameter that was read as a whole has the same.
-        if segment.states == STATES:
-            value = F.pad(value, (0, -segment.states % _VECTOR))
+        if segment.states == step.states:
+            value = F.pad(value, (0, -segment.states % VECTOR))
         return value.to(device, getattr(torch, segment.dtype), copy=True)  # it is stepped in place
 
     parameters = []

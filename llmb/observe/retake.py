@@ -25,6 +25,7 @@ from llmb.observe.passes import (
     plain_pass,
     without_layers,
 )
+from llmb.observe.sketch import side_for
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
@@ -115,7 +116,7 @@ class Retake:
         collect, loss = self._in_parts(
             name,
             batch,
-            lambda: Sketches(name, self._seed, self._probed),
+            lambda: Sketches(name, self._seed, self._probed, side_for(len(self.sizes))),
             lambda collect, parts: self._run(name, dtype, device, batch, collect, fmt, parts),
         )
         collect.loss(torch.tensor(loss))

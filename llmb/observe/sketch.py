@@ -1,7 +1,7 @@
 """A tensor reduced to a thousand numbers that keep its length and every distance to another.
 
 Elements are multiplied by random signs, one per row and one per column, and folded into a square of
-``SIDE`` x ``SIDE`` sums. For any two tensors the expected squared distance of their sketches is
+sums. For any two tensors the expected squared distance of their sketches is
 their own squared distance, wherever they differ: one wrong column shows as well as a wrong
 rounding everywhere. (A random sample would miss the column.)
 """
@@ -9,42 +9,52 @@ rounding everywhere. (A random sample would miss the column.)
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 SIDE = 32
+#: Parameters up to which the square of each has that side. Of more, each has a smaller one: a
+#: bundle keeps its size (docs/adr/0023).
+_AT_FULL_SIDE = 160
 _BLOCK_ELEMENTS = 2**24  # signed at a time
 _NARROW_BYTES = 2
 
 
-def sketch(value: Tensor, seed: int, name: str) -> Tensor:
-    """Return the sketch of ``value``, float32 on the CPU, at most ``SIDE``² numbers.
+def side_for(parameters: int) -> int:
+    """Return the side of each sketch, where so many ``parameters`` have one."""
+    return min(SIDE, max(1, math.isqrt(SIDE * SIDE * _AT_FULL_SIDE // max(1, parameters))))
 
-    Signs follow from ``seed`` and ``name`` only. The relative error of a distance is about 3 % for
-    differences spread over the tensor, about 17 % for one of rank one. A tensor with no more
-    numbers than a sketch is kept as it is.
+
+def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
+    """Return the sketch of ``value``, float32 on the CPU, at most ``side``² numbers.
+
+    Signs follow from ``seed`` and ``name`` only. The relative error of a distance is about 1 part
+    in ``side`` for differences spread over the tensor (3 % at 32), and about one in the square root
+    of ``side`` for one of rank one (17 %). A tensor with no more numbers than a sketch is kept as
+    it is.
     """
     value = value.detach()
-    if value.numel() <= SIDE * SIDE:
+    if value.numel() <= side * side:
         return value.to("cpu").float().flatten()
     if value.dim() < 2:
-        value = F.pad(value, (0, -value.numel() % SIDE)).view(-1, SIDE)
+        value = F.pad(value, (0, -value.numel() % side)).view(-1, side)
     rows = value.reshape(value.shape[0], -1)
     generator = torch.Generator().manual_seed(_number(seed, name))
     # Sums of 16-bit numbers are exact enough in float32; those of float32 are not.
     wide = torch.float32 if value.element_size() <= _NARROW_BYTES else torch.float64
     left, right = (_signs(n, generator) for n in rows.shape)
-    folded = torch.zeros(SIDE, rows.shape[1], dtype=wide)
-    step = max(SIDE, _BLOCK_ELEMENTS // rows.shape[1] // SIDE * SIDE)
+    folded = torch.zeros(side, rows.shape[1], dtype=wide)
+    step = max(side, _BLOCK_ELEMENTS // rows.shape[1] // side * side)
     for begin in range(0, rows.shape[0], step):
         block = rows[begin : begin + step].to("cpu")
         signed = block * left[begin : begin + step, None].to(block.dtype)  # exact
-        signed = F.pad(signed, (0, 0, 0, -signed.shape[0] % SIDE))
-        folded += signed.view(-1, SIDE, signed.shape[1]).sum(0, dtype=wide)
-    folded = F.pad(folded * right.to(wide), (0, -folded.shape[1] % SIDE))
-    return folded.view(SIDE, -1, SIDE).sum(1).float().flatten()
+        signed = F.pad(signed, (0, 0, 0, -signed.shape[0] % side))
+        folded += signed.view(-1, side, signed.shape[1]).sum(0, dtype=wide)
+    folded = F.pad(folded * right.to(wide), (0, -folded.shape[1] % side))
+    return folded.view(side, -1, side).sum(1).float().flatten()
 
 
 def _signs(count: int, generator: torch.Generator) -> Tensor:

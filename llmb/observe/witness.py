@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.places import GRADIENTS, STATES, choose, read_places
+from llmb.observe.places import GRADIENTS, STATES, VECTOR, Places, choose, fewer, read_places
 from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
 
@@ -65,11 +65,13 @@ class Witness:
         "_draw",
         "_ended",
         "_glanced",
+        "_gradients",
         "_lazy",
         "_open",
         "_optimizer",
         "_parameters",
         "_seen",
+        "_states",
     )
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, lazy: bool = False) -> None:
@@ -79,6 +81,9 @@ class Witness:
         """
         self._lazy = lazy
         self._parameters = list(model.named_parameters())
+        #: Elements of each that are read: of its gradient, and for the replay.
+        self._gradients = fewer(GRADIENTS, len(self._parameters))
+        self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
         # Zeros and not empty: the pages are there before the first step, not in an audited one.
         self._copy = [torch.zeros_like(p, requires_grad=False) for _, p in self._parameters]
         self._optimizer = optimizer
@@ -119,9 +124,9 @@ class Witness:
         glances = self.glance_again(step, "before")
         with torch.no_grad():
             torch._foreach_copy_(self._copy, [p.detach() for _, p in self._parameters])
-            seen.tensors["gradient"] = self._gather(seen, "gradient", GRADIENTS, _gradient)
-            seen.tensors["replay/gradient"] = self._gather(seen, "state", STATES, _gradient)
-            seen.tensors |= self._states(seen, "before")
+            seen.tensors["gradient"] = self._gather(seen, "gradient", _gradient)
+            seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
+            seen.tensors |= self._optimizer_side(seen, "before")
         glances |= self.glance_again(step, "after")
         seen.tensors |= {key.partition("/")[2]: value for key, value in glances.items()}
         self._seen.append(seen)
@@ -132,7 +137,7 @@ class Witness:
         if self._ended:
             with torch.no_grad():
                 seen = self._seen[-1]
-                seen.tensors |= self._states(seen, "next")
+                seen.tensors |= self._optimizer_side(seen, "next")
             self._ended = False
 
     def clipped(self) -> None:
@@ -141,13 +146,13 @@ class Witness:
             seen = self._seen[-1]
             seen.tensors["replay/unclipped"] = seen.tensors["replay/gradient"]
             with torch.no_grad():
-                seen.tensors["replay/gradient"] = self._gather(seen, "state", STATES, _gradient)
+                seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
 
     def after(self) -> None:
         """Look again where the optimizer has just made an audited step."""
         if self._open:
             with torch.no_grad():
-                self._seen[-1].tensors |= self._states(self._seen[-1], "after")
+                self._seen[-1].tensors |= self._optimizer_side(self._seen[-1], "after")
             self._open, self._ended = False, True
 
     def read(self) -> tuple[int, ...]:
@@ -171,6 +176,7 @@ class Witness:
                 foreach=groups[0]["foreach"],
                 fused=groups[0]["fused"],
                 capturable=bool(groups[0].get("capturable")),
+                states=self._states,
                 segments=seen.segments,
             )
             for number, seen in enumerate(self._seen)
@@ -194,7 +200,7 @@ class Witness:
             yield (
                 seen.step.index,
                 [
-                    (name, p, choose(seen.seed, "gradient", name, p.numel(), GRADIENTS).indices())
+                    (name, p, self._places(seen.seed, "gradient", name, p).indices())
                     for name, p in self._of(seen)
                 ],
             )
@@ -216,19 +222,31 @@ class Witness:
             Segment(
                 name=name,
                 dtype=str(p.dtype).removeprefix("torch."),
-                gradients=choose(seed, "gradient", name, p.numel(), GRADIENTS).count,
-                states=choose(seed, "state", name, p.numel(), STATES).count,
+                gradients=self._places(seed, "gradient", name, p).count,
+                states=self._places(seed, "state", name, p).count,
             )
             for name, p in self._parameters
             if p.requires_grad and p.grad is not None and p.numel()
         )
 
-    def _states(self, seen: _Seen, when: str) -> dict[str, Tensor]:
+    def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> Places:
+        """Return which elements of ``parameter`` are read, of its gradient or for the replay.
+
+        Kernels treat what their vectors leave over differently, which a replayed sample cannot
+        tell: unless it holds the whole parameter, it holds none of that.
+        """
+        size = parameter.numel()
+        if what == "gradient":
+            return choose(seed, what, name, size, self._gradients)
+        whole = size if size <= self._states else size - size % VECTOR
+        return choose(seed, what, name, whole, self._states)
+
+    def _optimizer_side(self, seen: _Seen, when: str) -> dict[str, Tensor]:
         state, found = self._optimizer.state, {}
         for kind in KINDS:
             read = _value if kind == "value" else _moment(state, kind)
             if all(read(p) is not None for _, p in self._of(seen)):
-                found[f"{when}/{kind}"] = self._gather(seen, "state", STATES, read)
+                found[f"{when}/{kind}"] = self._gather(seen, "state", read)
         return found
 
     def _of(self, seen: _Seen) -> Iterable[tuple[str, nn.Parameter]]:
@@ -236,13 +254,13 @@ class Witness:
         return ((name, p) for name, p in self._parameters if name in names)
 
     def _gather(
-        self, seen: _Seen, what: str, count: int, read: Callable[[nn.Parameter], Tensor | None]
+        self, seen: _Seen, what: str, read: Callable[[nn.Parameter], Tensor | None]
     ) -> Tensor:
         wanted = []
         for name, p in self._of(seen):
             value = read(p)
             assert value is not None
-            wanted.append((choose(seen.seed, what, name, p.numel(), count), value))
+            wanted.append((self._places(seen.seed, what, name, p), value))
         parts = read_places(wanted, lazy=self._lazy)
         if not parts:
             return torch.zeros(0)

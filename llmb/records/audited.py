@@ -58,6 +58,8 @@ class AuditedStep(Frozen):
     foreach: bool | None
     fused: bool | None
     capturable: bool
+    #: Values of each parameter that were read: a segment with fewer holds a whole parameter.
+    states: int = Field(default=257, ge=1)
     segments: tuple[Segment, ...]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import Places, choose, read_places
+from llmb.observe.places import Places, choose, fewer, read_places
 
 SIZES = (1, 2, 100, 257, 258, 400, 1024, 1025, 5000, 10**6)
 
@@ -19,6 +19,13 @@ def test_as_many_elements_are_chosen_as_wanted_or_as_there_are_each_once(
         found = choose(seed, "state", "w", size, count).indices()
         assert len(found) == len(found.unique()) == min(size, count)
         assert 0 <= found.min() <= found.max() < size
+
+
+@pytest.mark.parametrize(
+    ("parameters", "count"), [(1, 257), (128, 257), (129, 255), (580, 56), (10**6, 1)]
+)
+def test_of_many_parameters_each_shows_fewer_elements(parameters: int, count: int) -> None:
+    assert fewer(257, parameters) == count
 
 
 @pytest.mark.parametrize("size", [257, 100])

@@ -20,20 +20,27 @@ KERNELS = [{"foreach": False}, {"foreach": True}, {"fused": True}]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-def model_of(dtype: torch.dtype) -> nn.Module:
+def model_of(dtype: torch.dtype, layers: int = 0) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     model = nn.Module()
     for name, shape in (("w", (130, 70)), ("v", (33, 40)), ("gain", (70,)), ("one", (1,))):
         value = torch.randn(shape, generator=generator) * 0.02
         model.register_parameter(name, nn.Parameter(value.to(dtype)))
+    for layer in range(layers):
+        value = torch.randn(75, generator=generator)
+        model.register_parameter(f"layer{layer}", nn.Parameter(value.to(dtype)))
     return model
 
 
 def watched(
-    dtype: torch.dtype, kernel: Mapping[str, bool], change: Any = None, steps: int = 4
+    dtype: torch.dtype,
+    kernel: Mapping[str, bool],
+    change: Any = None,
+    steps: int = 4,
+    layers: int = 0,
 ) -> tuple[AuditedStep, dict[str, Tensor]]:
     """Return what was seen of the last of ``steps``; ``change`` meddles with the optimizer."""
-    model = model_of(dtype)
+    model = model_of(dtype, layers)
     optimizer = build_optimizer(model.parameters(), **kernel)
     witness = Witness(model, optimizer)
     for index in range(steps):
@@ -73,6 +80,18 @@ def test_a_replay_with_the_same_kernel_and_type_gives_the_same_bits(
 ) -> None:
     step, seen = watched(dtype, kernel, steps=steps)
     assert can_replay(step, seen, OFFICIAL_OPTIMIZER)
+    assert differing(step, seen) == NONE
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("layers", "states"), [(200, 161), (500, 65), (900, 64)])
+def test_a_replay_of_many_parameters_with_fewer_elements_each_gives_the_same_bits(
+    dtype: torch.dtype, kernel: dict[str, bool], layers: int, states: int
+) -> None:
+    step, seen = watched(dtype, kernel, layers=layers)
+    assert step.states == states
+    assert min(segment.states for segment in step.segments) > 0
     assert differing(step, seen) == NONE
 
 

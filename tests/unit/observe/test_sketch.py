@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llmb.observe import sketch as module
-from llmb.observe.sketch import SIDE, sketch
+from llmb.observe.sketch import SIDE, side_for, sketch
 
 SHAPE = (96, 160)
 SEEDS = range(150)
@@ -88,6 +88,25 @@ def test_the_distance_of_two_sketches_is_that_of_the_tensors_within_the_stated_e
     assert math.sqrt(sum((ratio - 1) ** 2 for ratio in ratios) / len(ratios)) < rms
     assert abs(sum(ratio**2 for ratio in ratios) / len(ratios) - 1) < 0.1, "right on average"
     assert 0.4 < min(ratios) < max(ratios) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "side"), [(1, 32), (111, 32), (160, 32), (161, 31), (580, 16), (10**6, 1)]
+)
+def test_where_parameters_are_many_each_has_a_smaller_square(parameters: int, side: int) -> None:
+    assert side_for(parameters) == side
+    assert parameters * side**2 <= max(160 * 32**2, parameters)
+    assert len(sketch(random(*SHAPE), 5, "w", side)) == side**2
+
+
+def test_smaller_squares_are_right_on_average_and_off_by_one_part_in_their_side() -> None:
+    base, ratios = random(*SHAPE, seed=77), []
+    for seed in SEEDS:
+        other = base + dense(seed)
+        found = distance(sketch(base, seed, "w", 16), sketch(other, seed, "w", 16))
+        ratios.append(found / distance(base, other))
+    assert math.sqrt(sum((ratio - 1) ** 2 for ratio in ratios) / len(ratios)) < 1 / 16
+    assert abs(sum(ratio**2 for ratio in ratios) / len(ratios) - 1) < 0.1
 
 
 def test_one_wrong_element_among_many_is_seen_at_its_full_size() -> None:

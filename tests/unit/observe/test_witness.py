@@ -286,6 +286,15 @@ def test_segments_say_whose_the_elements_are_and_leave_out_what_has_no_gradient(
     assert len(run.witness.tensors()["0/gradient"]) == 1045
 
 
+def test_of_many_parameters_fewer_elements_each_are_read_and_their_number_is_told() -> None:
+    model = nn.ParameterList([nn.Parameter(torch.ones(2000)) for _ in range(200)])
+    run = Run(model)
+    run.step(seed=11)
+    (step,) = run.witness.steps()
+    assert step.states == 164
+    assert {(s.gradients, s.states) for s in step.segments} == {(655, 164)}
+
+
 def test_a_parameter_that_is_not_trained_is_no_segment() -> None:
     model = Holder()
     model.small.requires_grad_(False)
