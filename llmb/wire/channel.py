@@ -6,6 +6,7 @@ not listened to.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import select
@@ -33,9 +34,11 @@ from llmb.wire.messages import Failure, Hello, Message
 
 #: ``python -m`` would look in the working folder first, and a child started there could run another
 #: llmb than its supervisor. This one is found where the supervisor found it, and listens to all
-#: code that is run from there on.
+#: code that is run from there on. Until ``serve`` nothing but modules is made: to look for garbage
+#: among them would take a sixth of the time.
 _BOOT = """
-import runpy, sys
+import gc, runpy, sys
+gc.disable()
 module, root = sys.argv[1:]
 sys.path = [root, *(place for place in sys.path if place)]
 import llmb
@@ -146,6 +149,7 @@ def connect() -> Channel:
 
 def serve(work: Callable[[Channel], None]) -> None:
     """Run a child: connect, do ``work``, and report whatever goes wrong as one ``Failure``."""
+    gc.enable()
     channel = connect()
     try:
         work(channel)
