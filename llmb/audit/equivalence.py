@@ -32,8 +32,9 @@ _MOST_ERROR_NARROW = 2.0**-0.3
 #: Times the host's honest error that the device's may be.
 _ROUGHER = 2.0
 _PART_ROUGHER = 4.0
-#: A sample with fewer elements that are not zero tells too little to be the worst parameter.
-_FEW = 64
+#: A sample whose length lies in fewer elements tells too little to be the worst parameter: of a
+#: head's gradient, most lies in the words that came next, of which a sample holds one or two.
+_FEW = 16
 #: Of the error that a class may have at most: parameters of a step in which the host's honest run
 #: has more are left out. A model that a high rate has shaken has steps whose first layers no run in
 #: 16 bits computes alike (docs/adr/0022).
@@ -99,7 +100,7 @@ def judge_step(
         segment.name
         for segment, begin in zip(step.segments, _firsts(step), strict=True)
         if segment.name.endswith(UNSEEN)
-        or sum(value != 0 for value in right[begin : begin + segment.gradients]) < _FEW
+        or _effective(right[begin : begin + segment.gradients]) < _FEW
     }
     comparison = _Comparison(mine, theirs, precision, frozenset(few))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
@@ -107,6 +108,19 @@ def judge_step(
         text += f", but for {len(rough)} of {len(step.segments)} parameters that no honest run gets"
         text += " right"
     return comparison.finding("G1", faults + comparison.faults(), text, evidence)
+
+
+def _effective(values: Array) -> float:
+    """Return in how many elements the length of ``values`` lies: (sum of x^2)^2 / sum of x^4.
+
+    One, where one element outweighs all others; a third of them, where they are Gaussian. With the
+    squares as weights it is Kish's effective sample size (Survey Sampling, 1965).
+    """
+    largest = max(map(abs, values), default=0.0)
+    if not 0 < largest < math.inf:
+        return 0.0
+    squares = [(value / largest) ** 2 for value in values]
+    return sum(squares) ** 2 / sum(square * square for square in squares)
 
 
 def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[str, Gap]:

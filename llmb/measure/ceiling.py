@@ -21,6 +21,7 @@ from llmb.workloads.arithmetic import Gemm, gemms
 
 Direction = Literal["forward", "grad_input", "grad_weight"]
 _COPY_BYTES = 256 * 2**20  # eight times a large last-level cache
+_COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long to be had at first
 _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
@@ -62,7 +63,7 @@ def measure_ceiling(
         tokens=tokens,
         gemms=tuple(timed),
         flops_per_second=flops / sum(g.best_s * g.count for g in timed),
-        memory_bytes_per_second=_bandwidth(backend, config.device, budget_s),
+        memory_bytes_per_second=_bandwidth(backend, config.device, seconds, budget_s),
         squares=squares,
         best_product_flops_per_second=max(rates),
     )
@@ -207,9 +208,11 @@ def _eight_bit_types(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
     return common
 
 
-def _bandwidth(backend: Backend, device: str, budget_s: float) -> float:
+def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -> float:
     free = backend.memory().available_bytes
-    size = _COPY_BYTES if free is None else min(_COPY_BYTES, max(4, free // _COPY_SHARE))
+    size = min(_COPY_BYTES, max(4, int(seconds * _COPY_BYTES_A_SECOND)))
+    if free is not None:
+        size = min(size, max(4, free // _COPY_SHARE))
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
     # Not a copy: a device that records operations would alias the two and move nothing.

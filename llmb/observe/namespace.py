@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe.callables import Callables, file_of, functions
+from llmb.observe.callables import Callables, file_of, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import Origins, Place
 from llmb.plugin.discovery import version_of
@@ -68,7 +68,8 @@ class Watch:
 
     def __init__(self) -> None:
         """Look (0.3 s), after torch has done to itself what it does when it is first used."""
-        settle()
+        with no_collection():
+            settle()
         self._before = Callables(), Kernels()
         self._after: tuple[Callables, Kernels] | None = None
 
@@ -107,7 +108,8 @@ def library_baseline(modules: Sequence[str], module: str, distribution: str) -> 
     ``modules`` are those of the ``libraries`` a worker wrote down, in the order they stand there;
     ``module`` and ``distribution`` are the plugin's, which is not imported.
     """
-    settle()
+    with no_collection():
+        settle()
     before, kernels = Callables(), Kernels()
     origins = Origins(module, distribution)
     imported, failed, native = [], {}, list[Replacement]()

@@ -11,6 +11,7 @@ import torch.optim.optimizer as optim_module
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from llmb.observe.callables import no_collection
 from llmb.records.evidence import OptimizerEvidence, ParameterGroup
 
 
@@ -24,7 +25,8 @@ class OptimizerBaseline:
         accuse every run.
         """
         kind: type[Optimizer] = {"AdamW": AdamW, "SGD": SGD}[name]
-        throw_away = kind([nn.Parameter(torch.zeros(1))], lr=1.0)  # type: ignore[call-arg]
+        with no_collection():  # it imports torch's compiler: half of the time would go to it
+            throw_away = kind([nn.Parameter(torch.zeros(1))], lr=1.0)  # type: ignore[call-arg]
         self.optimizer_class = kind
         self._step = kind.step
         self._code = _code(kind.step)

@@ -319,9 +319,12 @@ def test_segments_are_told_apart_by_their_lengths() -> None:
 
 
 def test_a_parameter_with_hardly_any_gradient_is_not_the_worst_one_but_counts_in_all() -> None:
-    few = [1.0, *[0.0] * 199]
-    right = {**RIGHT, "b": few}
-    assert step({"a": 0.005, "b": 0.03, "c": 0.005}, right).status is Status.PASS
+    for other in (0.0, 1e-3):  # the gradient of a head: many small elements, and a large one
+        right = {**RIGHT, "b": [1.0, *[other] * 199]}
+        assert step({"a": 0.005, "b": 0.03, "c": 0.005}, right).status is Status.PASS
+    right = {**RIGHT, "b": [*[1.0] * 16, *[0.0] * 184]}
+    assert step({"a": 0.005, "b": 0.03, "c": 0.005}, right).status is Status.FAIL
+    right = {**RIGHT, "b": [1.0, *[0.0] * 199]}
     assert step({"a": 0.005, "b": 30.0, "c": 0.005}, right).status is Status.FAIL
 
 

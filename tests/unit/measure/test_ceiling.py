@@ -148,7 +148,7 @@ def test_the_copy_takes_no_more_than_an_eighth_of_what_is_free(
     monkeypatch.setattr(backend, "memory", lambda: memory)
     monkeypatch.setattr(ceiling, "_COPY_BYTES", 4096)
     monkeypatch.setattr(ceiling, "_best_s", lambda *_: 1.0)
-    assert ceiling._bandwidth(backend, "cpu", 0.0) == 2 * copied
+    assert ceiling._bandwidth(backend, "cpu", 1.0, 0.0) == 2 * copied
 
 
 class Products:
