@@ -99,7 +99,7 @@ def test_the_ceiling_says_at_which_precision_and_how_many_rows(
     monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**10)
     monkeypatch.setattr(ceiling, "_best_s", best_s)
     config = run_config(precision=BF16, shape_overrides=TINY)
-    found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=0.0)
+    found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=1.0)
     assert (found.precision, found.tokens) == ("BF16", TOKENS)
     assert seen == {torch.bfloat16, torch.float32}  # the copy is of float32
     assert found.memory_bytes_per_second == 2 * 2**10
