@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from llmb.records.finding import Finding, Level, Status, Verdict
 from llmb.records.run_record import RunRecord
@@ -61,8 +61,18 @@ def _shown(character: str) -> str:
 
 
 def _page_1(record: RunRecord) -> bytes:
+    return _page(1, record)
+
+
+def _page_2(record: RunRecord) -> bytes:
+    """Return the page with the run that this one repeats, if it repeats one."""
+    return _page(2, record, _repeats(record))
+
+
+def _page(version: int, record: RunRecord, *below_the_head: Iterable[str]) -> bytes:
     parts = (
         _head(record),
+        *below_the_head,
         _result(record),
         _audit(record),
         _system(record),
@@ -70,7 +80,8 @@ def _page_1(record: RunRecord) -> bytes:
         _plugin(record),
         _checking(),
     )
-    lines = ["<!-- llmb.page/1 -->", *(line for part in parts for line in (*part, ""))]
+    written = [lines for part in parts if (lines := list(part))]
+    lines = [f"<!-- llmb.page/{version} -->", *(line for part in written for line in (*part, ""))]
     return "\n".join(lines).encode()
 
 
@@ -89,6 +100,19 @@ def _head(record: RunRecord) -> Iterator[str]:
     yield f"- {versions}; this page is written from `record.json`, which is what counts"
     for text in (*record.waivers, *record.warnings):
         yield f"- note: {code(text)}"
+
+
+def _repeats(record: RunRecord) -> Iterator[str]:
+    original = record.reproduction_of
+    if original is None:
+        return
+    yield "## What it repeats"
+    yield f"- bundle {code(original.bundle_id)}, run {code(original.run_id)}"
+    interval = "not measured"
+    if original.ci95 is not None:
+        interval = f"{original.ci95[0]:,.2f} to {original.ci95[1]:,.2f}"
+    yield f"- that has {original.tokens_per_second:,.2f} tokens/s, 95 % interval {interval}"
+    yield f"- this run differs by {original.difference_percent:+.2f} %"
 
 
 def _result(record: RunRecord) -> Iterator[str]:
@@ -239,4 +263,4 @@ def _or_not(value: float | None, form: str) -> str:
 
 
 #: Version -> who writes it. Versions are only added.
-_PAGES: dict[int, Callable[[RunRecord], bytes]] = {1: _page_1}
+_PAGES: dict[int, Callable[[RunRecord], bytes]] = {1: _page_1, 2: _page_2}

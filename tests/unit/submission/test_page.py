@@ -12,6 +12,7 @@ from llmb.submission import page
 from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests import builders
+from tests.unit.builders_reproduction import ORIGINAL_ID, pair
 
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)>",
@@ -116,6 +117,26 @@ def test_the_page_of_a_record_is_the_same_every_time(record):
     assert page.fault(page.page_bytes(record), record) is None
 
 
+def test_the_page_of_a_repetition_says_what_it_repeats_and_how_far_the_two_are_apart():
+    original, again = pair(rate=1020.0)
+    text = page.page_bytes(again.record).decode()
+    for words in (
+        f"- bundle `{ORIGINAL_ID}`, run `{original.record.run_id}`",
+        "- that has 1,000.00 tokens/s, 95 % interval 990.00 to 1,010.00",
+        "- this run differs by +2.00 %",
+    ):
+        assert words in text
+    assert "repeats" not in page.page_bytes(original.record).decode()
+
+
+def test_a_page_of_an_earlier_version_is_still_checked_and_still_good(record):
+    newest = page.page_bytes(record)
+    assert newest.startswith(b"<!-- llmb.page/2 -->")
+    first = newest.replace(b"page/2", b"page/1")  # of a run that repeats none they are the same
+    assert page.fault(first, record) is None
+    assert page.fault(first + b"more", record) is not None
+
+
 def test_a_bundle_without_a_page_is_as_good_as_before(record):
     files = builders.run_files(record)
     assert verify_bundle(from_files(with_manifest(files))).ok
@@ -129,8 +150,8 @@ def test_a_bundle_without_a_page_is_as_good_as_before(record):
     [
         lambda raw: raw + b"\nInvalid? No!\n",
         lambda raw: raw.replace(b"UNVERIFIED", b"CONSISTENT"),
-        lambda raw: raw.replace(b"page/1", b"page/0"),
-        lambda raw: raw.replace(b"page/1", b"page/2"),
+        lambda raw: raw.replace(b"page/2", b"page/0"),
+        lambda raw: raw.replace(b"page/2", b"page/3"),
         lambda raw: raw.replace(b"\n", b"\r\n"),
         lambda raw: b"",
         lambda raw: b"\xff\xfe",
