@@ -131,6 +131,29 @@ class Parallelism(Frozen):
         """Number of ranks of the mesh."""
         return self.dp_replicate * self.dp_shard * self.tp * self.pp
 
+    @property
+    def replicas(self) -> int:
+        """Parts of a step's sequences, each of which other ranks take."""
+        return self.dp_replicate * self.dp_shard
+
+
+class Place(Frozen):
+    """One of the ranks, and where they meet."""
+
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    local_rank: int = Field(ge=0)
+    local_world_size: int = Field(ge=1)
+    host: str
+    port: int = Field(ge=1, le=65535)
+    #: The store at ``host`` is the launcher's own; otherwise rank 0 opens it.
+    store_is_there: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this is rank 0, which owns clock, seeds and record."""
+        return self.rank == 0
+
 
 class DataSource(Frozen):
     """Real data that tokens are drawn from: where they are, and what pins them."""
@@ -203,6 +226,8 @@ class RunRequest(Choices):
     audit: AuditMode | None = None
     #: Trace one more step, untimed.
     profile: bool = False
+    #: The mesh of ranks.
+    parallelism: Parallelism = Parallelism()
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:
@@ -236,6 +261,11 @@ class RunConfig(Choices):
     shape_overrides: Mapping[ShapeName, int] = {}
     audit: AuditMode = AuditMode.FULL
     parallelism: Parallelism = Parallelism()
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences of a step on all devices together."""
+        return self.batch_size * self.parallelism.replicas
 
     @property
     def micro_batch_size(self) -> int:

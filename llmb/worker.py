@@ -27,11 +27,14 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
+from llmb.parallel.ranks import Ranks
+from llmb.parallel.shared_channel import SharedChannel
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.reference.models import build
 from llmb.reference.shapes import Shape
+from llmb.reference.train_loop import StepDone
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
@@ -46,11 +49,12 @@ def work(channel: Channel) -> None:
     channel.send(Phase(name="loading the plugin"))
     executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
+    guard = Guard(census=config.audit is AuditMode.FULL) if order.audited else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
+    ranks, config, channel = met(order, backend, channel)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)
@@ -62,7 +66,7 @@ def work(channel: Channel) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    stage = Stage(plugin, backend, config, workload, model, canonical, pristine.sizes)
+    stage = Stage(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks)
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
     stream = StepStream(channel, task.witness)
@@ -73,13 +77,16 @@ def work(channel: Channel) -> None:
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
+            if ranks is not None:
+                done = whole(done, ranks, backend)
             channel.send(fence(done, plugin, backend, samples, stream, task.told()))
 
     backend.step_end()
     backend.synchronize()
     if guard is not None:
         own: dict[type, object] = {StepStream: stream, task.witness_class: task.witness}
-        own |= {Canonical: canonical, Notebook: notebook, Channel: channel, FenceSamples: samples}
+        kind = Channel if ranks is None else SharedChannel
+        own |= {Canonical: canonical, Notebook: notebook, kind: channel, FenceSamples: samples}
         guard.close(own)
     if order.collect_evidence:
         notebook.phase("writing evidence")
@@ -94,6 +101,35 @@ def work(channel: Channel) -> None:
         notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))
     channel.send(Worked(steps=stream.done))
+    if ranks is not None:
+        ranks.leave()
+
+
+def met(
+    order: WorkOrder, backend: Backend, channel: Channel
+) -> tuple[Ranks | None, RunConfig, Channel]:
+    """Meet the other ranks, if there are any; return them, the run, and the channel of all.
+
+    Raises:
+        RunFailedError: they did not come, or are not as rank 0.
+        UnavailableError: the device has no library for it.
+    """
+    if order.place is None:
+        return None, order.config, channel
+    if backend.distributed_backend is None:
+        raise UnavailableError(
+            f"plugin {order.config.plugin!r} names no library for ranks to communicate with: "
+            "use one rank"
+        )
+    channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
+    ranks = Ranks(order.place, backend.distributed_backend, order.repeat, order.rank_timeout_s)
+    return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
+
+
+def whole(done: StepDone, ranks: Ranks, backend: Backend) -> StepDone:
+    """Return ``done`` with the loss of all ranks' parts, once the device has it."""
+    backend.synchronize()
+    return StepDone(done.step, ranks.mean(done.loss))
 
 
 def model_of(config: RunConfig, shape: Shape) -> nn.Module:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,7 +17,7 @@ from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.config import Definition, RunRequest, ShapeName
+    from llmb.config import Definition, Parallelism, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
@@ -59,12 +60,24 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb import supervisor
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
+    from llmb.config import environment
+    from llmb.parallel.launch import start
+    from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
-    request, commitment = request_of(ctx, flags), _commitment(flags)
+    place = place_in(environment())
+    world_size = place.world_size if place else flags["nproc"] or 1
+    request = request_of(ctx, flags, mesh_of(flags, world_size))
+    if place is None and world_size > 1:
+        ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
+    if place is not None and not place.leads:
+        with display(quiet=True) as shown:
+            supervisor.follow(request, place, shown)
+        return
+    commitment = _commitment(flags)
     with display(quiet=flags["quiet"]) as shown:
-        finished = supervisor.run(request, flags["output_dir"], shown, commitment)
+        finished = supervisor.run(request, flags["output_dir"], shown, commitment, place=place)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
@@ -88,13 +101,32 @@ def _print_text(path: Path, flags: dict[str, Any]) -> None:
     click.echo(f"\n{text_of(flags['prompt'] + text)}")
 
 
-def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
+def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
+    """Return how ``world_size`` ranks share a step.
+
+    Raises:
+        UsageError: the product of what was asked for is another number.
+    """
+    from llmb.config import Parallelism
+
+    mesh = Parallelism(dp_replicate=flags["dp_replicate"] or world_size)
+    if mesh.world_size != world_size:
+        raise UsageError(
+            f"--dp-replicate {mesh.dp_replicate} makes {mesh.world_size} ranks, and there are "
+            f"{world_size}: start as many with --nproc, or leave it out"
+        )
+    return mesh
+
+
+def request_of(
+    ctx: click.Context, flags: dict[str, Any], parallelism: Parallelism | None = None
+) -> RunRequest:
     """Return the run that the ``flags`` of ``llmb run`` ask for.
 
     Raises:
         LlmbError: a flag, or what it points to, cannot be used.
     """
-    from llmb.config import RunRequest, ShapeName
+    from llmb.config import Parallelism, RunRequest, ShapeName
 
     for name, value in flags.items():
         if not all(text.isprintable() for text in _texts(value)):
@@ -115,6 +147,7 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         generate_scope=flags["scope"],
+        parallelism=parallelism or Parallelism(),
         **{"prompt_length": flags["prompt_length"], **_given(name, definition, shapes, flags)},
         **{name: flags[name] for name in same},
     )

@@ -134,6 +134,13 @@ _OPTIONS = (
         metavar="FILE",
         help="The seed of a third party, who published its hash before; - reads standard input.",
     ),
+    click.option(
+        "--nproc",
+        type=_COUNT,
+        metavar="N",
+        help="Ranks on this machine, one a device [default: 1].",
+    ),
+    click.option("--dp-replicate", type=_COUNT, help="Replicas of the model [default: all ranks]."),
     click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps."),
     click.option(
         "--timed-steps",

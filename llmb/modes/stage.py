@@ -7,10 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from llmb.config import RunConfig
 from llmb.observe.canonical import Canonical
+from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.reference.shapes import Shape
@@ -29,11 +30,17 @@ class Stage:
     canonical: Canonical
     #: Elements of each canonical parameter, in the model's order.
     sizes: Mapping[str, int]
+    #: The other ranks, None if this is the only one.
+    ranks: Ranks | None = None
 
     @property
     def shape(self) -> Shape:
         """The sizes of the model."""
         return self.workload.shape
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """Return the loss of a step, of all ranks' parts of it; a collective call."""
+        return loss if self.ranks is None else self.ranks.mean(loss)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +22,7 @@ from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
+from llmb.parallel.replicated import Replicated
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
@@ -46,8 +48,13 @@ class Training:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
         self.program = executors.program(stage.model, config)
+        self._replicated: Replicated | None = None
+        if stage.ranks is not None:
+            self._replicated = Replicated(self.program, config)
+            self.program = self._replicated.program
         self.witness: Witness = Witness(stage.model, self.optimizer, lazy=is_lazy(stage.backend))
-        self._batches = Batches(config, stage.shape, stage.backend)
+        replica = stage.ranks.place.rank if stage.ranks else 0
+        self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
             kind = torch.device(config.device).type
@@ -70,7 +77,7 @@ class Training:
 
         for done in train_loop(
             *(self.program, self.optimizer, stream, self._batches.make, stream.pause),
-            context=self._stage.autocast,
+            context=self._forward,
             clip_grad_norm=self._stage.workload.recipe.clip_grad_norm,
             clipped=clipped,
             scaler=self._scaler,
@@ -80,6 +87,12 @@ class Training:
                 show([done.loss, *self._stage.model.parameters()])
                 shown = True
             yield done
+
+    def _forward(self) -> AbstractContextManager[object]:
+        """Return the context of the next part's forward pass."""
+        if self._replicated is None:
+            return self._stage.autocast()
+        return self._replicated.part(self._stage.autocast())
 
     def told(self) -> Told:
         """Return how many programs the executor has made, where it counts for itself."""
@@ -160,11 +173,11 @@ class Training:
         glances = self.witness.glance_again(last.step, "before")
         drawn = getattr(stage.shape, "dropout", 0.0) > 0
         if not drawn:
-            examination.live(last.loss)
+            examination.live(stage.mean(last.loss))
         glances |= self.witness.glance_again(last.step, "after")
         if drawn:  # as anybody can compute it: dropout stays off
             stage.model.eval()
-            examination.live(self._untimed_pass(self._batches.latest))
+            examination.live(stage.mean(self._untimed_pass(self._batches.latest)))
         return glances
 
     def _probe(self, notebook: Notebook, examination: Examination, last: Last) -> None:

@@ -222,7 +222,9 @@ def _facts(raw: Raw) -> WorkloadFacts:
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
         flops_per_token=flops_of(raw.config.mode, shape),
-        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
+        tokens_per_step=raw.workload.tokens_per_step(
+            raw.config.global_batch_size, raw.config.new_tokens
+        ),
         shapes=asdict(shape),
         tokens="random" if data is None else f"data {data.sha256[:12]}",
         optimizer=raw.workload.recipe.optimizer,

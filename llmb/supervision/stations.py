@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import FP32, AuditMode, RunConfig
+from llmb.config import FP32, AuditMode, Place, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
@@ -75,9 +75,10 @@ class Stations:
         display: Display,
         *,
         profile: bool = False,
+        place: Place | None = None,
     ) -> None:
         """Work for one run; ``profile``: the first worker leaves a trace of one more step."""
-        self._profile = profile
+        self._profile, self._place = profile, place
         self._workload, self._negotiated = workload, negotiated
         self._directory, self._display = directory, display
 
@@ -160,7 +161,7 @@ class Stations:
     def _work(
         self, config: RunConfig, window: Window, number: int, label: str, folders: Folders | None
     ) -> Streamed:
-        tokens = self._workload.tokens_per_step(config.batch_size, config.new_tokens)
+        tokens = self._workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
             self._directory.child_log() as log,
             Child("llmb.worker", self._negotiated.terms.environment, log) as child,
@@ -172,6 +173,8 @@ class Stations:
                     scratch_folder=_text(folders.scratch if folders else None),
                     collect_evidence=folders is not None,
                     profile_folder=self._profile_folder(folders, number),
+                    place=self._place,
+                    repeat=number,
                 )
             )
             self._display.stream(window.end, tokens, label)
