@@ -125,6 +125,9 @@ class Parallelism(Frozen):
     dp_shard: int = Field(default=1, ge=1)
     tp: int = Field(default=1, ge=1)
     pp: int = Field(default=1, ge=1)
+    #: A shard's parameters are gathered once more for the backward pass (ZeRO's stage 3), and not
+    #: kept from the forward pass (stage 2).
+    reshard_after_forward: bool = True
 
     @property
     def world_size(self) -> int:

@@ -27,6 +27,7 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
+from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
 from llmb.parallel.shared_channel import SharedChannel
 from llmb.plugin.backend import Backend
@@ -66,7 +67,10 @@ def work(channel: Channel) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    stage = Stage(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks)
+    layout = Layout(config) if ranks is not None else None
+    stage = Stage(
+        *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks, layout)
+    )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
     stream = StepStream(channel, task.witness)

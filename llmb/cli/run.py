@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import uuid
@@ -109,11 +110,15 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
     """
     from llmb.config import Parallelism
 
-    mesh = Parallelism(dp_replicate=flags["dp_replicate"] or world_size)
+    sizes = {name: flags[name] or 1 for name in ("dp_shard",)}
+    rest = math.prod(sizes.values())
+    sizes["dp_replicate"] = flags["dp_replicate"] or max(1, world_size // rest)
+    mesh = Parallelism(**sizes)
     if mesh.world_size != world_size:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
-            f"--dp-replicate {mesh.dp_replicate} makes {mesh.world_size} ranks, and there are "
-            f"{world_size}: start as many with --nproc, or leave it out"
+            f"{product} makes {mesh.world_size} ranks, and there are {world_size}: "
+            "start as many with --nproc"
         )
     return mesh
 

@@ -141,6 +141,7 @@ _OPTIONS = (
         help="Ranks on this machine, one a device [default: 1].",
     ),
     click.option("--dp-replicate", type=_COUNT, help="Replicas of the model [default: all ranks]."),
+    click.option("--dp-shard", type=_COUNT, help="Ranks that share one replica [default: 1]."),
     click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps."),
     click.option(
         "--timed-steps",

@@ -22,7 +22,6 @@ from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
-from llmb.parallel.replicated import Replicated
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
@@ -46,14 +45,17 @@ class Training:
         constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
+        if stage.layout is not None:
+            stage.layout.spread(stage.model, stage.shape)
+            stage.canonical.follow(stage.model)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
         self.program = executors.program(stage.model, config)
-        self._replicated: Replicated | None = None
-        if stage.ranks is not None:
-            self._replicated = Replicated(self.program, config)
-            self.program = self._replicated.program
-        self.witness: Witness = Witness(stage.model, self.optimizer, lazy=is_lazy(stage.backend))
-        replica = stage.ranks.place.rank if stage.ranks else 0
+        if stage.layout is not None:
+            self.program = stage.layout.program(self.program)
+        self.witness: Witness = Witness(
+            *(stage.model, self.optimizer), lazy=is_lazy(stage.backend), total=stage.total
+        )
+        replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
@@ -90,9 +92,8 @@ class Training:
 
     def _forward(self) -> AbstractContextManager[object]:
         """Return the context of the next part's forward pass."""
-        if self._replicated is None:
-            return self._stage.autocast()
-        return self._replicated.part(self._stage.autocast())
+        layout, around = self._stage.layout, self._stage.autocast()
+        return around if layout is None else layout.part(around)
 
     def told(self) -> Told:
         """Return how many programs the executor has made, where it counts for itself."""
@@ -140,6 +141,8 @@ class Training:
         if last is None or not self._batches.latest:
             return
         notebook.phase("being audited: the last step")
+        if self._stage.layout is not None:
+            self._stage.layout.settle(self._stage.model)
         witness.read()
         # Of dynamic shapes the last step's: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]

@@ -103,6 +103,12 @@ class Ranks:
         dist.all_reduce(total, group=self._control)
         return (total / self.place.world_size).float()
 
+    def total(self, shown: Tensor) -> Tensor:
+        """Return the sum of what every rank shows, on the CPU; a collective call."""
+        found = shown.detach().to("cpu", copy=True)
+        dist.all_reduce(found, group=self._control)
+        return found
+
     def missing(self) -> tuple[int, ...]:
         """Return the ranks that do not answer: rank 0 asks, and every sound rank answers."""
         try:
