@@ -66,7 +66,7 @@ void wait(DeviceIndex device) {
 
 // Larger blocks do not count towards the limit: a limit at which a tiny model fits only at the
 // smallest batch sizes would be none at which bandwidth can be measured.
-constexpr size_t kLarge = 128 << 20;
+constexpr size_t kLarge = 64 << 20;
 
 struct Block {
   void* data;
