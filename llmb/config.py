@@ -128,6 +128,9 @@ class Parallelism(Frozen):
     #: A shard's parameters are gathered once more for the backward pass (ZeRO's stage 3), and not
     #: kept from the forward pass (stage 2).
     reshard_after_forward: bool = True
+    #: The ranks of ``tp`` share the sequence where blocks meet, and the words of the logits.
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
 
     @property
     def world_size(self) -> int:
@@ -229,8 +232,9 @@ class RunRequest(Choices):
     audit: AuditMode | None = None
     #: Trace one more step, untimed.
     profile: bool = False
-    #: The mesh of ranks.
+    #: The mesh of ranks, and how long each waits for another, in seconds.
     parallelism: Parallelism = Parallelism()
+    rank_timeout_s: float = Field(default=600.0, gt=0)
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:

@@ -74,7 +74,7 @@ def run(
             place,
         )
     except KeyboardInterrupt:
-        directory.abandon("interrupted by the user")
+        directory.abandon(_interrupted(place))
         raise
     except LlmbError as error:
         directory.abandon(str(error))
@@ -96,7 +96,10 @@ def _run(
     place: Place | None,
 ) -> Finished:
     line = Stations(
-        *(workload, negotiated, directory, display), profile=request.profile, place=place
+        *(workload, negotiated, directory, display),
+        profile=request.profile,
+        place=place,
+        rank_timeout_s=request.rank_timeout_s,
     )
     _announce(negotiated, directory, display)
     load_before = host.load()
@@ -143,7 +146,13 @@ def follow(request: RunRequest, place: Place, display: Display) -> None:
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     display.phase("asking the plugins")
-    following.follow(negotiate(request, workload, place), place, display)
+    negotiated = negotiate(request, workload, place)
+    following.follow(negotiated, place, request.rank_timeout_s, display)
+
+
+def _interrupted(place: Place | None) -> str:
+    by = "interrupted by the user"
+    return by if place is None else f"{by}, or by its launcher because another rank had failed"
 
 
 def _announce(negotiated: Negotiated, directory: RunDirectory, display: Display) -> None:

@@ -6,6 +6,7 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from torch import nn
 
 from llmb import modes, workloads
 from llmb.config import AuditMode, RunConfig
-from llmb.errors import UnavailableError
+from llmb.errors import RunFailedError, UnavailableError
 from llmb.guard import Guard
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
@@ -38,11 +39,17 @@ from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import Failure, Phase, Ready, Tick, Worked, WorkOrder
 
 
 def work(channel: Channel) -> None:
-    """Carry out one work order."""
+    """Carry out one work order, alone or as one of the ranks."""
+    with ExitStack() as company:
+        carry_out(channel, company)
+
+
+def carry_out(channel: Channel, company: ExitStack) -> None:
+    """Do all that a worker does; other ranks are met in ``company``, which tells them its end."""
     order = channel.expect(WorkOrder)
     config, notebook = order.config, Notebook(channel, order)
     workload = workloads.of(config)
@@ -55,7 +62,7 @@ def work(channel: Channel) -> None:
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
-    ranks, config, channel = met(order, backend, channel)
+    ranks, config, channel = met(order, backend, channel, company)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)
@@ -105,12 +112,10 @@ def work(channel: Channel) -> None:
         notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))
     channel.send(Worked(steps=stream.done))
-    if ranks is not None:
-        ranks.leave()
 
 
 def met(
-    order: WorkOrder, backend: Backend, channel: Channel
+    order: WorkOrder, backend: Backend, channel: Channel, company: ExitStack
 ) -> tuple[Ranks | None, RunConfig, Channel]:
     """Meet the other ranks, if there are any; return them, the run, and the channel of all.
 
@@ -126,7 +131,12 @@ def met(
             "use one rank"
         )
     channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
-    ranks = Ranks(order.place, backend.distributed_backend, order.repeat, order.rank_timeout_s)
+
+    def give_up(reason: str) -> None:
+        channel.send(Failure(error=RunFailedError.__name__, message=reason))
+
+    library, limit_s = backend.distributed_backend, order.rank_timeout_s
+    ranks = company.enter_context(Ranks(order.place, library, order.repeat, limit_s, give_up))
     return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
 
 

@@ -58,10 +58,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     llmb run --workload litgpt-generation --executor inductor --preset debug
     """
-    from llmb import supervisor
+    from llmb import supervisor, workloads
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
+    from llmb.parallel import checks
     from llmb.parallel.launch import start
     from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
@@ -69,7 +70,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
     place = place_in(environment())
     world_size = place.world_size if place else flags["nproc"] or 1
-    request = request_of(ctx, flags, mesh_of(flags, world_size))
+    ranks = {"parallelism": mesh_of(flags, world_size), "rank_timeout_s": flags["rank_timeout"]}
+    request = request_of(ctx, flags).model_copy(update=ranks)
+    workload = workloads.of(request)
+    checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
         ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
     if place is not None and not place.leads:
@@ -110,10 +114,20 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
     """
     from llmb.config import Parallelism
 
-    sizes = {name: flags[name] or 1 for name in ("dp_shard",)}
-    rest = math.prod(sizes.values())
-    sizes["dp_replicate"] = flags["dp_replicate"] or max(1, world_size // rest)
-    mesh = Parallelism(**sizes)
+    sizes = {name: flags[name] or 1 for name in ("tp",)}
+    stage, left = flags["zero"], max(1, world_size // math.prod(sizes.values()))
+    sizes["dp_shard"] = flags["dp_shard"] or 1
+    if stage and flags["dp_shard"] is None:
+        sizes["dp_shard"] = max(1, left // (flags["dp_replicate"] or 1))
+    if stage == 0 and sizes["dp_shard"] > 1:
+        raise UsageError(f"--zero 0 and --dp-shard {sizes['dp_shard']}: leave one of them out")
+    sizes["dp_replicate"] = flags["dp_replicate"] or max(1, left // sizes["dp_shard"])
+    mesh = Parallelism(
+        **sizes,
+        reshard_after_forward=stage is None or stage == 3,
+        sequence_parallel=flags["sequence_parallel"],
+        loss_parallel=flags["loss_parallel"],
+    )
     if mesh.world_size != world_size:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
@@ -123,15 +137,13 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
     return mesh
 
 
-def request_of(
-    ctx: click.Context, flags: dict[str, Any], parallelism: Parallelism | None = None
-) -> RunRequest:
+def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     """Return the run that the ``flags`` of ``llmb run`` ask for.
 
     Raises:
         LlmbError: a flag, or what it points to, cannot be used.
     """
-    from llmb.config import Parallelism, RunRequest, ShapeName
+    from llmb.config import RunRequest, ShapeName
 
     for name, value in flags.items():
         if not all(text.isprintable() for text in _texts(value)):
@@ -152,7 +164,6 @@ def request_of(
         plugin_options=options_of(flags["plugin_options"]),
         shape_overrides=shapes,
         generate_scope=flags["scope"],
-        parallelism=parallelism or Parallelism(),
         **{"prompt_length": flags["prompt_length"], **_given(name, definition, shapes, flags)},
         **{name: flags[name] for name in same},
     )

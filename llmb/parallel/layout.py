@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
 from llmb.parallel.mesh import Mesh
+from llmb.parallel.tensor import slice_model
 from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
 
@@ -31,7 +32,7 @@ class Layout:
     @property
     def is_sharded(self) -> bool:
         """Tell whether no rank has the whole model."""
-        return self._parallelism.dp_shard > 1
+        return self._parallelism.dp_shard > 1 or self._parallelism.tp > 1
 
     def spread(self, model: nn.Module, shape: Shape) -> None:
         """Spread ``model`` over the ranks that share it, block by block, in place.
@@ -40,10 +41,13 @@ class Layout:
         """
         if not self.is_sharded:
             return
-        names = (
-            ("dp_replicate", "dp_shard") if self._parallelism.dp_replicate > 1 else ("dp_shard",)
-        )
-        mesh, again = self.mesh.part(*names), self._parallelism.reshard_after_forward
+        how = self._parallelism
+        if how.tp > 1:
+            slice_model(model, shape, self.mesh.part("tp"), how)
+        if how.replicas == 1:
+            return
+        names = ("dp_replicate", "dp_shard") if how.dp_replicate > 1 else ("dp_shard",)
+        mesh, again = self.mesh.part(*names), how.reshard_after_forward
         for block in blocks_of(model, shape):
             fully_shard(block, mesh=mesh, reshard_after_forward=again)
         fully_shard(model, mesh=mesh, reshard_after_forward=again)

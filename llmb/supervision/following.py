@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import tempfile
+import time
 
 from llmb.config import Place
+from llmb.errors import LlmbError
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stations import Display
 from llmb.supervision.stream import Patience
 from llmb.wire.channel import Child
 from llmb.wire.messages import Phase, Tick, Worked, WorkOrder
 
+#: Seconds in which rank 0 finds out which rank it was.
+_GRACE_S = 10.0
 
-def follow(negotiated: Negotiated, place: Place, display: Display) -> None:
+
+def follow(negotiated: Negotiated, place: Place, rank_timeout_s: float, display: Display) -> None:
     """Hold ``place`` in every repeat of the run.
 
     Raises:
@@ -31,9 +36,15 @@ def follow(negotiated: Negotiated, place: Place, display: Display) -> None:
                     collect_evidence=True,
                     place=place,
                     repeat=number,
+                    rank_timeout_s=rank_timeout_s,
                 )
             )
-            _look_after(child, display)
+            try:
+                _look_after(child, display)
+            except LlmbError as error:
+                # Rank 0's says of whom it was, and a launcher ends it as soon as this one has.
+                time.sleep(_GRACE_S)
+                raise type(error)(f"rank {place.rank}: {error}") from error
 
 
 def _look_after(child: Child, display: Display) -> None:

@@ -76,9 +76,13 @@ class Stations:
         *,
         profile: bool = False,
         place: Place | None = None,
+        rank_timeout_s: float = 600.0,
     ) -> None:
-        """Work for one run; ``profile``: the first worker leaves a trace of one more step."""
-        self._profile, self._place = profile, place
+        """Work for one run; ``profile``: the first worker leaves a trace of one more step.
+
+        With ``place`` its workers are rank 0, and wait ``rank_timeout_s`` for another.
+        """
+        self._profile, self._place, self._rank_timeout_s = profile, place, rank_timeout_s
         self._workload, self._negotiated = workload, negotiated
         self._directory, self._display = directory, display
 
@@ -175,6 +179,7 @@ class Stations:
                     profile_folder=self._profile_folder(folders, number),
                     place=self._place,
                     repeat=number,
+                    rank_timeout_s=self._rank_timeout_s,
                 )
             )
             self._display.stream(window.end, tokens, label)
