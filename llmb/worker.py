@@ -84,13 +84,16 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
+    stamps: list[int] = []
     for done in task.steps(stream, partial(notebook.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
             if ranks is not None:
                 done = whole(done, ranks, backend)
-            channel.send(fence(done, plugin, backend, samples, stream, task.told()))
+            told = fence(done, plugin, backend, samples, stream, task.told())
+            stamps.append(told.worker_ns)
+            channel.send(told)
 
     backend.step_end()
     backend.synchronize()
@@ -108,6 +111,9 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         notebook.phase("being audited: what was replaced")
         guard.write(notebook, plugin)
         task.be_audited(notebook, stream, guard)
+    if ranks is not None and order.collect_evidence:
+        notebook.phase("comparing the ranks")
+        notebook.write(evidence.RANKS, task.compared(ranks, stamps))
     if order.profile_folder:  # the last thing: the audit has left other weights
         notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))

@@ -79,6 +79,10 @@ class Layout:
         with around, self._silent(last):
             yield
 
+    def silence(self) -> AbstractContextManager[None]:
+        """Surround passes in which replicas do not speak of their gradients."""
+        return self._silent(False)
+
     def settle(self, model: nn.Module) -> None:
         """Let every rank hold its shards alone: an edit of what was gathered would be lost."""
         for module in _sharded(model):
