@@ -21,6 +21,7 @@ from llmb.guard import Guard
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.modes import executors
+from llmb.modes.comparing import compared
 from llmb.modes.profile import profile
 from llmb.modes.stage import Stage
 from llmb.notebook import Notebook, Pristine
@@ -113,7 +114,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         task.be_audited(notebook, stream, guard)
     if ranks is not None and order.collect_evidence:
         notebook.phase("comparing the ranks")
-        notebook.write(evidence.RANKS, task.compared(ranks, stamps))
+        notebook.write(evidence.RANKS, compared(task, stage, ranks, stamps))
     if order.profile_folder:  # the last thing: the audit has left other weights
         notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))

@@ -18,14 +18,10 @@ from llmb.modes import Show, executors
 from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.modes.stage import Stage
 from llmb.notebook import Notebook
-from llmb.measure import clock
-from llmb.measure.host import host_digest
 from llmb.observe import probes
-from llmb.observe.collectives import Collectives
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
-from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
@@ -35,8 +31,6 @@ from llmb.step_stream import Batches, Last, StepStream, Told
 
 #: The scale never grows: where it has shrunk, it tells how many steps were left out.
 _SCALE, _NEVER = 2.0**16, 2**31 - 1
-#: Passes a rank makes alone, of which the median counts.
-_ALONE = 3
 
 
 class Training:
@@ -175,46 +169,6 @@ class Training:
         }
         steps = witness.tensors() | where | _on_host(glances)
         notebook.write_bytes(audited.STEP_VALUES, save(steps))
-
-    def compared(self, ranks: Ranks, stamps: Sequence[int]) -> evidence.RanksEvidence:
-        """Return what each rank was, and what is said between them: a collective call.
-
-        ``stamps`` are this worker's clock at its fences.
-        """
-        stage = self._stage
-        with Collectives() as seen:
-            self._untimed_pass(self._batches.latest)
-            self.optimizer.step()
-        mine = evidence.RankEvidence(
-            rank=ranks.place.rank,
-            host=host_digest(),
-            device=stage.config.device,
-            peak_memory_bytes=stage.backend.memory().peak_bytes,
-            fence_ns=tuple(stamps),
-            alone_s=self._alone_s(),
-        )
-        every = ranks.gather(mine.model_dump(mode="json"))
-        return evidence.RanksEvidence(
-            ranks=tuple(map(evidence.RankEvidence.model_validate, every)),
-            collectives=tuple(
-                evidence.CollectiveEvidence(kind=kind, calls=calls, bytes=seen.bytes[kind])
-                for kind, calls in sorted(seen.calls.items())
-            ),
-        )
-
-    def _alone_s(self) -> float | None:
-        """Return the time of a forward and backward pass that no other rank takes part in."""
-        stage, taken = self._stage, []
-        if stage.layout is None or stage.layout.is_sharded:
-            return None
-        for _ in range(_ALONE):
-            stage.backend.synchronize()
-            begin = clock.now_ns()
-            with stage.layout.silence():
-                self._untimed_pass(self._batches.latest)
-            stage.backend.synchronize()
-            taken.append((clock.now_ns() - begin) / 1e9)
-        return sorted(taken)[len(taken) // 2]
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
         """Take the gradients that are there; of a model with dropout those of another pass."""

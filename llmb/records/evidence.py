@@ -279,7 +279,7 @@ class RankEvidence(Frozen):
     peak_memory_bytes: int | None
     #: Its own clock at each fence: comparable with itself alone.
     fence_ns: tuple[int, ...]
-    #: Seconds of a forward and backward pass without a word to the others, the median of three;
+    #: Seconds of a step without a word to the others, the median of three;
     #: None where the ranks share parameters, and none can do it alone.
     alone_s: float | None
 
