@@ -40,7 +40,7 @@ from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Failure, Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
 
 
 def work(channel: Channel) -> None:
@@ -85,7 +85,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
-    stamps: list[int] = []
+    fences: list[Fence] = []
     for done in task.steps(stream, partial(notebook.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
@@ -93,7 +93,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
             if ranks is not None:
                 done = whole(done, ranks, backend)
             told = fence(done, plugin, backend, samples, stream, task.told())
-            stamps.append(told.worker_ns)
+            fences.append(told)
             channel.send(told)
 
     backend.step_end()
@@ -114,7 +114,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         task.be_audited(notebook, stream, guard)
     if ranks is not None and order.collect_evidence:
         notebook.phase("comparing the ranks")
-        notebook.write(evidence.RANKS, compared(task, stage, ranks, stamps))
+        notebook.write(evidence.RANKS, compared(task, stage, ranks, fences))
     if order.profile_folder:  # the last thing: the audit has left other weights
         notebook.phase("tracing one more step")
         profile(task.whole_step, backend, Path(order.profile_folder))

@@ -12,15 +12,16 @@ from llmb.modes.stage import Stage
 from llmb.observe.collectives import Collectives
 from llmb.parallel.ranks import Ranks
 from llmb.records.evidence import CollectiveEvidence, RankEvidence, RanksEvidence
+from llmb.wire.messages import Fence
 
 #: Steps a rank makes alone, of which the median counts.
 _ALONE = 3
 
 
-def compared(task: Task, stage: Stage, ranks: Ranks, stamps: Sequence[int]) -> RanksEvidence:
+def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) -> RanksEvidence:
     """Return what there is to know of every rank: a collective call.
 
-    ``stamps`` are this worker's clock at its fences.
+    ``fences`` are those of this rank's stream.
     """
     with Collectives() as seen:
         task.whole_step()
@@ -28,8 +29,8 @@ def compared(task: Task, stage: Stage, ranks: Ranks, stamps: Sequence[int]) -> R
         rank=ranks.place.rank,
         host=host_digest(),
         device=stage.config.device,
-        peak_memory_bytes=stage.backend.memory().peak_bytes,
-        fence_ns=tuple(stamps),
+        peak_memory_bytes=fences[-1].peak_memory_bytes if fences else None,
+        fence_ns=tuple(fence.worker_ns for fence in fences),
         alone_s=_alone_s(task, stage),
     )
     every = ranks.gather(mine.model_dump(mode="json"))
