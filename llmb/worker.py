@@ -64,6 +64,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
     ranks, config, channel = met(order, backend, channel, company)
+    if ranks is not None and guard is not None:
+        guard.know(ranks.lookout.thread)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)

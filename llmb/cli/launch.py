@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -60,15 +61,16 @@ def command(
     """
     from llmb.parallel.jobs import SCHEDULERS, Job, with_output
 
-    chosen = {"image": image, "resource": resource}
-    chosen = {name: value for name, value in chosen.items() if value is not None}
+    given = {"image": image, "resource": resource}
+    chosen = {name: value for name, value in given.items() if value is not None}
     if chosen and scheduler != "k8s":
         raise UsageError(f"--{next(iter(chosen))}: {scheduler} knows that itself; leave it out")
     if any(not text.isprintable() for text in (*arguments, *chosen.values())):
         raise UsageError("ARGUMENTS: not readable text")
     if resource is not None and not re.fullmatch(r"[a-z0-9./-]+", resource):
         raise UsageError(f"--resource {resource}: write it as vendor.example/gpu")
-    job = Job(nodes, ranks_per_node, with_output(arguments), minutes, **chosen)
+    job = Job(nodes, ranks_per_node, with_output(arguments), minutes)
+    job = replace(job, **chosen)  # type: ignore[arg-type]
     if "--nproc" in job.arguments:
         raise UsageError("--nproc: the scheduler starts the ranks; use --ranks-per-node")
     text = SCHEDULERS[scheduler](job)

@@ -26,12 +26,12 @@ _KINDS = (
 )
 
 
-class Collectives(TorchDispatchMode):
+class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts collectives of this rank while it is active, and the bytes each is given."""
 
     def __init__(self) -> None:
         """Start from zero."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
 

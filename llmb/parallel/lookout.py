@@ -33,8 +33,8 @@ class Lookout:
         self._give_up, self._ended = give_up, threading.Event()
         self._main = threading.main_thread().ident or 0
         self._beats = 0
-        self._thread = threading.Thread(target=self._look, name="llmb-lookout", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._look, name="llmb-lookout", daemon=True)
+        self.thread.start()
 
     def end(self) -> None:
         """Look no more."""

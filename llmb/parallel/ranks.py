@@ -67,7 +67,7 @@ class Ranks:
                 timeout=self._limit,
             )
             self._control = dist.new_group(backend="gloo", timeout=self._limit)
-            self._lookout = Lookout(place.rank, place.world_size, beside, give_up)
+            self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
         except (RuntimeError, ValueError) as error:
             raise RunFailedError(
                 f"rank {place.rank} did not meet the other {place.world_size - 1} at "
@@ -135,10 +135,10 @@ class Ranks:
             RunFailedError: instead of the error that another rank's failure was met as here.
         """
         if isinstance(error, Exception):
-            said = self._lookout.fail(self._reason(error))
+            said = self.lookout.fail(self._reason(error))
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
-        self._lookout.end()
+        self.lookout.end()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -147,13 +147,13 @@ class Ranks:
         if not self._is_of_others(error):
             kind = "" if isinstance(error, LlmbError) else f"{type(error).__name__}: "
             return f"rank {self.place.rank}: {kind}{_first_line(error)}"
-        gone = self._lookout.gone()
+        gone = self.lookout.gone()
         if gone:
             return f"{_named(gone)} ended while the others were at work ({_first_line(error)})"
         missing = self._missing()
         if not missing:
             return f"rank {self.place.rank} could not communicate: {_first_line(error)}"
-        where = self._lookout.where(missing[0])
+        where = self.lookout.where(missing[0])
         return (
             f"{_named(missing)} did not come within {self._timeout_s:.0f} s: it hangs"
             f"{' in ' if where else ''}{where}"

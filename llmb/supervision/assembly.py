@@ -242,7 +242,7 @@ def _topology(raw: Raw, directory: RunDirectory, timing: Timing) -> Topology:
         fence_ns=timing.fence_ns,
     )
     ranks = [first, *_others(raw, directory, timing)]
-    nodes = len({rank.host for rank in ranks})
+    nodes = len({rank.host for rank in ranks if rank.host})
     return Topology(
         nodes=nodes,
         devices_per_node=len(ranks) // nodes,
@@ -257,7 +257,13 @@ def _others(raw: Raw, directory: RunDirectory, timing: Timing) -> Iterator[Rank]
     path = evidence.path(timing.headline_repeat, evidence.RANKS)
     if raw.config.parallelism.world_size == 1:
         return
-    found = evidence.RanksEvidence.model_validate_json((directory.path / path).read_bytes())
+    try:
+        raw_bytes = (directory.path / path).read_bytes()
+    except FileNotFoundError:  # the worker died after its window, which is worth keeping
+        for number in range(1, raw.config.parallelism.world_size):
+            yield Rank(rank=number, host="", device="", peak_memory_bytes=None, fence_ns=())
+        return
+    found = evidence.RanksEvidence.model_validate_json(raw_bytes)
     for rank in found.ranks[1:]:
         yield Rank(
             rank=rank.rank,

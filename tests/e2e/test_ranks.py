@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from llmb.records.bundle import from_files
+from llmb.submission.manifest import with_manifest
+from llmb.submission.verify import verify_bundle
 from tests.e2e import harness
 
 pytestmark = pytest.mark.slow
@@ -18,6 +21,12 @@ LAYOUTS = {
     "replicated": ("--nproc=2",),
     "sharded": ("--nproc=2", "--dp-shard=2"),
     "sliced": ("--nproc=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
+}
+#: Of what each layout's ranks say to each other, at least one kind.
+SAID = {
+    "replicated": {"all_reduce"},
+    "sharded": {"reduce_scatter"},
+    "sliced": {"all_gather", "reduce_scatter", "all_reduce"},
 }
 
 
@@ -36,7 +45,18 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert record["audit"]["verdict"] == "CONSISTENT", record["audit"]["findings"]
     kept = {f["id"] for f in record["audit"]["findings"] if f["status"] == "pass"}
     assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "G1", "T1", "N1", "S1"}
-    assert harness.call("verify", ended.directory).code == 0
+    ranks = record["topology"]["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert len(ranks[1]["fence_ns"]) == len(ranks[0]["fence_ns"])
+    said = {one["kind"] for one in ended.evidence("ranks.json")["collectives"]}
+    assert said & SAID[layout]
+    files = {
+        str(path.relative_to(ended.directory)): path.read_bytes()
+        for path in ended.directory.rglob("*")
+        if path.is_file()
+    }
+    verified = verify_bundle(from_files(with_manifest(files)))
+    assert [check for check in verified.checks if not check.ok] == []
 
 
 #: What becomes of rank 1 in its fifth forward pass, and what is said of it.
@@ -100,7 +120,7 @@ def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: P
     [
         (("--nproc=2", "--dp-replicate=3"), "dp_replicate 3 makes 3 ranks, and there are 2"),
         (("--nproc=2", "--tp=2", "--num-attention-heads=1"), "does not divide the 1 attention"),
-        (("--nproc=2", "--mode=forward"), "--mode forward runs on one rank"),
+        (("--nproc=2", "--workload=litgpt-forward"), "--mode forward runs on one rank"),
         (("--nproc=2", "--zero=0", "--dp-shard=2"), "--zero 0 and --dp-shard 2"),
     ],
 )
