@@ -289,7 +289,7 @@ class WorkerAddress(Frozen):
 
 _SOCKET, _NONCE = "LLMB_SOCKET", "LLMB_NONCE"
 #: Read by OpenMP when it starts.
-_WAITING = "OMP_WAIT_POLICY"
+_WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 
 
 def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[str, str]:
@@ -308,6 +308,11 @@ def worker_address() -> WorkerAddress:
 def environment() -> dict[str, str]:
     """Return a copy of the process environment (the one door to it for the rooms below the CLI)."""
     return dict(os.environ)
+
+
+def limit_threads(count: int) -> None:
+    """Let child processes compute with ``count`` threads, unless the environment says how many."""
+    os.environ.setdefault(_THREADS, str(count))
 
 
 @contextmanager

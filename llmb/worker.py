@@ -6,6 +6,7 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -63,9 +64,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
-    ranks, config, channel = met(order, backend, channel, company)
-    if ranks is not None and guard is not None:
-        guard.know(ranks.lookout.thread)
+    ranks, config, channel = met(order, backend, channel, company, guard)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)
@@ -92,9 +91,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            if ranks is not None:
-                done = whole(done, ranks, backend)
-            told = fence(done, plugin, backend, samples, stream, task.told())
+            told = fence(whole(done, ranks, backend), plugin, backend, samples, stream, task.told())
             fences.append(told)
             channel.send(told)
 
@@ -110,21 +107,34 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         task.write(notebook, baseline, stream.done)
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
-    if guard is not None and stream.last is not None:
-        notebook.phase("being audited: what was replaced")
-        guard.write(notebook, plugin)
-        task.be_audited(notebook, stream, guard)
-    if ranks is not None and order.collect_evidence:
-        notebook.phase("comparing the ranks")
-        notebook.write(evidence.RANKS, compared(task, stage, ranks, fences))
-    if order.profile_folder:  # the last thing: the audit has left other weights
-        notebook.phase("tracing one more step")
-        profile(task.whole_step, backend, Path(order.profile_folder))
+    look_back(order, stage, task, stream, notebook, guard, fences)
     channel.send(Worked(steps=stream.done))
 
 
+def look_back(
+    order: WorkOrder,
+    stage: Stage,
+    task: modes.Task,
+    stream: StepStream,
+    notebook: Notebook,
+    guard: Guard | None,
+    fences: Sequence[Fence],
+) -> None:
+    """Do what is only done once the stream has ended: the audit leaves other weights."""
+    if guard is not None and stream.last is not None:
+        notebook.phase("being audited: what was replaced")
+        guard.write(notebook, stage.plugin)
+        task.be_audited(notebook, stream, guard)
+    if stage.ranks is not None and order.collect_evidence:
+        notebook.phase("comparing the ranks")
+        notebook.write(evidence.RANKS, compared(task, stage, stage.ranks, fences))
+    if order.profile_folder:
+        notebook.phase("tracing one more step")
+        profile(task.whole_step, stage.backend, Path(order.profile_folder))
+
+
 def met(
-    order: WorkOrder, backend: Backend, channel: Channel, company: ExitStack
+    order: WorkOrder, backend: Backend, channel: Channel, company: ExitStack, guard: Guard | None
 ) -> tuple[Ranks | None, RunConfig, Channel]:
     """Meet the other ranks, if there are any; return them, the run, and the channel of all.
 
@@ -146,11 +156,15 @@ def met(
 
     library, limit_s = backend.distributed_backend, order.rank_timeout_s
     ranks = company.enter_context(Ranks(order.place, library, order.repeat, limit_s, give_up))
+    if guard is not None:
+        guard.know(ranks.lookout.thread)
     return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
 
 
-def whole(done: StepDone, ranks: Ranks, backend: Backend) -> StepDone:
+def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
     """Return ``done`` with the loss of all ranks' parts, once the device has it."""
+    if ranks is None:
+        return done
     backend.synchronize()
     return StepDone(done.step, ranks.mean(done.loss))
 

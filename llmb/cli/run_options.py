@@ -154,7 +154,7 @@ _OPTIONS = (
     click.option(
         "--zero",
         type=click.IntRange(0, 3),
-        help="0: replicas; 2 and 3: all ranks share the parameters, 3: gathered twice a step.",
+        help="0: replicas; 1, 2: ranks share the parameters; 3: and gather them twice a step.",
     ),
     click.option("--tp", type=_COUNT, help="Ranks that share each matrix [default: 1]."),
     click.option("--sequence-parallel", is_flag=True, help="With --tp: they share sequences, too."),

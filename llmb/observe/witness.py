@@ -52,7 +52,9 @@ class _Glance:
 
     def read(self) -> Tensor:
         with torch.no_grad():  # of what is spread over ranks, this one's part
-            there = [(name, local(p.grad)) for name, p in self._chosen if p.grad is not None]
+            there = [
+                (name, local(p.grad.detach())) for name, p in self._chosen if p.grad is not None
+            ]
             wanted = [
                 (choose(self._seed, "glance", name, part.numel(), self._count), part)
                 for name, part in there

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
+from llmb.config import limit_threads
 from llmb.errors import RunFailedError, UnavailableError
-
-_THREADS = "OMP_NUM_THREADS"
+from llmb.plugin.builtin.host import usable_cores
 
 
 def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
@@ -28,8 +27,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         raise UnavailableError(
             f"--nproc {nproc}: this torch cannot start ranks ({error})"
         ) from error
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    os.environ.setdefault(_THREADS, str(max(1, (cores or 1) // nproc)))
+    limit_threads(max(1, usable_cores() // nproc))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -61,7 +61,9 @@ def test_scripts_are_clean_shell_that_passes_arguments_on_as_they_are(
     script.write_text(text)
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
     if shutil.which("shellcheck"):
-        done = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout
     fakes = 'srun() { printf "%s\\n" "$@"; }; mpiexec() { printf "%s\\n" "$@"; }\n'
     fakes += "scontrol() { echo node0; }; export PBS_O_WORKDIR=. PBS_NODEFILE=/dev/null\n"
