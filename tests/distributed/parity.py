@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from llmb.config import FP32, Mode, Parallelism, Place, RunConfig
 from llmb.observe.canonical import Canonical, Origin
-from llmb.observe.shards import local
+from llmb.observe.places import choose
+from llmb.observe.shards import local, read, whole
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
 from llmb.reference.data import Batch, make_batch
@@ -92,6 +93,8 @@ class Trained:
 
     #: Of all elements of the model, those that this rank holds.
     share: float = 1.0
+    #: Sampled elements that are not those of the whole parameter.
+    missampled: int = 0
 
     losses: list[float] = field(default_factory=list)
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -130,10 +133,10 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     found = Trained(share=held / sum(p.numel() for p in model.parameters()))
 
     def batches(seed: int) -> list[Batch]:
-        whole = make_batch(seed, SEQUENCES, case.shape)
+        batch = make_batch(seed, SEQUENCES, case.shape)
         if layout is None:
-            return whole.split(case.accumulate)
-        return whole.split(mesh.replicas)[layout.mesh.replica].split(case.accumulate)
+            return batch.split(case.accumulate)
+        return batch.split(mesh.replicas)[layout.mesh.replica].split(case.accumulate)
 
     def pause(step: Step, loss: Tensor) -> bool:
         found.losses.append(float(ranks.mean(loss, torch.float64) if ranks else loss))
@@ -148,8 +151,21 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     around = {"context": lambda: layout.part(_Nothing())} if layout is not None else {}
     for _ in train_loop(program, optimizer, steps, batches, pause, **around):
         pass
+    if layout is not None and layout.is_sharded:
+        found.missampled = missampled(model, ranks)
     found.parameters = {name: value.clone() for name, value in canonical.values()}
     return found
+
+
+def missampled(model: nn.Module, ranks: Ranks) -> int:
+    """Return how many elements, read where they lie, differ from those of the gathered whole."""
+    wrong = 0
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        places = choose(3, "state", name, value.numel(), 50)
+        shown = ranks.total(read(places, value))
+        wrong += int((shown != places.read(whole(value))).sum())
+    return wrong
 
 
 @functools.cache
@@ -207,6 +223,7 @@ def compare_all(ranks: Ranks, found: dict[str, dict[str, float]], output: Path) 
             "gradient": far(ours.gradients, alone.gradients),
             "parameter": far(ours.parameters, alone.parameters),
             "share": ours.share,
+            "missampled": ours.missampled,
         }
         if ranks.place.leads:
             output.write_text(json.dumps(found, indent=1))

@@ -63,6 +63,11 @@ def test_losses_gradients_and_parameters_are_those_of_one_process(compared, what
     assert not far, f"{world_size} ranks"
 
 
+def test_elements_read_where_they_lie_are_those_of_the_whole(compared):
+    _, found = compared
+    assert {name: each["missampled"] for name, each in found.items() if each["missampled"]} == {}
+
+
 def test_ranks_did_share_the_work_and_not_each_do_all_of_it(compared):
     """Equal results prove nothing where no rank left anything to another."""
     _, found = compared
