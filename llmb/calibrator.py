@@ -147,7 +147,7 @@ def honest_passes(
             where = values[f"{order.step}/where"].long()
             found[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
         else:
-            size = config.micro_batch_size if name in PROBES else config.batch_size
+            size = config.micro_batch_size if name in PROBES else config.global_batch_size
             one = retake.sketches(name, dtype, config.device, size, fmt)
             found |= {f"{declared}/{key}": value for key, value in one.items()}
     for border in BORDERS.get(declared, ()) if order.borders else ():
@@ -175,7 +175,7 @@ def device_reference(
         if name == STEP:
             found[STEP] = retake.samples(values[f"{order.step}/where"].long(), dtype, device)
         else:
-            found |= retake.sketches(name, dtype, device, order.config.batch_size)
+            found |= retake.sketches(name, dtype, device, order.config.global_batch_size)
     return found
 
 

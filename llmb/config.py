@@ -125,11 +125,40 @@ class Parallelism(Frozen):
     dp_shard: int = Field(default=1, ge=1)
     tp: int = Field(default=1, ge=1)
     pp: int = Field(default=1, ge=1)
+    #: A shard's parameters are gathered once more for the backward pass (ZeRO's stage 3), and not
+    #: kept from the forward pass (stage 2).
+    reshard_after_forward: bool = True
+    #: The ranks of ``tp`` share the sequence where blocks meet, and the words of the logits.
+    sequence_parallel: bool = False
+    loss_parallel: bool = False
 
     @property
     def world_size(self) -> int:
         """Number of ranks of the mesh."""
         return self.dp_replicate * self.dp_shard * self.tp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Parts of a step's sequences, each of which other ranks take."""
+        return self.dp_replicate * self.dp_shard
+
+
+class Place(Frozen):
+    """One of the ranks, and where they meet."""
+
+    rank: int = Field(ge=0)
+    world_size: int = Field(ge=1)
+    local_rank: int = Field(ge=0)
+    local_world_size: int = Field(ge=1)
+    host: str
+    port: int = Field(ge=1, le=65535)
+    #: The store at ``host`` is the launcher's own; otherwise rank 0 opens it.
+    store_is_there: bool = False
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this is rank 0, which owns clock, seeds and record."""
+        return self.rank == 0
 
 
 class DataSource(Frozen):
@@ -203,6 +232,9 @@ class RunRequest(Choices):
     audit: AuditMode | None = None
     #: Trace one more step, untimed.
     profile: bool = False
+    #: The mesh of ranks, and how long each waits for another, in seconds.
+    parallelism: Parallelism = Parallelism()
+    rank_timeout_s: float = Field(default=600.0, gt=0)
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:
@@ -238,6 +270,11 @@ class RunConfig(Choices):
     parallelism: Parallelism = Parallelism()
 
     @property
+    def global_batch_size(self) -> int:
+        """Sequences of a step on all devices together."""
+        return self.batch_size * self.parallelism.replicas
+
+    @property
     def micro_batch_size(self) -> int:
         """Sequences a device takes at once."""
         return self.batch_size // self.accumulate
@@ -252,7 +289,7 @@ class WorkerAddress(Frozen):
 
 _SOCKET, _NONCE = "LLMB_SOCKET", "LLMB_NONCE"
 #: Read by OpenMP when it starts.
-_WAITING = "OMP_WAIT_POLICY"
+_WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 
 
 def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[str, str]:
@@ -271,6 +308,11 @@ def worker_address() -> WorkerAddress:
 def environment() -> dict[str, str]:
     """Return a copy of the process environment (the one door to it for the rooms below the CLI)."""
     return dict(os.environ)
+
+
+def limit_threads(count: int) -> None:
+    """Let child processes compute with ``count`` threads, unless the environment says how many."""
+    os.environ.setdefault(_THREADS, str(count))
 
 
 @contextmanager

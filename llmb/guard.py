@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Thread
 
 from llmb.notebook import Notebook
 from llmb.observe import namespace, surroundings, types
@@ -22,6 +23,10 @@ class Guard:
         self.types = types.Census() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()
+
+    def know(self, thread: Thread) -> None:
+        """Take ``thread``, which the harness itself has started, for no stranger."""
+        self._surroundings.know(thread)
 
     def close(self, own: Mapping[type, object]) -> None:
         """Look again, at the end of the stream: what is put back later does not count.

@@ -60,7 +60,7 @@ class Notebook(Announcer):
     def __init__(self, channel: Channel, order: WorkOrder) -> None:
         """Write into the folders of ``order``."""
         super().__init__(channel, order.evidence_folder)
-        self._scratch = Path(order.scratch_folder)
+        self._scratch = Path(order.scratch_folder) if order.scratch_folder else None
         self._wanted = order.collect_evidence
 
     def post_processed(self, pristine: Pristine, model: nn.Module, canonical: Canonical) -> None:
@@ -97,7 +97,13 @@ class Notebook(Announcer):
         self._channel.send(Phase(name=name))
 
     def weights(self, name: str, canonical: Canonical) -> None:
-        """Write all weights to the scratch file ``name``."""
+        """Write all weights to the scratch file ``name``, if they are wanted of this rank."""
+        if self._scratch is None:
+            for (
+                _
+            ) in canonical.values():  # where they are spread over ranks, all have to give theirs
+                pass
+            return
         digest = weights_file.write(self._scratch / name, canonical.values())
         self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
 

@@ -150,13 +150,14 @@ class Last:
 
 
 class Batches:
-    """Fresh tokens on the device: of each step one batch, or as many as are accumulated."""
+    """Fresh tokens on the device: a rank's part of each step, in the batches it accumulates."""
 
-    __slots__ = ("_backend", "_batches", "_config", "latest")
+    __slots__ = ("_backend", "_batches", "_config", "_replica", "_replicas", "latest")
 
-    def __init__(self, config: RunConfig, shape: Shape, backend: Backend) -> None:
-        """Make batches for ``config`` at ``shape``."""
+    def __init__(self, config: RunConfig, shape: Shape, backend: Backend, replica: int = 0) -> None:
+        """Make batches for ``config`` at ``shape``, of them the part of ``replica``."""
         self._config, self._backend = config, backend
+        self._replica, self._replicas = replica, config.parallelism.replicas
         self._batches = StepBatches(config, shape)
         #: What the model was given in the latest step.
         self.latest: Sequence[Batch] = ()
@@ -164,8 +165,10 @@ class Batches:
     def make(self, seed: int) -> Sequence[Batch]:
         """Begin a step: return what it is made of, on the device."""
         self._backend.step_begin()
-        whole = self._batches.make(seed).to(self._config.device)
-        self.latest = whole.split(self._config.accumulate)
+        whole = self._batches.make(seed)
+        if self._replicas > 1:
+            whole = whole.split(self._replicas)[self._replica]
+        self.latest = whole.to(self._config.device).split(self._config.accumulate)
         return self.latest
 
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llmb import workloads
-from llmb.config import RunRequest
+from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError
 from llmb.measure import clock, host
 from llmb.records.canonical import pretty_bytes
@@ -21,7 +21,7 @@ from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import Ceiling, Ceilings, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
-from llmb.supervision import selection, stations
+from llmb.supervision import following, selection, stations
 from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
@@ -43,12 +43,14 @@ def run(
     display: Display,
     commitment: SeedCommitment | None = None,
     original: Original | None = None,
+    place: Place | None = None,
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
     The seed of ``commitment`` is the run's. It stays in this process: a commitment is no part of
     the request, because requests are sent to probes. So does ``original``, the bundle that is
-    repeated: a plugin need not know that it is.
+    repeated: a plugin need not know that it is. With ``place`` this is rank 0's supervisor; the
+    others ``follow``.
 
     Raises:
         LlmbError: the run cannot be done, or failed; its directory, once made, says why.
@@ -60,7 +62,7 @@ def run(
     check_installed(request.executor)
     check_writable(output)
     display.phase("asking the plugins")
-    negotiated = negotiate(request, workload)
+    negotiated = negotiate(request, workload, place)
 
     created = clock.utc_now()
     config = negotiated.config
@@ -68,10 +70,11 @@ def run(
     directory = RunDirectory(output, created, label)
     try:
         return _run(
-            request, workload, negotiated, directory, created, display, commitment, original
+            *(request, workload, negotiated, directory, created, display, commitment, original),
+            place,
         )
     except KeyboardInterrupt:
-        directory.abandon("interrupted by the user")
+        directory.abandon(_interrupted(place))
         raise
     except LlmbError as error:
         directory.abandon(str(error))
@@ -90,13 +93,19 @@ def _run(
     display: Display,
     commitment: SeedCommitment | None,
     original: Original | None,
+    place: Place | None,
 ) -> Finished:
-    line = Stations(workload, negotiated, directory, display, profile=request.profile)
+    line = Stations(
+        *(workload, negotiated, directory, display),
+        profile=request.profile,
+        place=place,
+        rank_timeout_s=request.rank_timeout_s,
+    )
     _announce(negotiated, directory, display)
     load_before = host.load()
     search = None
     config = negotiated.config
-    if selection.wants_search(negotiated.offer, request.batch_size):
+    if place is None and selection.wants_search(negotiated.offer, request.batch_size):
         search = line.search_batch_size(config)
         config = config.model_copy(update={"batch_size": search.best})
 
@@ -123,6 +132,27 @@ def _run(
     directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
     directory.finish(pretty_bytes(record))
     return Finished(record, directory.path)
+
+
+def follow(request: RunRequest, place: Place, display: Display) -> None:
+    """Carry out another rank's part of the run that rank 0's supervisor records.
+
+    Nothing is left here: its worker's evidence is rank 0's, and goes with it.
+
+    Raises:
+        LlmbError: this rank cannot do it, or failed.
+    """
+    workload = workloads.of(request)
+    request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
+    check_installed(request.executor)
+    display.phase("asking the plugins")
+    negotiated = negotiate(request, workload, place)
+    following.follow(negotiated, place, request.rank_timeout_s, display)
+
+
+def _interrupted(place: Place | None) -> str:
+    by = "interrupted by the user"
+    return by if place is None else f"{by}, or by its launcher because another rank had failed"
 
 
 def _announce(negotiated: Negotiated, directory: RunDirectory, display: Display) -> None:

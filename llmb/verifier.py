@@ -56,7 +56,7 @@ def verify(channel: Channel) -> None:
             if name == STEP:
                 shown[STEP] = retake.samples(places(order), dtype, device)
             else:
-                batch = 1 if name in PROBES else config.batch_size
+                batch = 1 if name in PROBES else config.global_batch_size
                 shown |= retake.sketches(name, dtype, device, batch)
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
@@ -102,7 +102,7 @@ def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> d
     dtype, fmt = how(precision)
     found: dict[str, Tensor] = {}
     for name in {BRANCHES, LIVE} & set(order.passes):
-        batch = 1 if name == BRANCHES else order.config.batch_size
+        batch = 1 if name == BRANCHES else order.config.global_batch_size
         found |= retake.sketches(name, dtype, "cpu", batch, fmt)
     if STEP in order.passes:
         found[STEP] = retake.samples(places(order), dtype, "cpu", fmt)

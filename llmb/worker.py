@@ -6,6 +6,8 @@ of the stream as they come, and cannot tell where the timed window lies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -15,11 +17,12 @@ from torch import nn
 
 from llmb import modes, workloads
 from llmb.config import AuditMode, RunConfig
-from llmb.errors import UnavailableError
+from llmb.errors import RunFailedError, UnavailableError
 from llmb.guard import Guard
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.modes import executors
+from llmb.modes.comparing import compared
 from llmb.modes.profile import profile
 from llmb.modes.stage import Stage
 from llmb.notebook import Notebook, Pristine
@@ -27,18 +30,28 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
+from llmb.parallel.layout import Layout
+from llmb.parallel.ranks import Ranks
+from llmb.parallel.shared_channel import SharedChannel
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.reference.models import build
 from llmb.reference.shapes import Shape
+from llmb.reference.train_loop import StepDone
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
 
 
 def work(channel: Channel) -> None:
-    """Carry out one work order."""
+    """Carry out one work order, alone or as one of the ranks."""
+    with ExitStack() as company:
+        carry_out(channel, company)
+
+
+def carry_out(channel: Channel, company: ExitStack) -> None:
+    """Do all that a worker does; other ranks are met in ``company``, which tells them its end."""
     order = channel.expect(WorkOrder)
     config, notebook = order.config, Notebook(channel, order)
     workload = workloads.of(config)
@@ -46,11 +59,12 @@ def work(channel: Channel) -> None:
     channel.send(Phase(name="loading the plugin"))
     executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    guard = Guard(census=config.audit is AuditMode.FULL) if order.scratch_folder else None
+    guard = Guard(census=config.audit is AuditMode.FULL) if order.audited else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
+    ranks, config, channel = met(order, backend, channel, company, guard)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)
@@ -62,38 +76,97 @@ def work(channel: Channel) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    stage = Stage(plugin, backend, config, workload, model, canonical, pristine.sizes)
+    layout = Layout(config) if ranks is not None else None
+    stage = Stage(
+        *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks, layout)
+    )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
     stream = StepStream(channel, task.witness)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
+    fences: list[Fence] = []
     for done in task.steps(stream, partial(notebook.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            channel.send(fence(done, plugin, backend, samples, stream, task.told()))
+            told = fence(whole(done, ranks, backend), plugin, backend, samples, stream, task.told())
+            fences.append(told)
+            channel.send(told)
 
     backend.step_end()
     backend.synchronize()
     if guard is not None:
         own: dict[type, object] = {StepStream: stream, task.witness_class: task.witness}
-        own |= {Canonical: canonical, Notebook: notebook, Channel: channel, FenceSamples: samples}
+        kind = Channel if ranks is None else SharedChannel
+        own |= {Canonical: canonical, Notebook: notebook, kind: channel, FenceSamples: samples}
         guard.close(own)
     if order.collect_evidence:
         notebook.phase("writing evidence")
         task.write(notebook, baseline, stream.done)
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
         notebook.plugin(plugin)
+    look_back(order, stage, task, stream, notebook, guard, fences)
+    channel.send(Worked(steps=stream.done))
+
+
+def look_back(
+    order: WorkOrder,
+    stage: Stage,
+    task: modes.Task,
+    stream: StepStream,
+    notebook: Notebook,
+    guard: Guard | None,
+    fences: Sequence[Fence],
+) -> None:
+    """Do what is only done once the stream has ended: the audit leaves other weights."""
     if guard is not None and stream.last is not None:
         notebook.phase("being audited: what was replaced")
-        guard.write(notebook, plugin)
+        guard.write(notebook, stage.plugin)
         task.be_audited(notebook, stream, guard)
-    if order.profile_folder:  # the last thing: the audit has left other weights
+    if stage.ranks is not None and order.collect_evidence:
+        notebook.phase("comparing the ranks")
+        notebook.write(evidence.RANKS, compared(task, stage, stage.ranks, fences))
+    if order.profile_folder:
         notebook.phase("tracing one more step")
-        profile(task.whole_step, backend, Path(order.profile_folder))
-    channel.send(Worked(steps=stream.done))
+        profile(task.whole_step, stage.backend, Path(order.profile_folder))
+
+
+def met(
+    order: WorkOrder, backend: Backend, channel: Channel, company: ExitStack, guard: Guard | None
+) -> tuple[Ranks | None, RunConfig, Channel]:
+    """Meet the other ranks, if there are any; return them, the run, and the channel of all.
+
+    Raises:
+        RunFailedError: they did not come, or are not as rank 0.
+        UnavailableError: the device has no library for it.
+    """
+    if order.place is None:
+        return None, order.config, channel
+    if backend.distributed_backend is None:
+        raise UnavailableError(
+            f"plugin {order.config.plugin!r} names no library for ranks to communicate with: "
+            "use one rank"
+        )
+    channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
+
+    def give_up(reason: str) -> None:
+        channel.send(Failure(error=RunFailedError.__name__, message=reason))
+
+    library, limit_s = backend.distributed_backend, order.rank_timeout_s
+    ranks = company.enter_context(Ranks(order.place, library, order.repeat, limit_s, give_up))
+    if guard is not None:
+        guard.know(ranks.lookout.thread)
+    return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
+
+
+def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
+    """Return ``done`` with the loss of all ranks' parts, once the device has it."""
+    if ranks is None:
+        return done
+    backend.synchronize()
+    return StepDone(done.step, ranks.mean(done.loss))
 
 
 def model_of(config: RunConfig, shape: Shape) -> nn.Module:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -16,7 +18,7 @@ from llmb.cli.text import printable as text_of
 from llmb.errors import AuditInvalidError, BundleRefusedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.config import Definition, RunRequest, ShapeName
+    from llmb.config import Definition, Parallelism, RunRequest, ShapeName
     from llmb.records.seed_commitment import SeedCommitment
 
 #: What ``--preset debug`` sets: seconds on any machine, labelled debug everywhere.
@@ -56,15 +58,31 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     llmb run --workload litgpt-generation --executor inductor --preset debug
     """
-    from llmb import supervisor
+    from llmb import supervisor, workloads
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
+    from llmb.config import environment
+    from llmb.parallel import checks
+    from llmb.parallel.launch import start
+    from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
-    request, commitment = request_of(ctx, flags), _commitment(flags)
+    place = place_in(environment())
+    world_size = place.world_size if place else flags["nproc"] or 1
+    ranks = {"parallelism": mesh_of(flags, world_size), "rank_timeout_s": flags["rank_timeout"]}
+    request = request_of(ctx, flags).model_copy(update=ranks)
+    workload = workloads.of(request)
+    checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
+    if place is None and world_size > 1:
+        ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
+    if place is not None and not place.leads:
+        with display(quiet=True) as shown:
+            supervisor.follow(request, place, shown)
+        return
+    commitment = _commitment(flags)
     with display(quiet=flags["quiet"]) as shown:
-        finished = supervisor.run(request, flags["output_dir"], shown, commitment)
+        finished = supervisor.run(request, flags["output_dir"], shown, commitment, place=place)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:
@@ -86,6 +104,37 @@ def _print_text(path: Path, flags: dict[str, Any]) -> None:
     tokens = [int(token) for token in arrays.read(file.read_bytes()).get("live/tokens", ())]
     text = PromptTokenizer(flags["weights"], max(tokens, default=0) + 1).decode(tokens)
     click.echo(f"\n{text_of(flags['prompt'] + text)}")
+
+
+def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
+    """Return how ``world_size`` ranks share a step.
+
+    Raises:
+        UsageError: the product of what was asked for is another number.
+    """
+    from llmb.config import Parallelism
+
+    sizes = {name: flags[name] or 1 for name in ("tp",)}
+    stage, left = flags["zero"], max(1, world_size // math.prod(sizes.values()))
+    sizes["dp_shard"] = flags["dp_shard"] or 1
+    if stage and flags["dp_shard"] is None:
+        sizes["dp_shard"] = max(1, left // (flags["dp_replicate"] or 1))
+    if stage == 0 and sizes["dp_shard"] > 1:
+        raise UsageError(f"--zero 0 and --dp-shard {sizes['dp_shard']}: leave one of them out")
+    sizes["dp_replicate"] = flags["dp_replicate"] or max(1, left // sizes["dp_shard"])
+    mesh = Parallelism(
+        **sizes,
+        reshard_after_forward=stage is None or stage == 3,
+        sequence_parallel=flags["sequence_parallel"],
+        loss_parallel=flags["loss_parallel"],
+    )
+    if mesh.world_size != world_size:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        raise UsageError(
+            f"{product} makes {mesh.world_size} ranks, and there are {world_size}: "
+            "start as many with --nproc"
+        )
+    return mesh
 
 
 def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:

@@ -34,6 +34,11 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 
 
 _COUNT = click.IntRange(min=1)
+#: The options that are about ranks.
+OF_RANKS = (
+    *("nproc", "dp_replicate", "dp_shard", "zero", "tp"),
+    *("sequence_parallel", "loss_parallel", "rank_timeout"),
+)
 
 _OPTIONS = (
     click.option(
@@ -133,6 +138,34 @@ _OPTIONS = (
         type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
         metavar="FILE",
         help="The seed of a third party, who published its hash before; - reads standard input.",
+    ),
+    click.option(
+        "--nproc",
+        type=_COUNT,
+        metavar="N",
+        help="Ranks on this machine, one a device [default: 1].",
+    ),
+    click.option("--dp-replicate", type=_COUNT, help="Replicas of the model [default: all ranks]."),
+    click.option(
+        "--dp-shard",
+        type=_COUNT,
+        help="Ranks that share a replica (FSDP) [default: 1].",
+    ),
+    click.option(
+        "--zero",
+        type=click.IntRange(0, 3),
+        help="0: replicas; 1, 2: ranks share the parameters; 3: and gather them twice a step.",
+    ),
+    click.option("--tp", type=_COUNT, help="Ranks that share each matrix [default: 1]."),
+    click.option("--sequence-parallel", is_flag=True, help="With --tp: they share sequences, too."),
+    click.option("--loss-parallel", is_flag=True, help="With --tp: they share the logits, too."),
+    click.option(
+        "--rank-timeout",
+        type=click.FloatRange(min=1),
+        default=600.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long a rank waits for another.",
     ),
     click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps."),
     click.option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli import run
+from llmb.cli.run_options import OF_RANKS
 from llmb.cli.text import printable
 from llmb.errors import AuditInvalidError, NotEnoughMemoryError, RunFailedError, UsageError
 
@@ -28,7 +29,10 @@ _DEBUG_SIZES = (1, 2, 4)
 _ASIDE = ("resume", "show", "as_json", "quiet")
 #: Options of ``llmb run`` that a sweep has in a form of its own, or not at all: a committed seed
 #: is known to everybody after the first run.
-_NOT_RUNS = ("precision", "batch_size", "micro_batch_size", "seed_commitment", "as_json")
+_NOT_RUNS = (
+    *("precision", "batch_size", "micro_batch_size", "seed_commitment", "as_json"),
+    *OF_RANKS,
+)
 
 
 class BatchSizes(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on

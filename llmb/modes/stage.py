@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from llmb.config import RunConfig
 from llmb.observe.canonical import Canonical
+from llmb.parallel.layout import Layout
+from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.reference.shapes import Shape
@@ -29,11 +31,23 @@ class Stage:
     canonical: Canonical
     #: Elements of each canonical parameter, in the model's order.
     sizes: Mapping[str, int]
+    #: The other ranks, and what each has of the model; None if this is the only one.
+    ranks: Ranks | None = None
+    layout: Layout | None = None
 
     @property
     def shape(self) -> Shape:
         """The sizes of the model."""
         return self.workload.shape
+
+    def mean(self, loss: Tensor) -> Tensor:
+        """Return the loss of a step, of all ranks' parts of it; a collective call."""
+        return loss if self.ranks is None else self.ranks.mean(loss)
+
+    def total(self, shown: Tensor) -> Tensor:
+        """Return what all ranks show of spread parameters, added up; a collective call."""
+        spread = self.ranks is not None and self.layout is not None and self.layout.is_sharded
+        return self.ranks.total(shown) if self.ranks is not None and spread else shown
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass."""

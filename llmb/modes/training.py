@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
@@ -44,10 +45,18 @@ class Training:
         constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
+        if stage.layout is not None:
+            stage.layout.spread(stage.model, stage.shape)
+            stage.canonical.follow(stage.model)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
         self.program = executors.program(stage.model, config)
-        self.witness: Witness = Witness(stage.model, self.optimizer, lazy=is_lazy(stage.backend))
-        self._batches = Batches(config, stage.shape, stage.backend)
+        if stage.layout is not None:
+            self.program = stage.layout.program(self.program)
+        self.witness: Witness = Witness(
+            *(stage.model, self.optimizer), lazy=is_lazy(stage.backend), total=stage.total
+        )
+        replica = stage.layout.mesh.replica if stage.layout else 0
+        self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
             kind = torch.device(config.device).type
@@ -70,7 +79,7 @@ class Training:
 
         for done in train_loop(
             *(self.program, self.optimizer, stream, self._batches.make, stream.pause),
-            context=self._stage.autocast,
+            context=self._forward,
             clip_grad_norm=self._stage.workload.recipe.clip_grad_norm,
             clipped=clipped,
             scaler=self._scaler,
@@ -80,6 +89,11 @@ class Training:
                 show([done.loss, *self._stage.model.parameters()])
                 shown = True
             yield done
+
+    def _forward(self) -> AbstractContextManager[object]:
+        """Return the context of the next part's forward pass."""
+        layout, around = self._stage.layout, self._stage.autocast()
+        return around if layout is None else layout.part(around)
 
     def told(self) -> Told:
         """Return how many programs the executor has made, where it counts for itself."""
@@ -127,6 +141,8 @@ class Training:
         if last is None or not self._batches.latest:
             return
         notebook.phase("being audited: the last step")
+        if self._stage.layout is not None:
+            self._stage.layout.settle(self._stage.model)
         witness.read()
         # Of dynamic shapes the last step's: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]
@@ -160,11 +176,11 @@ class Training:
         glances = self.witness.glance_again(last.step, "before")
         drawn = getattr(stage.shape, "dropout", 0.0) > 0
         if not drawn:
-            examination.live(last.loss)
+            examination.live(stage.mean(last.loss))
         glances |= self.witness.glance_again(last.step, "after")
         if drawn:  # as anybody can compute it: dropout stays off
             stage.model.eval()
-            examination.live(self._untimed_pass(self._batches.latest))
+            examination.live(stage.mean(self._untimed_pass(self._batches.latest)))
         return glances
 
     def _probe(self, notebook: Notebook, examination: Examination, last: Last) -> None:

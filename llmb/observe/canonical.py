@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from llmb.observe.shards import whole, write
 from llmb.plugin import ParameterView
 
 
@@ -65,10 +66,19 @@ class Canonical:
         self.padding = tuple(sorted({n for v in self._views.values() for n in v.padding}))
         self.missing: Sequence[str] = tuple(name for name in origin.names if name not in found)
 
+    def follow(self, model: nn.Module) -> None:
+        """Find the parameters again in ``model``: spread over ranks, under the same names."""
+        stored = dict(model.named_parameters())
+        for name, canonical in self.by_stored.items():
+            self._plain[canonical] = stored[name]
+
     def value(self, name: str) -> Tensor:
-        """Return the value of ``name`` in its canonical shape; not to be written to."""
+        """Return the value of ``name`` in its canonical shape; not to be written to.
+
+        Of what is spread over ranks it is a collective call, as of ``gradient`` and ``values``.
+        """
         if not self.mapped:
-            return self._plain[name].detach()
+            return whole(self._plain[name].detach())
         value = self._views[name].read("value")
         if value is None:
             raise LookupError(f"llmb_parameter_map shows no value of {name}")
@@ -77,7 +87,7 @@ class Canonical:
     def gradient(self, name: str) -> Tensor | None:
         """Return the gradient of ``name`` in its canonical shape, None where there is none."""
         found = self._views[name].read("grad") if self.mapped else self._plain[name].grad
-        return None if found is None else found.detach()
+        return None if found is None else whole(found.detach())
 
     def write(self, name: str, value: Tensor) -> None:
         """Overwrite ``name`` with ``value``, given in its canonical shape, on any device."""
@@ -86,7 +96,7 @@ class Canonical:
                 present = self.value(name)
                 self._views[name].write(value.to(present.device, present.dtype))
             else:
-                self._plain[name].copy_(value)
+                write(self._plain[name].detach(), value)
 
     def requires_grad(self, name: str) -> bool:
         """Tell whether ``name`` is trained; a mapped one is if its map does not say otherwise."""

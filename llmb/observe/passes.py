@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from llmb.observe import probes
+from llmb.observe.shards import whole
 from llmb.observe.sketch import SIDE, sketch
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
@@ -61,7 +62,9 @@ class Sketches:
 
     def loss(self, value: Tensor) -> None:
         """Take the loss of the pass."""
-        self.tensors[f"{self._name}/{LOSS}"] = value.detach().to("cpu").double().float().view(1)
+        self.tensors[f"{self._name}/{LOSS}"] = (
+            whole(value.detach()).to("cpu").double().float().view(1)
+        )
 
     def _add(self, key: str, value: Tensor) -> None:
         found = sketch(value, self._seed, key, self._side)

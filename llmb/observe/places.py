@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,19 +43,6 @@ class Places:
 def fewer(count: int, parameters: int) -> int:
     """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
     return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
-
-
-def read_places(wanted: Sequence[tuple[Places, Tensor]], *, lazy: bool) -> list[Tensor]:
-    """Return those elements of each tensor.
-
-    A ``lazy`` device compiles what it is told to do: there the places are data that it is given, so
-    that other places are no other program.
-    """
-    if not lazy or not wanted:
-        return [places.read(value) for places, value in wanted]
-    where = torch.cat([places.indices() for places, _ in wanted]).to(wanted[0][1].device)
-    parts = torch.split(where, [places.count for places, _ in wanted])
-    return [value.reshape(-1)[part] for (_, value), part in zip(wanted, parts, strict=True)]
 
 
 def choose(seed: int, what: str, name: str, size: int, count: int) -> Places:

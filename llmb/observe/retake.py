@@ -126,7 +126,7 @@ class Retake:
         self, where: Tensor, dtype: torch.dtype, device: str, fmt: str | None = None
     ) -> Tensor:
         """Return the elements ``where`` of the gradients of the audited step."""
-        batch = self._config.batch_size
+        batch = self._config.global_batch_size
         return self._in_parts(
             STEP,
             batch,
@@ -142,14 +142,17 @@ class Retake:
         An honest model may need more memory than the vendor's: the batch is then taken in more
         pieces, unless its loss is a mean over another number of tokens in each.
         """
-        parts = 1 if name in probes.PROBES else self._config.accumulate
+        # Each rank's part of a step, in turn, is what its gradients are the mean of.
+        config = self._config
+        own = config.accumulate * config.parallelism.replicas
+        parts = 1 if name in probes.PROBES else own
         while True:
             collect = make()
             try:
                 return collect, run(collect, parts)
             except RuntimeError as error:
                 more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
-                fixed = isinstance(self._shape, BertShape) or self._config.dynamic
+                fixed = isinstance(self._shape, BertShape) or config.dynamic
                 if not is_out_of_memory(error) or not more or fixed:
                     raise
                 parts = more[0]

@@ -31,8 +31,8 @@ class StepBatches:
             self._source = open_tokens(config.data, shape.vocab_size, longest)
 
     def make(self, seed: int) -> Batch:
-        """Return the whole batch of the step with ``seed``, on the CPU."""
-        size, longest = self._config.batch_size, self._shape.sequence_length
+        """Return the whole batch of the step with ``seed``, of all ranks, on the CPU."""
+        size, longest = self._config.global_batch_size, self._shape.sequence_length
         tokens = None
         if self._source is not None:
             tokens = torch.from_numpy(self._source.sequences(seed, size, longest))
@@ -42,7 +42,7 @@ class StepBatches:
         """Return the sequences' lengths in the step with ``seed``, None if all are one."""
         if not self._config.dynamic:
             return None
-        return draw_lengths(seed, self._config.batch_size, self._shape.sequence_length)
+        return draw_lengths(seed, self._config.global_batch_size, self._shape.sequence_length)
 
     def prompt(self, seed: int) -> Tensor:
         """Return the prompt ``[B, n]`` of the sample with ``seed``: random, of files, or given."""

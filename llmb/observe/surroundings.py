@@ -80,6 +80,10 @@ class Census:
             native_threads=(self._native, native) if self._native and native else None,
         )
 
+    def know(self, thread: threading.Thread) -> None:
+        """Take ``thread``, which the harness has started, for one that was there before."""
+        self._threads.add(thread)
+
     def _new_threads(self, origins: Origins) -> Iterator[Presence]:
         known = {thread.ident: thread for thread in threading.enumerate()}
         for identity, frame in sys._current_frames().items():

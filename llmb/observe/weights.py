@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.observe.canonical import Canonical
+from llmb.observe.shards import local
 from llmb.records.evidence import ParameterDigest
 
 _SAMPLES = 16  # elements of each parameter that a fence reads back
@@ -54,9 +55,11 @@ class FenceSamples:
     def __init__(self, parameters: Iterable[nn.Parameter], seed: int) -> None:
         """Choose the sampled elements of ``parameters`` by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():  # of what is spread over ranks, this one's part
+            parts = [local(p) for p in parameters]
         self._places = [
             (p, _places(p, torch.randint(p.numel(), (_SAMPLES,), generator=generator)))
-            for p in parameters
+            for p in parts
             if p.numel()
         ]
         self._losses: list[Tensor] = []
@@ -80,7 +83,7 @@ class FenceSamples:
         return {"loss": torch.stack(self._losses), "parameters": torch.stack(self._values)}
 
 
-def _places(parameter: nn.Parameter, flat: Tensor) -> tuple[Tensor, ...]:
+def _places(parameter: Tensor, flat: Tensor) -> tuple[Tensor, ...]:
     if parameter.dim() == 0:  # a scale of a quantised format
         return ()
     # Indices per dimension, so that a view with any strides is read without a copy.

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.places import GRADIENTS, STATES, VECTOR, Places, choose, fewer, read_places
+from llmb.observe.places import GRADIENTS, STATES, VECTOR, Places, choose, fewer
+from llmb.observe.shards import local, read_places
 from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
 
@@ -37,6 +38,10 @@ class _Seen:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
+def _alone(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 class _Glance:
     """Some elements of some gradients, as they were when nobody knew whether they would count."""
 
@@ -46,12 +51,15 @@ class _Glance:
         self.asked: Tensor | None = None
 
     def read(self) -> Tensor:
-        wanted = [
-            (choose(self._seed, "glance", name, p.numel(), self._count), p.grad.detach())
-            for name, p in self._chosen
-            if p.grad is not None
-        ]
-        with torch.no_grad():
+        with torch.no_grad():  # of what is spread over ranks, this one's part
+            there = [
+                (name, local(p.grad.detach())) for name, p in self._chosen if p.grad is not None
+            ]
+            wanted = [
+                (choose(self._seed, "glance", name, part.numel(), self._count), part)
+                for name, part in there
+                if part.numel()
+            ]
             parts = [part.float() for part in read_places(wanted, lazy=self._lazy)]
         return torch.cat(parts) if parts else torch.zeros(0)
 
@@ -72,20 +80,30 @@ class Witness:
         "_parameters",
         "_seen",
         "_states",
+        "_total",
     )
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, *, lazy: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        *,
+        lazy: bool = False,
+        total: Callable[[Tensor], Tensor] = _alone,
+    ) -> None:
         """Prepare to look; every worker sets the memory for one copy of the weights aside.
 
         ``lazy``: the device compiles what a step does, so what is done may not depend on a draw.
+        ``total`` adds up what all ranks show, where parameters are spread over them.
         """
-        self._lazy = lazy
+        self._lazy, self._total = lazy, total
         self._parameters = list(model.named_parameters())
         #: Elements of each that are read: of its gradient, and for the replay.
         self._gradients = fewer(GRADIENTS, len(self._parameters))
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
         # Zeros and not empty: the pages are there before the first step, not in an audited one.
-        self._copy = [torch.zeros_like(p, requires_grad=False) for _, p in self._parameters]
+        with torch.no_grad():
+            self._copy = [torch.zeros_like(local(p)) for _, p in self._parameters]
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
         #: An audited step awaits its optimizer step, or the step after it.
@@ -123,7 +141,7 @@ class Witness:
         seen = _Seen(step, seed, segments, counter, without)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
-            torch._foreach_copy_(self._copy, [p.detach() for _, p in self._parameters])
+            torch._foreach_copy_(self._copy, [local(p.detach()) for _, p in self._parameters])
             seen.tensors["gradient"] = self._gather(seen, "gradient", _gradient)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
             seen.tensors |= self._optimizer_side(seen, "before")
@@ -183,12 +201,12 @@ class Witness:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was read, by ``<step>/<what>``, float32.
+        """Return what was read, by ``<step>/<what>``, float32: a collective call of all ranks.
 
         Gradients that nothing can be compared with, for want of that step's weights, are left out.
         """
         return {
-            f"{seen.step.index}/{what}": tensor
+            f"{seen.step.index}/{what}": tensor if what.startswith("asked") else self._total(tensor)
             for seen in self._seen
             for what, tensor in seen.tensors.items()
             if what != "gradient" or seen is self._seen[-1]
@@ -209,8 +227,9 @@ class Witness:
         """Exchange the weights of the latest audited step with the present ones."""
         with torch.no_grad():
             for (_, parameter), copy in zip(self._parameters, self._copy, strict=True):
-                present = parameter.detach().clone()
-                parameter.copy_(copy)
+                part = local(parameter.detach())
+                present = part.clone()
+                part.copy_(copy)
                 copy.copy_(present)
 
     def release(self) -> None:

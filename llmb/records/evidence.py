@@ -29,6 +29,9 @@ NAMESPACE, LIBRARY, SURROUNDINGS, LITMUS = (
     "litmus.json",  # of the run, not of a repeat
 )
 
+#: What each rank was, where there are several.
+RANKS = "ranks.json"
+
 
 def path(repeat: int, name: str) -> str:
     """Return where evidence ``name`` of a repeat lies within a run directory or bundle."""
@@ -266,8 +269,40 @@ class LitmusEvidence(Frozen):
     operand_bits: int
 
 
+class RankEvidence(Frozen):
+    """One rank, as its own worker saw it."""
+
+    rank: int
+    #: First 12 hex digits of the sha256 of the host name.
+    host: str
+    device: str
+    peak_memory_bytes: int | None
+    #: Its own clock at each fence: comparable with itself alone.
+    fence_ns: tuple[int, ...]
+    #: Seconds of a step without a word to the others, the median of three;
+    #: None where the ranks share parameters, and none can do it alone.
+    alone_s: float | None
+
+
+class CollectiveEvidence(Frozen):
+    """One kind of communication of rank 0 in one step, counted in an untimed one."""
+
+    kind: str
+    calls: int
+    #: What the rank gave in, all calls together.
+    bytes: int
+
+
+class RanksEvidence(Frozen):
+    """Every rank of the run, in order, and what rank 0 says to the others in a step."""
+
+    ranks: tuple[RankEvidence, ...]
+    collectives: tuple[CollectiveEvidence, ...]
+
+
 Evidence = (
     OptimizerEvidence
+    | RanksEvidence
     | WeightsEvidence
     | ModelEvidence
     | SettingsEvidence

@@ -53,6 +53,12 @@ def compare_workload(record: RunRecord, comparison: Comparison) -> None:
     _compare_class(record, official, comparison)
 
 
+def _sequences(record: RunRecord) -> int:
+    """Return the sequences of a step on all devices together."""
+    mesh = record.config.parallelism
+    return record.config.batch_size * mesh.dp_replicate * mesh.dp_shard
+
+
 def _compare_tokens(record: RunRecord, length: int, comparison: Comparison) -> None:
     """Compare the tokens of a step: every position, or in mode generate every new token."""
     tokens, config = record.workload.tokens_per_step, record.config
@@ -62,7 +68,7 @@ def _compare_tokens(record: RunRecord, length: int, comparison: Comparison) -> N
     must = "given in mode generate, and only there"
     if not comparison.require("config.new_tokens", new, given == (generates,) * 3, must):
         return
-    comparison.expect("workload.tokens_per_step", tokens, config.batch_size * (new or length))
+    comparison.expect("workload.tokens_per_step", tokens, _sequences(record) * (new or length))
     if new is not None and prompt is not None:
         must = f"with a prompt of {prompt} at most {length} tokens"
         comparison.require("config.new_tokens", new, prompt + new <= length, must)
@@ -221,7 +227,9 @@ def _rows(record: RunRecord) -> int:
     """Return how many tokens the model is given at once; of a sample, one of each sequence."""
     if record.config.mode.value == "generate":
         return record.config.batch_size
-    return record.workload.tokens_per_step // record.config.accumulate
+    mesh = record.config.parallelism
+    parts = record.config.accumulate * mesh.dp_replicate * mesh.dp_shard
+    return record.workload.tokens_per_step // parts
 
 
 def _best_product(ceiling: Ceiling) -> float | str | None:

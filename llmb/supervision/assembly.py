@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import platform
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -175,7 +175,7 @@ def _record(
         reproduction_of=_reproduction(raw.original, result),
         workload=workload,
         plugin=plugin,
-        topology=_topology(config, timing),
+        topology=_topology(raw, directory, timing),
         system=system,
         precision=PrecisionFacts(
             declared=config.precision.name,
@@ -222,7 +222,9 @@ def _facts(raw: Raw) -> WorkloadFacts:
         mode=raw.config.mode.value,
         parameters=parameter_count(shape),
         flops_per_token=flops_of(raw.config.mode, shape),
-        tokens_per_step=raw.workload.tokens_per_step(raw.config.batch_size, raw.config.new_tokens),
+        tokens_per_step=raw.workload.tokens_per_step(
+            raw.config.global_batch_size, raw.config.new_tokens
+        ),
         shapes=asdict(shape),
         tokens="random" if data is None else f"data {data.sha256[:12]}",
         optimizer=raw.workload.recipe.optimizer,
@@ -230,21 +232,46 @@ def _facts(raw: Raw) -> WorkloadFacts:
     )
 
 
-def _topology(config: RunConfig, timing: Timing) -> Topology:
-    rank = Rank(
+def _topology(raw: Raw, directory: RunDirectory, timing: Timing) -> Topology:
+    config = raw.config
+    first = Rank(
         rank=0,
-        host=hashlib.sha256(platform.node().encode()).hexdigest()[:12],
+        host=host.host_digest(),
         device=config.device,
         peak_memory_bytes=timing.peak_memory_bytes,
         fence_ns=timing.fence_ns,
     )
+    ranks = [first, *_others(raw, directory, timing)]
+    nodes = len({rank.host for rank in ranks if rank.host})
     return Topology(
-        nodes=1,
-        devices_per_node=1,
+        nodes=nodes,
+        devices_per_node=len(ranks) // nodes,
         world_size=config.parallelism.world_size,
         parallelism=config.parallelism,
-        ranks=(rank,),
+        ranks=tuple(ranks),
     )
+
+
+def _others(raw: Raw, directory: RunDirectory, timing: Timing) -> Iterator[Rank]:
+    """Yield the ranks besides the first, as their own workers saw them."""
+    path = evidence.path(timing.headline_repeat, evidence.RANKS)
+    if raw.config.parallelism.world_size == 1:
+        return
+    try:
+        raw_bytes = (directory.path / path).read_bytes()
+    except FileNotFoundError:  # the worker died after its window, which is worth keeping
+        for number in range(1, raw.config.parallelism.world_size):
+            yield Rank(rank=number, host="", device="", peak_memory_bytes=None, fence_ns=())
+        return
+    found = evidence.RanksEvidence.model_validate_json(raw_bytes)
+    for rank in found.ranks[1:]:
+        yield Rank(
+            rank=rank.rank,
+            host=rank.host,
+            device=rank.device,
+            peak_memory_bytes=rank.peak_memory_bytes,
+            fence_ns=rank.fence_ns[: len(timing.fence_ns)],  # what came after STOP does not count
+        )
 
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:

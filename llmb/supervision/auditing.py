@@ -137,7 +137,7 @@ class Examiner:
         """Tell whether the reference of a whole batch is left to the device."""
         config = self._config
         workload = workloads.of(config)
-        flops = workload.tokens_per_step(config.batch_size) * flops_per_token(workload.shape)
+        flops = workload.tokens_per_step(config.global_batch_size) * flops_per_token(workload.shape)
         return not is_cpu(config.device) and flops > _HOST_FLOPS
 
     def _ask(

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
-from llmb.config import RunConfig, RunRequest
+from llmb.config import Place, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
@@ -49,8 +49,8 @@ def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offe
         return probes.offers
 
 
-def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
-    """Settle plugin, device, precision and warm-up for ``request``.
+def negotiate(request: RunRequest, workload: Workload, place: Place | None = None) -> Negotiated:
+    """Settle plugin, device (that of ``place``), precision and warm-up for ``request``.
 
     Raises:
         LlmbError: nothing on this machine can do it; see ``selection``.
@@ -58,6 +58,8 @@ def negotiate(request: RunRequest, workload: Workload) -> Negotiated:
     with Probes(_candidates(request), request) as probes:
         offer = _best(probes, request)
         config = selection.resolve(offer, request, workload)
+        if place is not None:
+            config = selection.at(place, offer, config)
         terms = probes.settle(offer.plugin, for_children(config))
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})

@@ -14,6 +14,7 @@ from llmb.config import (
     TF32,
     AuditMode,
     Mode,
+    Place,
     Precision,
     Refused,
     RunConfig,
@@ -120,6 +121,7 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         mixed_precision=mixed,
         seed=secrets.randbits(63) if request.seed is None else request.seed,
         repeats=request.repeats,
+        parallelism=request.parallelism,
         shape_overrides=request.shape_overrides,
         audit=request.audit or _usual_audit(request, chosen["mode"], chosen["timed_steps"]),
         **chosen,
@@ -127,6 +129,28 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
     load = Load.of(config, workload)
     check_memory(offer, workload, precision, batch_size // parts, load)
     return config
+
+
+def at(place: Place, offer: Offer, config: RunConfig) -> RunConfig:
+    """Return ``config`` on the device that ``place`` has on its host.
+
+    Raises:
+        UnavailableError: there are fewer devices than ranks.
+    """
+    count, local = len(offer.devices), place.local_rank
+    if ":" in config.device or (count <= 1 and torchs_cpu(config.device)):
+        return config
+    if local >= count:
+        raise UnavailableError(
+            f"rank {place.rank} is number {local} on its host, which has {count} {config.device} "
+            "devices: start one rank a device"
+        )
+    return config.model_copy(update={"device": f"{config.device}:{local}"})
+
+
+def torchs_cpu(device: str) -> bool:
+    """Tell whether ``device`` is the processor, which ranks share."""
+    return device.partition(":")[0] == "cpu"
 
 
 def _is_mixed(request: RunRequest, workload: Workload, precision: Precision) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import FP32, AuditMode, RunConfig
+from llmb.config import FP32, AuditMode, Place, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
@@ -75,9 +75,14 @@ class Stations:
         display: Display,
         *,
         profile: bool = False,
+        place: Place | None = None,
+        rank_timeout_s: float = 600.0,
     ) -> None:
-        """Work for one run; ``profile``: the first worker leaves a trace of one more step."""
-        self._profile = profile
+        """Work for one run; ``profile``: the first worker leaves a trace of one more step.
+
+        With ``place`` its workers are rank 0, and wait ``rank_timeout_s`` for another.
+        """
+        self._profile, self._place, self._rank_timeout_s = profile, place, rank_timeout_s
         self._workload, self._negotiated = workload, negotiated
         self._directory, self._display = directory, display
 
@@ -160,7 +165,7 @@ class Stations:
     def _work(
         self, config: RunConfig, window: Window, number: int, label: str, folders: Folders | None
     ) -> Streamed:
-        tokens = self._workload.tokens_per_step(config.batch_size, config.new_tokens)
+        tokens = self._workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
             self._directory.child_log() as log,
             Child("llmb.worker", self._negotiated.terms.environment, log) as child,
@@ -172,6 +177,9 @@ class Stations:
                     scratch_folder=_text(folders.scratch if folders else None),
                     collect_evidence=folders is not None,
                     profile_folder=self._profile_folder(folders, number),
+                    place=self._place,
+                    repeat=number,
+                    rank_timeout_s=self._rank_timeout_s,
                 )
             )
             self._display.stream(window.end, tokens, label)

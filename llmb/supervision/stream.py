@@ -301,7 +301,7 @@ class _Listener:
         seed = token_seed(self._config.seed, self._repeat, self._sent)
         fence = self._window.is_fence(self._sent + 1)
         if self._config.dynamic:
-            lengths = draw_lengths(seed, self._config.batch_size, self._longest)
+            lengths = draw_lengths(seed, self._config.global_batch_size, self._longest)
             self._log.tokens.append(sum(lengths))
         self._child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1

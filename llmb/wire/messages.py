@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from llmb.config import Frozen, OptionValue, Precision, Refused, RunConfig, RunRequest
+from llmb.config import (
+    AuditMode,
+    Frozen,
+    OptionValue,
+    Place,
+    Precision,
+    Refused,
+    RunConfig,
+    RunRequest,
+)
 from llmb.plugin.backend import Peak
 from llmb.records.run_record import Ceiling, StepClock
 from llmb.records.system import Device
@@ -138,10 +147,23 @@ class WorkOrder(Frozen):
     evidence_folder: str
     #: Digests and module trees are wanted; a trial of the batch-size search needs none.
     collect_evidence: bool
-    #: Where whole weights go, for as long as the audit lasts; empty where none are wanted.
+    #: Where whole weights go, for as long as the audit lasts; empty where none are wanted, as on
+    #: all ranks but the first.
     scratch_folder: str = ""
     #: Where the trace of one more step goes; empty where none is wanted.
     profile_folder: str = ""
+    #: Where this worker stands among the ranks, None if it is alone.
+    place: Place | None = None
+    #: Number of the repeat: the ranks of each meet apart.
+    repeat: int = 0
+    #: Seconds to wait for another rank.
+    rank_timeout_s: float = Field(default=600.0, gt=0)
+
+    @property
+    def audited(self) -> bool:
+        """Tell whether this worker is looked at; all ranks are, or none."""
+        follows = self.place is not None and not self.place.leads
+        return bool(self.scratch_folder) or (follows and self.config.audit is not AuditMode.OFF)
 
 
 class Ready(Frozen):

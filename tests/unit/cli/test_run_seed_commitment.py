@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from llmb import supervisor
 from llmb.cli import run
-from llmb.config import RunRequest
+from llmb.config import Place, RunRequest
 from llmb.errors import UsageError
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervisor import Finished
@@ -27,8 +27,13 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
     seen: Given = []
 
     def pretend(
-        request: RunRequest, output: Path, display: Any, commitment: SeedCommitment | None
+        request: RunRequest,
+        output: Path,
+        display: Any,
+        commitment: SeedCommitment | None,
+        place: Place | None,
     ) -> Finished:
+        assert place is None
         seen.append((request, commitment))
         return Finished(builders.make_record(), output)
 

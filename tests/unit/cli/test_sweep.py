@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmb.cli import run, sweep
+from llmb.cli.run_options import OF_RANKS
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.sweep.directory import Ended, SweepDirectory
 from llmb.sweep.plan import LeftOut, Point
@@ -171,5 +172,5 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
         return {param.name for param in command.params}
 
     own = {"precisions", "batch_sizes", "max_batch_size", "resume", "show"}
-    without = {"precision", "batch_size", "micro_batch_size", "seed_commitment"}
+    without = {"precision", "batch_size", "micro_batch_size", "seed_commitment", *OF_RANKS}
     assert names(sweep.command) == (names(run.command) - without) | own

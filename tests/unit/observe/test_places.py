@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import Places, choose, fewer, read_places
+from llmb.observe.places import Places, choose, fewer
+from llmb.observe.shards import read_places
 
 SIZES = (1, 2, 100, 257, 258, 400, 1024, 1025, 5000, 10**6)
 

@@ -121,6 +121,9 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
     order = WorkOrder(config=run_config(), evidence_folder="", collect_evidence=False)
     assert set(json.loads(messages.encode(order))) == {
         "kind",
+        "place",
+        "repeat",
+        "rank_timeout_s",
         "config",
         "evidence_folder",
         "collect_evidence",

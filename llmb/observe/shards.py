@@ -1,0 +1,104 @@
+"""Tensors that are spread over ranks (torch's DTensor), read and written as if they were whole.
+
+A tensor that is not spread passes through each of these as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmb.observe.places import Places
+
+
+def is_spread(value: Tensor) -> bool:
+    """Tell whether ``value`` is a DTensor, without importing what they are made of."""
+    return hasattr(value, "placements") and hasattr(value, "device_mesh")
+
+
+def local(value: Tensor) -> Tensor:
+    """Return the part of ``value`` that this rank holds."""
+    if not is_spread(value):
+        return value
+    spread: Any = value
+    part: Tensor = spread.to_local()
+    return part
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return all of ``value``: a collective call of the ranks it is spread over."""
+    if not is_spread(value):
+        return value
+    spread: Any = value
+    found: Tensor = spread.full_tensor()
+    return found
+
+
+def write(value: Tensor, new: Tensor) -> None:
+    """Overwrite ``value`` with ``new``, which every rank has whole."""
+    if is_spread(value):
+        part, first = local(value), _first(value)
+        at = tuple(slice(f, f + n) for f, n in zip(first, part.shape, strict=True))
+        part.copy_(new[at])
+    else:
+        value.copy_(new)
+
+
+def read(places: Places, value: Tensor) -> Tensor:
+    """Return the elements of ``value`` at ``places``; zero where another rank's are the ones.
+
+    The sum over all ranks is what is there: each element is shown by one of those that hold it.
+    """
+    if not is_spread(value):
+        return places.read(value)
+    part = local(value)
+    found = torch.zeros(places.count, dtype=part.dtype, device=part.device)
+    if not _shows(value) or not part.numel():
+        return found
+    where = torch.stack(torch.unravel_index(places.indices(), value.shape))
+    first = torch.tensor(_first(value)).unsqueeze(1)
+    size = torch.tensor(part.shape).unsqueeze(1)
+    mine = ((where >= first) & (where < first + size)).all(0)
+    inside = tuple(i.to(part.device) for i in (where - first)[:, mine])
+    found[mine.to(part.device)] = part[inside]
+    return found
+
+
+def read_places(wanted: Sequence[tuple[Places, Tensor]], *, lazy: bool) -> list[Tensor]:
+    """Return those elements of each tensor.
+
+    A ``lazy`` device compiles what it is told to do: there the places are data that it is given, so
+    that other places are no other program.
+    """
+    if not lazy or not wanted:
+        return [read(places, value) for places, value in wanted]
+    where = torch.cat([places.indices() for places, _ in wanted]).to(wanted[0][1].device)
+    parts = torch.split(where, [places.count for places, _ in wanted])
+    return [value.reshape(-1)[part] for (_, value), part in zip(wanted, parts, strict=True)]
+
+
+def _first(value: Tensor) -> tuple[int, ...]:
+    """Return where this rank's part of ``value`` begins, in each dimension."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    spread: Any = value
+    _, first = compute_local_shape_and_global_offset(
+        spread.shape, spread.device_mesh, spread.placements
+    )
+    return tuple(first)
+
+
+def _shows(value: Tensor) -> bool:
+    """Tell whether this rank's copy is the one that counts, of those that are the same."""
+    spread: Any = value
+    coordinates = spread.device_mesh.get_coordinate()
+    if coordinates is None:
+        return False
+    return all(
+        coordinate == 0
+        for coordinate, placement in zip(coordinates, spread.placements, strict=True)
+        if placement.is_replicate()
+    )

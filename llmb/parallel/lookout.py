@@ -1,0 +1,99 @@
+"""Who of the ranks is alive and where it is, told over a store beside what they communicate with.
+
+A rank that dies or hangs is met by the others as an error of their own, or not at all: whoever
+waits for another rank than the dead one waits on. So every rank says twice a second that it lives
+and in which line its main thread is, and looks whether any rank has given the run up.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from torch._C._distributed_c10d import Store
+
+_BEAT_S = 0.5
+#: Without a sign for so long, a process is gone: what holds the interpreter that long is not said.
+_SILENT_S = 3.0
+_FAILED = "failed"
+
+
+class Lookout:
+    """A thread of this rank that gives signs of life and looks for bad news."""
+
+    def __init__(
+        self, rank: int, world_size: int, store: Store, give_up: Callable[[str], None]
+    ) -> None:
+        """Begin; ``give_up`` is called once, with the reason, where another rank ended the run."""
+        self._rank, self._world_size, self._store = rank, world_size, store
+        self._give_up, self._ended = give_up, threading.Event()
+        self._main = threading.main_thread().ident or 0
+        self._beats = 0
+        self.thread = threading.Thread(target=self._look, name="llmb-lookout", daemon=True)
+        self.thread.start()
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+
+    def fail(self, reason: str) -> str:
+        """Tell all ranks that the run has failed; return why, as the first of them said."""
+        self.end()
+        try:
+            said: bytes = self._store.compare_set(_FAILED, "", reason)
+        except RuntimeError:  # the store has gone with its host
+            return reason
+        return said.decode(errors="replace")
+
+    def gone(self) -> list[int]:
+        """Return the ranks whose processes have ended, after a moment to see who is silent."""
+        before = self._signs()
+        time.sleep(_SILENT_S)
+        after = self._signs()
+        others = (rank for rank in range(self._world_size) if rank != self._rank)
+        return [rank for rank in others if before[rank] == after[rank]]
+
+    def where(self, rank: int) -> str:
+        """Return the line in which the main thread of ``rank`` was last seen, or nothing."""
+        return self._signs()[rank].partition(" ")[2]
+
+    def _signs(self) -> list[str]:
+        keys = [_sign(rank) for rank in range(self._world_size)]
+        try:
+            return [
+                self._store.get(key).decode(errors="replace") if self._store.check([key]) else ""
+                for key in keys
+            ]
+        except RuntimeError:
+            return [""] * self._world_size
+
+    def _look(self) -> None:
+        while not self._ended.wait(_BEAT_S):
+            try:
+                self._beats += 1
+                self._store.set(_sign(self._rank), f"{self._beats} {self._place()}")
+                if self._store.check([_FAILED]):
+                    reason = self._store.get(_FAILED).decode(errors="replace")
+                    break
+            except RuntimeError:
+                reason = "rank 0 is gone, or its host cannot be reached any more"
+                break
+        else:
+            return
+        if not self._ended.is_set():
+            self._give_up(reason)
+
+    def _place(self) -> str:
+        frame: FrameType | None = sys._current_frames().get(self._main)
+        if frame is None:
+            return ""
+        code = frame.f_code
+        return f"{Path(code.co_filename).name}:{frame.f_lineno}, {code.co_name}"
+
+
+def _sign(rank: int) -> str:
+    return f"alive/{rank}"

@@ -1,0 +1,39 @@
+"""The mesh of ranks, in torch.distributed's words: one dimension for each way to share a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from llmb.config import Parallelism
+
+#: From the outermost: ranks of the last dimension are neighbours, and share a host if they can.
+DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "tp")
+
+
+class Mesh:
+    """Which ranks share what."""
+
+    def __init__(self, parallelism: Parallelism, device_type: str) -> None:
+        """Lay the ranks of the default process group out: a collective call."""
+        sizes = parallelism.model_dump()
+        self.sizes: dict[str, int] = {name: sizes[name] for name in DIMENSIONS}
+        self._whole: DeviceMesh = init_device_mesh(
+            device_type, tuple(self.sizes.values()), mesh_dim_names=DIMENSIONS
+        )
+
+    def part(self, *names: str) -> DeviceMesh:
+        """Return the ranks that this one shares ``names`` with."""
+        whole: Any = self._whole
+        found: DeviceMesh = whole[names if len(names) > 1 else names[0]]
+        return found
+
+    def place(self, name: str) -> int:
+        """Return where this rank stands in dimension ``name``."""
+        return self._whole.get_local_rank(name)
+
+    @property
+    def replica(self) -> int:
+        """Which part of a step's sequences this rank takes."""
+        return self.place("dp_replicate") * self.sizes["dp_shard"] + self.place("dp_shard")

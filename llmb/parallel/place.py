@@ -1,0 +1,73 @@
+"""Where a process stands among the ranks, as whoever launched it says in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from llmb.config import Place
+from llmb.errors import UsageError
+
+
+class _Names(NamedTuple):
+    """What a launcher calls the four numbers."""
+
+    rank: str
+    world_size: str
+    local_rank: str
+    local_world_size: str
+
+
+#: torch's own names first: a launcher that sets those has been told how to start torch.
+_LAUNCHERS = (
+    _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    # Open MPI, Cray's PALS, Hydra (MPICH, Intel MPI), a step of srun (a batch script has no step).
+    _Names(*(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    _Names("PALS_RANKID", "PALS_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+def place_in(environment: Mapping[str, str]) -> Place | None:
+    """Return where this process stands, None if it is alone.
+
+    Raises:
+        UsageError: it is one of several, and something about its place is missing or odd.
+    """
+    for names in _LAUNCHERS:
+        if names.rank in environment and names.world_size in environment:
+            break
+    else:
+        return None
+    world_size = _number(environment, names.world_size)
+    if world_size == 1:
+        return None
+    host, port = (environment.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+    if not host or not port:
+        raise UsageError(
+            f"{names.world_size} is {world_size}, and MASTER_ADDR or MASTER_PORT is not set: say "
+            "on which host and port rank 0 is to be met, or start the ranks with torchrun"
+        )
+    rank = _number(environment, names.rank)
+    if rank >= world_size:
+        raise UsageError(
+            f"{names.rank} is {rank}: of {world_size} ranks the last is {world_size - 1}"
+        )
+    return Place(
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environment, names.local_rank, 0),
+        local_world_size=_number(environment, names.local_world_size, 1),
+        host=host,
+        port=_number(environment, "MASTER_PORT"),
+        store_is_there=environment.get(_STORE) == "True",
+    )
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "" if default is None else str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{name} is {text!r}: a rank's launcher sets it to a whole number")
+    return int(text)

@@ -1,0 +1,214 @@
+"""The other ranks, as the harness talks to them: over gloo, beside what the model communicates."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+import llmb
+from llmb.config import Frozen, Place, RunConfig
+from llmb.errors import LlmbError, RunFailedError
+from llmb.observe.shards import whole
+from llmb.parallel.lookout import Lookout
+from llmb.reference.pins import actual_digests, reference_digest
+
+#: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
+_NAMING_S = 4.0
+#: Words of the errors that libraries of collectives raise where a rank is gone or late.
+_OF_OTHERS = ("gloo", "nccl", "timed out", "connection reset", "connection closed", "broken pipe")
+
+
+class Sameness(Frozen):
+    """What all ranks must have alike."""
+
+    llmb: str
+    reference: str
+    torch: str
+    python: str
+    config: RunConfig
+
+
+class Ranks:
+    """A process group for the model, and one of gloo for the harness; a context that ends both."""
+
+    def __init__(
+        self,
+        place: Place,
+        backend: str,
+        repeat: int,
+        timeout_s: float,
+        give_up: Callable[[str], None],
+    ) -> None:
+        """Meet the other ranks of repeat number ``repeat``; wait ``timeout_s`` for each message.
+
+        ``give_up`` is called from another thread, where another rank ends the run.
+
+        Raises:
+            RunFailedError: they did not all come.
+        """
+        self.place, self._limit = place, timedelta(seconds=timeout_s)
+        self._timeout_s = timeout_s
+        try:
+            store = _store(place, self._limit, hosting=place.leads and not place.store_is_there)
+            beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self._limit))
+            dist.init_process_group(
+                backend,
+                store=PrefixStore(f"llmb/{repeat}", store),
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=self._limit,
+            )
+            self._control = dist.new_group(backend="gloo", timeout=self._limit)
+            self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
+        except (RuntimeError, ValueError) as error:
+            raise RunFailedError(
+                f"rank {place.rank} did not meet the other {place.world_size - 1} at "
+                f"{place.host}:{place.port} within {timeout_s:.0f} s ({_first_line(error)})"
+            ) from error
+
+    def agree(self, config: RunConfig) -> RunConfig:
+        """Return the run that rank 0 was asked for, on this rank's device.
+
+        Raises:
+            RunFailedError: another rank has another version or was asked for another run.
+        """
+        mine = Sameness(
+            llmb=llmb.__version__,
+            reference=reference_digest(actual_digests()),
+            torch=str(torch.__version__),
+            python=sys.version.split()[0],
+            config=config,
+        )
+        every: list[Any] = self.gather(mine.model_dump(mode="json"))
+        for rank, theirs in enumerate(every[1:], start=1):
+            other = _differences(every[0], theirs)
+            if other:
+                raise RunFailedError(f"rank {rank} is not as rank 0: {'; '.join(other)}")
+        leading = RunConfig.model_validate(every[0]["config"])
+        return leading.model_copy(update={"device": config.device})
+
+    def gather(self, value: object) -> list[Any]:
+        """Return what every rank gives, in their order; a collective call."""
+        found: list[Any] = [None] * self.place.world_size
+        dist.all_gather_object(found, value, group=self._control)
+        return found
+
+    def from_leader(self, value: object) -> Any:
+        """Return what rank 0 gives; a collective call."""
+        given = [value]
+        dist.broadcast_object_list(given, src=0, group=self._control)
+        return given[0]
+
+    def mean(self, value: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the mean of every rank's scalar, ``dtype`` on the CPU; a collective call."""
+        total = whole(value.detach()).to("cpu", torch.float64)
+        dist.all_reduce(total, group=self._control)
+        return (total / self.place.world_size).to(dtype)
+
+    def total(self, shown: Tensor) -> Tensor:
+        """Return the sum of what every rank shows, on the CPU; a collective call."""
+        found = shown.detach().to("cpu", copy=True)
+        dist.all_reduce(found, group=self._control)
+        return found
+
+    def __enter__(self) -> Ranks:
+        """Return the ranks that have met."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave the others; what went wrong here, they are told.
+
+        Raises:
+            RunFailedError: instead of the error that another rank's failure was met as here.
+        """
+        if isinstance(error, Exception):
+            said = self.lookout.fail(self._reason(error))
+            if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
+                raise RunFailedError(said) from error
+        self.lookout.end()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _reason(self, error: Exception) -> str:
+        """Return which rank is at fault, and with what."""
+        if not self._is_of_others(error):
+            kind = "" if isinstance(error, LlmbError) else f"{type(error).__name__}: "
+            return f"rank {self.place.rank}: {kind}{_first_line(error)}"
+        gone = self.lookout.gone()
+        if gone:
+            return f"{_named(gone)} ended while the others were at work ({_first_line(error)})"
+        missing = self._missing()
+        if not missing:
+            return f"rank {self.place.rank} could not communicate: {_first_line(error)}"
+        where = self.lookout.where(missing[0])
+        return (
+            f"{_named(missing)} did not come within {self._timeout_s:.0f} s: it hangs"
+            f"{' in ' if where else ''}{where}"
+        )
+
+    def _is_of_others(self, error: Exception) -> bool:
+        """Tell whether ``error`` is what a rank meets when another is gone or late."""
+        text = str(error).lower()
+        return isinstance(error, dist.DistError) or (
+            isinstance(error, RuntimeError) and any(word in text for word in _OF_OTHERS)
+        )
+
+    def _missing(self) -> tuple[int, ...]:
+        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers."""
+        try:
+            dist.monitored_barrier(
+                self._control, timedelta(seconds=_NAMING_S), wait_all_ranks=self.place.leads
+            )
+        except RuntimeError as error:
+            return _ranks_in(str(error))
+        return ()
+
+
+def _store(place: Place, limit: timedelta, *, hosting: bool = False) -> TCPStore:
+    return TCPStore(
+        place.host, place.port, place.world_size, hosting, limit, wait_for_workers=False
+    )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _differences(leading: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
+    own = {"seed", "device"}  # drawn by each, and counted on each host
+    found = [
+        f"{name} {theirs[name]} instead of {leading[name]}"
+        for name in leading
+        if name != "config" and theirs[name] != leading[name]
+    ]
+    asked, given = leading["config"], theirs["config"]
+    found += [
+        f"{name} {given[name]!r} instead of {asked[name]!r}"
+        for name in asked
+        if name not in own and given[name] != asked[name]
+    ]
+    return found
+
+
+def _ranks_in(text: str) -> tuple[int, ...]:
+    """Return the ranks that the message of a monitored barrier names."""
+    _, _, tail = text.partition("Ranks ")
+    digits = tail.partition(" failed")[0].replace(",", " ").split()
+    return tuple(int(word) for word in digits if word.isdigit())
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,55 @@
+"""A rank that is not the first: its supervisor starts its worker and looks after it, no more."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+
+from llmb.config import Place
+from llmb.errors import LlmbError
+from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.stations import Display
+from llmb.supervision.stream import Patience
+from llmb.wire.channel import Child
+from llmb.wire.messages import Phase, Tick, Worked, WorkOrder
+
+#: Seconds in which rank 0 finds out which rank it was.
+_GRACE_S = 10.0
+
+
+def follow(negotiated: Negotiated, place: Place, rank_timeout_s: float, display: Display) -> None:
+    """Hold ``place`` in every repeat of the run.
+
+    Raises:
+        LlmbError: its worker failed.
+    """
+    for number in range(negotiated.config.repeats):
+        with (
+            tempfile.TemporaryDirectory(prefix="llmb-rank-") as folder,
+            tempfile.TemporaryFile() as log,
+            Child("llmb.worker", negotiated.terms.environment, log) as child,
+        ):
+            child.send(
+                WorkOrder(
+                    config=for_children(negotiated.config),
+                    evidence_folder=folder,
+                    collect_evidence=True,
+                    place=place,
+                    repeat=number,
+                    rank_timeout_s=rank_timeout_s,
+                )
+            )
+            try:
+                _look_after(child, display)
+            except LlmbError as error:
+                # Rank 0's says of whom it was, and a launcher ends it as soon as this one has.
+                time.sleep(_GRACE_S)
+                raise type(error)(f"rank {place.rank}: {error}") from error
+
+
+def _look_after(child: Child, display: Display) -> None:
+    patience = Patience()
+    while not isinstance(message := child.receive(1.0), Worked):
+        patience.heard(message)
+        if isinstance(message, (Phase, Tick)):
+            display.message(message)

@@ -1,0 +1,233 @@
+"""Trains one small model in FP64 on the ranks it is started as, in every mode, and alone.
+
+Started once by each rank: ``parity.py RANK WORLD_SIZE PORT OUTPUT``. Rank 0 leaves, by mode, how
+far losses, the worst gradient of the first step and the worst parameter after the third are from
+those of one process: the largest of |x - alone| / |alone| over all tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from llmb.config import FP32, Mode, Parallelism, Place, RunConfig
+from llmb.observe.canonical import Canonical, Origin
+from llmb.observe.places import choose
+from llmb.observe.shards import local, read, whole
+from llmb.parallel.layout import Layout
+from llmb.parallel.ranks import Ranks
+from llmb.reference.data import Batch, make_batch
+from llmb.reference.models import build
+from llmb.reference.optimizer import build_optimizer
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.reference.train_loop import Step, train_loop
+
+LLAMA = LlamaShape(
+    vocab_size=256,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    num_key_value_heads=8,
+    sequence_length=32,
+)
+STEPS, SEQUENCES = 3, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to share the work of a step."""
+
+    mesh: dict[str, int | bool] = field(default_factory=dict)
+    shape: Shape = LLAMA
+    accumulate: int = 1
+
+
+def _cases(world_size: int) -> dict[str, Case]:
+    half = world_size // 2
+    gpt2 = Gpt2Shape(256, 64, 128, 4, 8, 32)
+    bert = BertShape(256, 64, 128, 4, 8, 32, dropout=0.0)
+    found = {
+        "DDP": Case({"dp_replicate": world_size}),
+        "FSDP, stage 3": Case({"dp_shard": world_size}),
+        "FSDP, stage 2": Case({"dp_shard": world_size, "reshard_after_forward": False}),
+        "HSDP": Case({"dp_replicate": half, "dp_shard": 2}),
+        "TP": Case({"tp": world_size}),
+        "TP, loss parallel": Case({"tp": world_size, "loss_parallel": True}),
+        "TP, sequence parallel": Case({"tp": world_size, "sequence_parallel": True}),
+        "TP, both": Case({"tp": world_size, "sequence_parallel": True, "loss_parallel": True}),
+        "FSDP x TP": Case({"dp_shard": half, "tp": 2}),
+        "FSDP x TP, both": Case(
+            {"dp_shard": half, "tp": 2, "sequence_parallel": True, "loss_parallel": True}
+        ),
+        "replicas x TP": Case({"dp_replicate": half, "tp": 2}),
+        "DDP, gpt2": Case({"dp_replicate": world_size}, gpt2),
+        "DDP, bert": Case({"dp_replicate": world_size}, bert),
+        "FSDP, gpt2": Case({"dp_shard": world_size}, gpt2),
+        "FSDP, bert": Case({"dp_shard": world_size}, bert),
+    }
+    if world_size <= SEQUENCES // 2:
+        found |= {
+            "DDP, two parts": Case({"dp_replicate": world_size}, accumulate=2),
+            "FSDP, two parts": Case({"dp_shard": world_size}, accumulate=2),
+        }
+    if world_size >= 8:
+        found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
+    return found
+
+
+def case_names(world_size: int) -> list[str]:
+    """Return the names of the modes that are compared with so many ranks, in order."""
+    return list(_cases(world_size))
+
+
+@dataclass
+class Trained:
+    """What is compared: the first step's loss and gradients, the parameters after the last."""
+
+    #: Of all elements of the model, those that this rank holds.
+    share: float = 1.0
+    #: Sampled elements that are not those of the whole parameter.
+    missampled: int = 0
+
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    parameters: dict[str, Tensor] = field(default_factory=dict)
+
+
+def trained(case: Case, ranks: Ranks | None) -> Trained:
+    """Return what comes of three steps of ``case``, by ``ranks`` or by one process."""
+    mesh = Parallelism(**case.mesh) if ranks else Parallelism()
+    config = RunConfig(
+        workload="llama-1.4b",
+        mode=Mode.TRAIN,
+        plugin="cpu",
+        plugin_options={},
+        device="cpu",
+        precision=FP32.model_copy(update={"dtype": "float64", "bits": 64}),
+        batch_size=SEQUENCES // mesh.replicas,
+        accumulate=case.accumulate,
+        seed=5,
+        warmup_steps=1,
+        timed_steps=1,
+        repeats=1,
+        parallelism=mesh,
+    )
+    model = build(case.shape, 5, torch.float64)
+    canonical = Canonical(Origin(model), model, None)
+    layout = Layout(config) if ranks else None
+    program = model
+    if layout is not None:
+        layout.spread(model, case.shape)
+        canonical.follow(model)
+        program = layout.program(model)
+    # One kernel for all: torch's choice would differ between plain and spread tensors.
+    optimizer = build_optimizer(model.parameters(), foreach=True)
+    held = sum(local(p).numel() for p in model.parameters())
+    found = Trained(share=held / sum(p.numel() for p in model.parameters()))
+
+    def batches(seed: int) -> list[Batch]:
+        batch = make_batch(seed, SEQUENCES, case.shape)
+        if layout is None:
+            return batch.split(case.accumulate)
+        return batch.split(mesh.replicas)[layout.mesh.replica].split(case.accumulate)
+
+    def pause(step: Step, loss: Tensor) -> bool:
+        found.losses.append(float(ranks.mean(loss, torch.float64) if ranks else loss))
+        if step.index == 0:
+            for name in canonical.names:
+                gradient = canonical.gradient(name)
+                assert gradient is not None, name
+                found.gradients[name] = gradient.clone()
+        return False
+
+    steps = [Step(index, 100 + index, fence=False) for index in range(STEPS)]
+    around = {"context": lambda: layout.part(_Nothing())} if layout is not None else {}
+    for _ in train_loop(program, optimizer, steps, batches, pause, **around):
+        pass
+    if layout is not None and layout.is_sharded:
+        found.missampled = missampled(model, ranks)
+    found.parameters = {name: value.clone() for name, value in canonical.values()}
+    return found
+
+
+def missampled(model: nn.Module, ranks: Ranks) -> int:
+    """Return how many elements, read where they lie, differ from those of the gathered whole."""
+    wrong = 0
+    for name, parameter in model.named_parameters():
+        value = parameter.detach()
+        places = choose(3, "state", name, value.numel(), 50)
+        shown = ranks.total(read(places, value))
+        wrong += int((shown != places.read(whole(value))).sum())
+    return wrong
+
+
+@functools.cache
+def by_one(shape: Shape, parts: int) -> Trained:
+    """Return what one process makes of the same steps, each in so many parts."""
+    return trained(Case(shape=shape, accumulate=parts), None)
+
+
+class _Nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _counts(name: str) -> bool:
+    """Tell whether ``name`` is trained by more than rounding.
+
+    The softmax of attention does not see what is added to all keys: the gradient of that is zero
+    but for rounding, of which AdamW makes whole steps.
+    """
+    return not name.endswith("attention.self.key.bias")
+
+
+def far(found: dict[str, Tensor], alone: dict[str, Tensor]) -> float:
+    """Return the largest relative distance of a tensor from the one of its name."""
+    assert found.keys() == alone.keys()
+    return max(float((found[n] - alone[n]).norm() / alone[n].norm()) for n in alone if _counts(n))
+
+
+def main(rank: int, world_size: int, port: int, output: Path) -> None:
+    """Compare every mode, and leave what was found."""
+    torch.set_num_threads(1)
+    place = Place(
+        rank=rank,
+        world_size=world_size,
+        local_rank=rank,
+        local_world_size=world_size,
+        host="127.0.0.1",
+        port=port,
+    )
+    found = {}
+    with Ranks(place, "gloo", 0, 120.0, sys.exit) as ranks:
+        compare_all(ranks, found, output)
+
+
+def compare_all(ranks: Ranks, found: dict[str, dict[str, float]], output: Path) -> None:
+    """Put into ``found`` how far each mode is from one process; rank 0 writes it to ``output``."""
+    world_size = ranks.place.world_size
+    for name, case in _cases(world_size).items():
+        parts = case.accumulate * Parallelism(**case.mesh).replicas
+        ours, alone = trained(case, ranks), by_one(case.shape, parts)
+        pairs = zip(ours.losses, alone.losses, strict=True)
+        losses = [abs(a - b) / abs(b) for a, b in pairs]
+        found[name] = {
+            "loss": max(losses),
+            "gradient": far(ours.gradients, alone.gradients),
+            "parameter": far(ours.parameters, alone.parameters),
+            "share": ours.share,
+            "missampled": ours.missampled,
+        }
+        if ranks.place.leads:
+            output.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))

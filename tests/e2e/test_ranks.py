@@ -1,0 +1,133 @@
+"""Several ranks train one model, are judged as one run, and end together when one of them fails."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from llmb.records.bundle import from_files
+from llmb.submission.manifest import with_manifest
+from llmb.submission.verify import verify_bundle
+from tests.e2e import harness
+
+pytestmark = pytest.mark.slow
+
+LAYOUTS = {
+    "replicated": ("--nproc=2",),
+    "sharded": ("--nproc=2", "--dp-shard=2"),
+    "sliced": ("--nproc=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
+}
+#: Of what each layout's ranks say to each other, at least one kind.
+SAID = {
+    "replicated": {"all_reduce"},
+    "sharded": {"reduce_scatter"},
+    "sliced": {"all_gather", "reduce_scatter", "all_reduce"},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: str) -> None:
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=2")
+    ended = harness.run(tmp_path / "out", *flags, "--timed-steps=20", *LAYOUTS[layout])
+    assert ended.code == 0, ended.stderr
+    record = ended.record
+    mesh, replicas = record["topology"]["parallelism"], 1 if layout == "sliced" else 2
+    assert record["topology"]["world_size"] == 2
+    assert mesh["dp_replicate"] * mesh["dp_shard"] == replicas
+    assert record["workload"]["tokens_per_step"] == 2 * 16 * replicas
+    result = record["result"]
+    assert result["tokens_per_second_per_device"] == pytest.approx(result["tokens_per_second"] / 2)
+    assert record["audit"]["verdict"] == "CONSISTENT", record["audit"]["findings"]
+    kept = {f["id"] for f in record["audit"]["findings"] if f["status"] == "pass"}
+    assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "G1", "T1", "N1", "S1"}
+    ranks = record["topology"]["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert len(ranks[1]["fence_ns"]) == len(ranks[0]["fence_ns"])
+    said = {one["kind"] for one in ended.evidence("ranks.json")["collectives"]}
+    assert said & SAID[layout]
+    files = {
+        str(path.relative_to(ended.directory)): path.read_bytes()
+        for path in ended.directory.rglob("*")
+        if path.is_file()
+    }
+    verified = verify_bundle(from_files(with_manifest(files)))
+    assert [check for check in verified.checks if not check.ok] == []
+
+
+#: What becomes of rank 1 in its fifth forward pass, and what is said of it.
+FATES = {
+    "raises": ('raise ValueError("no more")', "rank 1: ValueError: no more"),
+    "exits": ("os._exit(17)", "rank 1 ended while the others were at work"),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 ended while"),
+    "hangs": ("time.sleep(3600)", "rank 1 did not come within 8 s: it hangs in"),
+    "runs out of memory": (
+        'raise torch.OutOfMemoryError("full")',
+        "rank 1: OutOfMemoryError: full",
+    ),
+}
+FAILING = """
+@hookimpl
+def llmb_post_process_model(model, config):
+    def before(call, ids):
+        if os.environ["RANK"] == "1" and call == 5:
+            {fate}
+    return Around(model, before)
+"""
+
+
+@pytest.mark.parametrize("fate", FATES)
+def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> None:
+    does, says = FATES[fate]
+    folder = harness.plugin(tmp_path / "plugins", "odd", FAILING.format(fate=does))
+    flags = (*harness.with_plugin("odd"), "--nproc=2", "--rank-timeout=8", harness.UNAUDITED)
+    begin = time.monotonic()
+    ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
+    assert ended.code == 4, ended.stderr
+    assert says in ended.log
+    assert says in ended.stderr
+    assert not ended.finished
+    assert time.monotonic() - begin < harness.LIMIT_S / 2
+    ours = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info["cmdline"])]
+    assert ours == []
+
+
+def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED)
+    ranks = []
+    for rank in range(2):
+        env = harness.environment(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank))
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        other = () if rank == 0 else ("--timed-steps=21",)
+        command = harness.llmb_command("run", "--output-dir", tmp_path / "out", *flags, *other)
+        ranks.append(
+            subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        )
+    said = [rank.communicate(timeout=harness.LIMIT_S)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [4, 4], said
+    assert "rank 1 is not as rank 0: timed_steps 21 instead of 20" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nproc=2", "--dp-replicate=3"), "dp_replicate 3 makes 3 ranks, and there are 2"),
+        (("--nproc=2", "--tp=2", "--num-attention-heads=1"), "does not divide the 1 attention"),
+        (("--nproc=2", "--workload=litgpt-forward"), "--mode forward runs on one rank"),
+        (("--nproc=2", "--zero=0", "--dp-shard=2"), "--zero 0 and --dp-shard 2"),
+    ],
+)
+def test_ranks_that_cannot_share_the_work_are_refused_before_any_starts(
+    tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
+    ended = harness.run(tmp_path / "out", "--preset=debug", *flags)
+    assert ended.code == 2
+    assert message in ended.stderr
+    assert not (tmp_path / "out").exists()
