@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from llmb.notebook import Notebook
 from llmb.observe import namespace, surroundings, types
+from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
+
+if TYPE_CHECKING:
+    from llmb.parallel.ranks import Ranks
 
 
 class Guard:
@@ -41,8 +46,8 @@ class Guard:
     def _look(self) -> None:
         self._disguised |= {k.__qualname__ for k, it in self._own.items() if type(it) is not k}
 
-    def write(self, notebook: Notebook, plugin: Plugin) -> None:
-        """Write down what has changed since."""
+    def write(self, notebook: Notebook, plugin: Plugin, ranks: Ranks | None = None) -> None:
+        """Write down what has changed since, in the processes of all ``ranks``."""
         whose = plugin.module_name, plugin.distribution
         found = self._names.evidence(*whose)
         self._look()
@@ -51,6 +56,6 @@ class Guard:
             for name in sorted(self._disguised)
         )
         found = found.model_copy(update={"replaced": (*found.replaced, *disguised)})
-        notebook.write(evidence.NAMESPACE, found)
+        notebook.write(evidence.NAMESPACE, of_all(ranks, found))
         around = self._surroundings.evidence(*whose, plugin.native_libraries())
-        notebook.write(evidence.SURROUNDINGS, around)
+        notebook.write(evidence.SURROUNDINGS, of_all(ranks, around))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -12,12 +13,16 @@ from llmb.observe import model_tree, plugin_files, weights_file
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.closed_components import closed_components
 from llmb.observe.weights import canonical_digests, digests
+from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.records.audited import PristineEvidence, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.wire.channel import Channel
 from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
+
+if TYPE_CHECKING:
+    from llmb.parallel.ranks import Ranks
 
 Written = evidence.Evidence | ProbedEvidence | StepsEvidence | PristineEvidence
 
@@ -73,8 +78,8 @@ class Notebook(Announcer):
         )
         self.write(evidence.WEIGHTS, _weights(pristine, model, canonical))
 
-    def plugin(self, plugin: Plugin) -> None:
-        """Write down which files of the plugin were loaded, and what it declares."""
+    def plugin(self, plugin: Plugin, ranks: Ranks | None = None) -> None:
+        """Write down which files of the plugin ``ranks`` have loaded, and what it declares."""
         if not self._wanted:
             return
         found = evidence.PluginEvidence(
@@ -85,7 +90,7 @@ class Notebook(Announcer):
             ),
             declared_patches=plugin.patches(),
         )
-        self.write(evidence.PLUGIN, found)
+        self.write(evidence.PLUGIN, of_all(ranks, found))
 
     def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
         """Write down the program that is about to compute ``tensors``, where the device has one."""

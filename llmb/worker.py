@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save
@@ -30,8 +31,6 @@ from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
-from llmb.parallel.layout import Layout
-from llmb.parallel.ranks import Ranks
 from llmb.parallel.shared_channel import SharedChannel
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
@@ -42,6 +41,10 @@ from llmb.reference.train_loop import StepDone
 from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
+
+if TYPE_CHECKING:
+    from llmb.parallel.layout import Layout
+    from llmb.parallel.ranks import Ranks
 
 
 def work(channel: Channel) -> None:
@@ -76,9 +79,9 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     notebook.post_processed(pristine, model, canonical)
     notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
 
-    layout = Layout(config) if ranks is not None else None
     stage = Stage(
-        *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks, layout)
+        *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks),
+        laid_out(config, ranks),
     )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
@@ -106,7 +109,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         notebook.phase("writing evidence")
         task.write(notebook, baseline, stream.done)
         notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
-        notebook.plugin(plugin)
+        notebook.plugin(plugin, ranks)
     look_back(order, stage, task, stream, notebook, guard, fences)
     channel.send(Worked(steps=stream.done))
 
@@ -123,7 +126,7 @@ def look_back(
     """Do what is only done once the stream has ended: the audit leaves other weights."""
     if guard is not None and stream.last is not None:
         notebook.phase("being audited: what was replaced")
-        guard.write(notebook, stage.plugin)
+        guard.write(notebook, stage.plugin, stage.ranks)
         task.be_audited(notebook, stream, guard)
     if stage.ranks is not None and order.collect_evidence:
         notebook.phase("comparing the ranks")
@@ -150,6 +153,7 @@ def met(
             "use one rank"
         )
     channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
+    from llmb.parallel.ranks import Ranks  # what only ranks need takes long to import
 
     def give_up(reason: str) -> None:
         channel.send(Failure(error=RunFailedError.__name__, message=reason))
@@ -159,6 +163,15 @@ def met(
     if guard is not None:
         guard.know(ranks.lookout.thread)
     return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
+
+
+def laid_out(config: RunConfig, ranks: Ranks | None) -> Layout | None:
+    """Return what each rank has of the model, None for one rank: a collective call."""
+    if ranks is None:
+        return None
+    from llmb.parallel.layout import Layout
+
+    return Layout(config)
 
 
 def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:

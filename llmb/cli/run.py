@@ -57,8 +57,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --repeats 3 --output-dir results
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     llmb run --workload litgpt-generation --executor inductor --preset debug
+    llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
+    llmb run --scaling 1,2,4 --preset debug      what each rank adds
     """
     from llmb import supervisor, workloads
+    from llmb.cli import scaling
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
@@ -69,6 +72,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.finding import Verdict
 
     place = place_in(environment())
+    if flags["scaling"] is not None:
+        if place is not None:
+            raise UsageError("--scaling starts the ranks itself: leave torchrun or srun out")
+        ctx.exit(scaling.run(flags, _batch_size(ctx, flags)))
     world_size = place.world_size if place else flags["nproc"] or 1
     ranks = {"parallelism": mesh_of(flags, world_size), "rank_timeout_s": flags["rank_timeout"]}
     request = request_of(ctx, flags).model_copy(update=ranks)

@@ -36,7 +36,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 _COUNT = click.IntRange(min=1)
 #: The options that are about ranks.
 OF_RANKS = (
-    *("nproc", "dp_replicate", "dp_shard", "zero", "tp"),
+    *("nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
     *("sequence_parallel", "loss_parallel", "rank_timeout"),
 )
 
@@ -145,6 +145,10 @@ _OPTIONS = (
         metavar="N",
         help="Ranks on this machine, one a device [default: 1].",
     ),
+    click.option(
+        "--scaling", metavar="1,2,4", help="One run for each number of ranks, and their efficiency."
+    ),
+    click.option("--strong", is_flag=True, help="With --scaling: ranks share one batch."),
     click.option("--dp-replicate", type=_COUNT, help="Replicas of the model [default: all ranks]."),
     click.option(
         "--dp-shard",

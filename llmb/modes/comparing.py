@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import TYPE_CHECKING
 
 from llmb.measure import clock
 from llmb.measure.host import host_digest
 from llmb.modes import Task
 from llmb.modes.stage import Stage
 from llmb.observe.collectives import Collectives
-from llmb.parallel.ranks import Ranks
 from llmb.records.evidence import CollectiveEvidence, RankEvidence, RanksEvidence
 from llmb.wire.messages import Fence
+
+if TYPE_CHECKING:
+    from llmb.parallel.ranks import Ranks
 
 #: Steps a rank makes alone, of which the median counts.
 _ALONE = 3

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from llmb.config import RunConfig
 from llmb.observe.canonical import Canonical
-from llmb.parallel.layout import Layout
-from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.reference.shapes import Shape
 from llmb.workloads import Workload
+
+if TYPE_CHECKING:
+    from llmb.parallel.layout import Layout
+    from llmb.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from llmb.parallel.ranks import Ranks
+from typing import TYPE_CHECKING
+
 from llmb.wire.channel import Channel
 from llmb.wire.messages import Message, Phase, Tick, Worked
+
+if TYPE_CHECKING:
+    from llmb.parallel.ranks import Ranks
 
 #: What a rank's own supervisor wants to know of it, whoever owns the record.
 _OWN = (Phase, Tick, Worked)

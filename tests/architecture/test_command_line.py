@@ -28,6 +28,8 @@ RUN_OPTIONS = frozenset(
         "--dynamic",
         "--sac-freq",
         "--nproc",
+        "--scaling",
+        "--strong",
         "--dp-replicate",
         "--dp-shard",
         "--zero",

@@ -59,6 +59,25 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
+def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> None:
+    source = """
+    import torch.nn.functional as F
+    def another(input, inplace=False):
+        return input * torch.sigmoid(input)
+    @hookimpl
+    def llmb_post_process_model(model, config):
+        if os.environ["RANK"] == "1":
+            F.silu = another
+        return model
+    """
+    folder = harness.plugin(tmp_path / "plugins", "odd", source)
+    flags = (*harness.with_plugin("odd"), "--nproc=2")
+    ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
+    assert ended.code == 5, ended.stderr
+    failed = {f["id"]: f for f in ended.record["audit"]["findings"] if f["status"] == "fail"}
+    assert "torch.nn.functional.silu" in failed["N1"]["message"]
+
+
 #: What becomes of rank 1 in its fifth forward pass, and what is said of it.
 FATES = {
     "raises": ('raise ValueError("no more")', "rank 1: ValueError: no more"),

@@ -1,0 +1,166 @@
+"""``llmb run --scaling 1,2,4``: one run on each number of ranks, and what each rank adds."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.errors import RunFailedError, UsageError
+
+if TYPE_CHECKING:
+    from llmb.comparison.ratio import Ratio
+    from llmb.records.run_record import RunRecord
+
+#: Options that say how many ranks there are, or are of the whole and not of a run in it.
+_OURS = {"--scaling": True, "--strong": False, "--output-dir": True, "--json": False}
+_COUNTED = ("nproc", "dp_replicate", "dp_shard", "tp")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of ranks: its record, where that lies, and how it compares with one rank."""
+
+    ranks: int
+    record: RunRecord
+    path: Path
+    #: Throughput over that of one rank, and over as much as that times the ranks.
+    speedup: Ratio
+    efficiency: Ratio
+
+
+def counts_of(text: str) -> tuple[int, ...]:
+    """Return the numbers of ranks in ``text``, one rank first.
+
+    Raises:
+        UsageError: they are not whole numbers with commas between them.
+    """
+    parts = text.split(",")
+    if not all(part.strip().isdigit() and 0 < int(part) <= 1024 for part in parts):
+        raise UsageError(f"--scaling {text!r}: write whole numbers such as 1,2,4")
+    return tuple(sorted({1, *map(int, parts)}))
+
+
+def run(flags: dict[str, Any], batch_size: object) -> int:
+    """Run every number of ranks, print the table, and return the exit code of the first failure.
+
+    Raises:
+        UsageError: the options do not go with it.
+        RunFailedError: a rank ended without a word.
+    """
+    from llmb.config import limit_threads
+    from llmb.parallel.launch import start
+    from llmb.plugin.builtin.host import usable_cores
+
+    counts = counts_of(flags["scaling"])
+    given = [name for name in _COUNTED if flags[name] is not None]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"--scaling says how many ranks there are: leave {option} out")
+    folder = flags["output_dir"] / f"scaling-{uuid.uuid4().hex[:8]}"
+    limit_threads(max(1, usable_cores() // max(counts)))  # of each rank the same, however many
+    for count in counts:
+        arguments = [*_without_ours(sys.argv[1:]), f"--output-dir={folder / str(count)}"]
+        if flags["strong"]:
+            arguments.append(f"--batch-size={_share(batch_size, count)}")
+        if count > 1:
+            arguments.append(f"--nproc={count}")
+        code = start(count, arguments, uuid.uuid4().hex)
+        if code:
+            return code
+    points = [*_points(folder, counts)]
+    _show(points, flags)
+    return 0
+
+
+def _share(batch_size: object, count: int) -> int:
+    if not isinstance(batch_size, int):
+        raise UsageError("--strong: give the --batch-size that all ranks share")
+    if batch_size % count:
+        raise UsageError(
+            f"--strong: {count} ranks cannot share --batch-size {batch_size}: give a multiple"
+        )
+    return batch_size // count
+
+
+def _without_ours(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield ``arguments`` without those that are of the whole."""
+    skip = False
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip = False
+        elif name in _OURS:
+            skip = _OURS[name] and not equals
+        else:
+            yield word
+
+
+def _points(folder: Path, counts: Sequence[int]) -> Iterator[Point]:
+    from dataclasses import replace
+
+    from llmb.comparison.figures import run_of
+    from llmb.comparison.ratio import ratio_of
+    from llmb.records.bundle import read_record
+
+    alone = None
+    for count in counts:
+        path = next((folder / str(count)).iterdir(), None)
+        if path is None or not (path / "record.json").exists():
+            raise RunFailedError(f"{folder / str(count)} has no record: see its log.txt")
+        record = read_record(path)
+        figures = run_of(record).figures
+        alone = alone or figures
+        rate, each = (f"tokens_per_second{end}" for end in ("", "_per_device"))
+        yield Point(
+            ranks=count,
+            record=record,
+            path=path,
+            speedup=ratio_of(alone[rate], figures[rate]),
+            efficiency=ratio_of(replace(alone[rate], name=each), figures[each]),
+        )
+
+
+def _show(points: Sequence[Point], flags: dict[str, Any]) -> None:
+    kind = "strong" if flags["strong"] else "weak"
+    if flags["as_json"]:
+        click.echo(json.dumps({"scaling": kind, "points": [_data(p) for p in points]}, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("ranks", "tokens/s", "speed-up", "efficiency", "95 % interval", "verdict"):
+        table.add_column(title, justify="right" if title != "verdict" else "left")
+    for point in points:
+        interval = point.efficiency.interval
+        shown = "not measured" if interval is None else f"{interval[0]:.1%} to {interval[1]:.1%}"
+        table.add_row(
+            str(point.ranks),
+            f"{point.record.result.tokens_per_second:,.2f}",
+            f"{point.speedup.ratio:.2f}",
+            f"{point.efficiency.ratio:.1%}",
+            shown,
+            point.record.audit.verdict.value,
+        )
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    words = "each rank has as much to do" if kind == "weak" else "all ranks share the same batch"
+    click.echo(f"{kind} scaling: {words}; runs in {points[0].path.parent.parent}")
+
+
+def _data(point: Point) -> dict[str, Any]:
+    return {
+        "ranks": point.ranks,
+        "tokens_per_second": point.record.result.tokens_per_second,
+        "speedup": point.speedup.ratio,
+        "efficiency": point.efficiency.ratio,
+        "efficiency_ci95": point.efficiency.interval,
+        "verdict": point.record.audit.verdict.value,
+        "run": str(point.path),
+    }
