@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,12 +73,26 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
             arguments.append(f"--batch-size={_share(batch_size, count)}")
         if count > 1:
             arguments.append(f"--nproc={count}")
-        code = start(count, arguments, uuid.uuid4().hex)
+        with _aside():
+            code = start(count, arguments, uuid.uuid4().hex)
         if code:
             return code
     points = [*_points(folder, counts)]
     _show(points, flags)
     return 0
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Let what child processes print go to stderr: stdout is for the table."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _share(batch_size: object, count: int) -> int:

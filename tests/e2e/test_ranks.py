@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import time
@@ -76,6 +77,20 @@ def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> Non
     assert ended.code == 5, ended.stderr
     failed = {f["id"]: f for f in ended.record["audit"]["findings"] if f["status"] == "fail"}
     assert "torch.nn.functional.silu" in failed["N1"]["message"]
+
+
+def test_scaling_compares_each_number_of_ranks_with_one(tmp_path: Path) -> None:
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED)
+    out = f"--output-dir={tmp_path}"
+    ended = harness.call("run", "--scaling=2", *flags, out, "--json")
+    assert ended.code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert (found["scaling"], [p["ranks"] for p in found["points"]]) == ("weak", [1, 2])
+    one, two = found["points"]
+    assert (one["speedup"], one["efficiency"]) == (1.0, 1.0)
+    assert two["speedup"] == pytest.approx(two["tokens_per_second"] / one["tokens_per_second"])
+    assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
+    assert all((Path(point["run"]) / "record.json").exists() for point in found["points"])
 
 
 #: What becomes of rank 1 in its fifth forward pass, and what is said of it.
