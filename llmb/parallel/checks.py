@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from llmb.config import Mode, RunRequest
 from llmb.errors import UsageError
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import BertShape, LlamaShape, Shape
 
 
 def check(request: RunRequest, mode: Mode, shape: Shape) -> None:
@@ -40,15 +40,18 @@ def _faults(request: RunRequest, mode: Mode, shape: Shape) -> Iterator[str]:
 
 def _slices(request: RunRequest, shape: Shape) -> Iterator[str]:
     mesh = request.parallelism
-    if not isinstance(shape, LlamaShape):
-        other = type(shape).__name__.removesuffix("Shape")
-        yield f"--tp {mesh.tp} slices Llama models, not {other}"
+    if not isinstance(shape, (LlamaShape, BertShape)):
+        # One matrix makes its queries, keys and values: heads do not lie together in it.
+        yield f"--tp {mesh.tp} slices Llama and BERT models, not GPT-2: use --dp-shard"
         return
+    if isinstance(shape, BertShape) and (mesh.sequence_parallel or mesh.loss_parallel):
+        flag = "--sequence-parallel" if mesh.sequence_parallel else "--loss-parallel"
+        yield f"{flag} is for Llama models: leave it out"
     if request.executor != "eager":
         yield f"--tp {mesh.tp} runs with --executor eager"
     for what, size in (
         ("attention heads", shape.num_attention_heads),
-        ("key-value heads", shape.num_key_value_heads),
+        ("key-value heads", getattr(shape, "num_key_value_heads", mesh.tp)),
         ("columns of the feed-forward network", shape.intermediate_size),
         ("words of the vocabulary", shape.vocab_size),
     ):

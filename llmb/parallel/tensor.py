@@ -11,10 +11,17 @@ from typing import Any
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
+    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -24,7 +31,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from llmb.config import Parallelism
 from llmb.reference.models import blocks_of
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import BertShape, LlamaShape, Shape
 
 
 class _Everywhere(ParallelStyle):
@@ -89,10 +96,56 @@ def slice_llama(model: nn.Module, shape: LlamaShape, mesh: DeviceMesh, how: Para
     parallelize_module(model, mesh, ends)
 
 
+def slice_bert(model: nn.Module, shape: BertShape, mesh: DeviceMesh) -> None:
+    """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
+
+    What follows the encoder is small but for the words, and computed by every rank.
+    """
+    whole, everywhere = Replicate(), _Everywhere()
+    gathered = PrepareModuleInput(input_layouts=(whole,), desired_input_layouts=(whole,))
+    layer: dict[str, ParallelStyle] = {
+        "attention.ln": everywhere,
+        "attention.self": gathered,
+        "attention.self.query": ColwiseParallel(),
+        "attention.self.key": ColwiseParallel(),
+        "attention.self.value": ColwiseParallel(),
+        "attention.output.dense": RowwiseParallel(),
+        "ln": everywhere,
+        "intermediate": gathered,
+        "intermediate.dense": ColwiseParallel(),
+        "output.dense": RowwiseParallel(),
+    }
+    for each in blocks_of(model, shape):
+        parallelize_module(each, mesh, layer)
+    # The matrix of the decoder is that of the words; its bias is no module's own.
+    predictions: Any = model.get_submodule("cls.predictions")
+    predictions.bias = nn.Parameter(distribute_tensor(predictions.bias, mesh, [Shard(0)]))
+    ends: dict[str, ParallelStyle] = {
+        "bert.embeddings.word_embeddings": RowwiseParallel(input_layouts=whole),
+        "bert.embeddings.position_embeddings": everywhere,
+        "bert.embeddings.token_type_embeddings": everywhere,
+        "bert.encoder.ln": everywhere,
+        "bert.pooler.dense": everywhere,
+        "cls.predictions.transform.dense": everywhere,
+        "cls.predictions.transform.LayerNorm": everywhere,
+        "cls.predictions.decoder": PrepareModuleInputOutput(
+            input_layouts=(whole, Shard(0), Shard(0)),
+            desired_input_layouts=(whole, Shard(0), Shard(0)),
+            output_layouts=Shard(-1),
+            desired_output_layouts=whole,
+        ),
+        "cls.seq_relationship": everywhere,
+    }
+    parallelize_module(model, mesh, ends)
+
+
 def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Parallelism) -> None:
     """Slice ``model`` over the ranks of ``mesh``, in place; its parameters become DTensors."""
-    assert isinstance(shape, LlamaShape), "checks.py refuses other families"
-    slice_llama(model, shape, mesh, how)
+    if isinstance(shape, BertShape):
+        slice_bert(model, shape, mesh)
+    else:
+        assert isinstance(shape, LlamaShape), "checks.py refuses other families"
+        slice_llama(model, shape, mesh, how)
     if how.loss_parallel:
         # For good: the backward pass of a sliced loss needs it as well, wherever that is called.
         loss_parallel().__enter__()

@@ -69,6 +69,8 @@ def _cases(world_size: int) -> dict[str, Case]:
         "replicas x TP": Case({"dp_replicate": half, "tp": 2}),
         "DDP, gpt2": Case({"dp_replicate": world_size}, gpt2),
         "DDP, bert": Case({"dp_replicate": world_size}, bert),
+        "TP, bert": Case({"tp": world_size}, bert),
+        "FSDP x TP, bert": Case({"dp_shard": half, "tp": 2}, bert),
         "FSDP, gpt2": Case({"dp_shard": world_size}, gpt2),
         "FSDP, bert": Case({"dp_shard": world_size}, bert),
     }

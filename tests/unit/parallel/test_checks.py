@@ -29,6 +29,7 @@ def checked(
         ({"tp": 4, "sequence_parallel": True, "loss_parallel": True}, LLAMA),
         ({"tp": 2, "dp_replicate": 2, "dp_shard": 2}, LLAMA),
         ({"dp_replicate": 2}, BertShape()),
+        ({"tp": 4}, BertShape()),
     ],
 )
 def test_what_goes_together_passes(mesh: dict[str, Any], shape: Shape) -> None:
@@ -56,10 +57,15 @@ def test_a_sequence_that_does_not_divide_is_refused_where_it_is_shared() -> None
         checked({"tp": 2, "sequence_parallel": True}, odd)
 
 
-@pytest.mark.parametrize("shape", [Gpt2Shape(), BertShape()])
-def test_models_without_a_plan_are_not_sliced(shape: Shape) -> None:
-    with pytest.raises(UsageError, match="slices Llama models, not"):
-        checked({"tp": 2}, shape)
+def test_models_without_a_plan_are_not_sliced() -> None:
+    with pytest.raises(UsageError, match="slices Llama and BERT models, not GPT-2"):
+        checked({"tp": 2}, Gpt2Shape())
+    with pytest.raises(UsageError, match="--sequence-parallel is for Llama models"):
+        checked({"tp": 2, "sequence_parallel": True}, BertShape())
+    with pytest.raises(UsageError, match="--loss-parallel is for Llama models"):
+        checked({"tp": 2, "loss_parallel": True}, BertShape())
+    with pytest.raises(UsageError, match="does not divide the 12 attention heads"):
+        checked({"tp": 8}, BertShape())
 
 
 @pytest.mark.parametrize(
