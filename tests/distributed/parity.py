@@ -52,7 +52,7 @@ class Case:
 def _cases(world_size: int) -> dict[str, Case]:
     half = world_size // 2
     gpt2 = Gpt2Shape(256, 64, 128, 4, 8, 32)
-    bert = BertShape(256, 64, 128, 4, 8, 32, dropout=0.0)
+    bert = BertShape(256, 64, 128, 4, 8, 32, 32, dropout=0.0)
     found = {
         "DDP": Case({"dp_replicate": world_size}),
         "FSDP, stage 3": Case({"dp_shard": world_size}),

@@ -26,7 +26,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="module", params=[4, 8])
+@pytest.fixture(scope="module", params=[4, pytest.param(8, marks=pytest.mark.long)])
 def compared(request, tmp_path_factory):
     """World size and what ``parity.py`` found with as many ranks."""
     world_size = request.param
