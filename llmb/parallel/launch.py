@@ -9,9 +9,12 @@ from llmb.config import limit_threads
 from llmb.errors import RunFailedError, UnavailableError
 from llmb.plugin.builtin.host import usable_cores
 
+#: Exit codes from here on are those of shells for signals.
+_SIGNALS = 128
+
 
 def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
-    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return rank 0's exit code.
+    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return the exit code of the first to fail, or 0.
 
     A rank that fails ends the others, and is not started again: that would falsify the timing. Each
     rank has its share of the processor's cores, unless the environment says how many.
@@ -45,7 +48,3 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
             return int(failure.exitcode)  # it has said why
         raise RunFailedError(f"rank {rank} ended with exit code {failure.exitcode}") from None
     return 0
-
-
-#: Exit codes from here on are those of shells for signals.
-_SIGNALS = 128
