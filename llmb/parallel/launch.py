@@ -14,7 +14,7 @@ _SIGNALS = 128
 
 
 def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
-    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return the first failure's exit code, or 0.
+    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return what the first to fail ended with.
 
     A rank that fails ends the others, and is not started again: that would falsify the timing. Each
     rank has its share of the processor's cores, unless the environment says how many.
