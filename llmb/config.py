@@ -118,6 +118,23 @@ FP16 = Precision(name="FP16", bits=16, dtype="float16")
 BF16 = Precision(name="BF16", bits=16, dtype="bfloat16")
 
 
+#: The order in which the stages of a pipeline take their micro-batches: torch's names.
+Schedule = Literal[
+    "GPipe",
+    "1F1B",
+    "Interleaved1F1B",
+    "LoopedBFS",
+    "InterleavedZeroBubble",
+    "ZBVZeroBubble",
+    "DualPipeV",
+]
+#: Each rank has the first stage of one half and the last of the other, so that the way back begins
+#: where the way there ends; two stages a rank; gradients of inputs and of weights at two times.
+V_SHAPED = frozenset({"ZBVZeroBubble", "DualPipeV"})
+TWO_STAGED = V_SHAPED | {"Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"}
+SPLITS_BACKWARD = V_SHAPED | {"InterleavedZeroBubble"}
+
+
 class Parallelism(Frozen):
     """The mesh of ranks, in torch.distributed's words."""
 
@@ -131,6 +148,19 @@ class Parallelism(Frozen):
     #: The ranks of ``tp`` share the sequence where blocks meet, and the words of the logits.
     sequence_parallel: bool = False
     loss_parallel: bool = False
+    #: Of a pipeline; nothing without one.
+    schedule: Schedule = "1F1B"
+
+    @property
+    def stages(self) -> int:
+        """Consecutive parts that a replica's layers are cut into."""
+        return self.pp * (2 if self.pp > 1 and self.schedule in TWO_STAGED else 1)
+
+    def rank_of(self, stage: int) -> int:
+        """Return which rank of the pipeline has ``stage``."""
+        if self.schedule in V_SHAPED and stage >= self.pp:
+            return 2 * self.pp - 1 - stage
+        return stage % self.pp
 
     @property
     def world_size(self) -> int:
@@ -217,7 +247,7 @@ class RunRequest(Choices):
     precision: str | None = None
     #: None: 1 on a CPU, a search on an accelerator. "auto": a search.
     batch_size: int | Literal["auto"] | None = None
-    #: Parts of a step's batch whose gradients are accumulated.
+    #: Parts of a step's batch whose gradients are accumulated; the micro-batches of a pipeline.
     accumulate: int = Field(default=1, ge=1)
     #: Autocast over float32 weights. None: as the workload's original does, where it can be done.
     mixed_precision: bool | None = None
@@ -278,6 +308,11 @@ class RunConfig(Choices):
     def micro_batch_size(self) -> int:
         """Sequences a device takes at once."""
         return self.batch_size // self.accumulate
+
+    @property
+    def parts(self) -> int:
+        """Batches that the train loop gives the model in a step: a pipeline splits its own."""
+        return 1 if self.parallelism.pp > 1 else self.accumulate
 
 
 class WorkerAddress(Frozen):

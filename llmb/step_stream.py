@@ -168,7 +168,7 @@ class Batches:
         whole = self._batches.make(seed)
         if self._replicas > 1:
             whole = whole.split(self._replicas)[self._replica]
-        self.latest = whole.to(self._config.device).split(self._config.accumulate)
+        self.latest = whole.to(self._config.device).split(self._config.parts)
         return self.latest
 
 

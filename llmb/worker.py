@@ -32,6 +32,7 @@ from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
 from llmb.parallel.shared_channel import SharedChannel
+from llmb.parallel.together import of_all
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
@@ -77,7 +78,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     model = plugin.post_process_model(model, config)  # permitted point 2
     canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
     notebook.post_processed(pristine, model, canonical)
-    notebook.write(evidence.SETTINGS, settings.compare(settings_before, settings.snapshot()))
+    changed = settings.compare(settings_before, settings.snapshot())
+    notebook.write(evidence.SETTINGS, of_all(ranks, changed))
 
     stage = Stage(
         *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks),

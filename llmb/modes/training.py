@@ -22,11 +22,12 @@ from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
+from llmb.parallel.together import of_all
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
 from llmb.reference.optimizer import build_optimizer
-from llmb.reference.train_loop import StepDone, train_loop
+from llmb.reference.train_loop import Step, StepDone, train_loop
 from llmb.step_stream import Batches, Last, StepStream, Told
 
 #: The scale never grows: where it has shrunk, it tells how many steps were left out.
@@ -47,7 +48,8 @@ class Training:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
         if stage.layout is not None:
             stage.layout.spread(stage.model, stage.shape)
-            stage.canonical.follow(stage.model)
+            pipeline = stage.layout.pipeline
+            stage.canonical.follow(stage.model, pipeline.share if pipeline else None)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
         self.program = executors.program(stage.model, config)
         if stage.layout is not None:
@@ -65,6 +67,8 @@ class Training:
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
         shown = False
+        most, layout = self._stage.workload.recipe.clip_grad_norm, self._stage.layout
+        pipeline = layout.pipeline if layout else None
 
         def clipped() -> None:
             # The optimizer begins with the gradients as numbers: a lazy device's program ends here.
@@ -77,10 +81,19 @@ class Training:
                 self._stage.backend.step_end()
             self.witness.clipped()
 
+        def pause(step: Step, loss: Tensor) -> bool:
+            if stream.pause(step, loss):
+                return True
+            # The loop knows the gradients of this rank's stages alone.
+            if pipeline is not None and most is not None:
+                pipeline.clip_grad_norm(self._stage.model, most)
+                clipped()
+            return False
+
         for done in train_loop(
-            *(self.program, self.optimizer, stream, self._batches.make, stream.pause),
+            *(self.program, self.optimizer, stream, self._batches.make, pause),
             context=self._forward,
-            clip_grad_norm=self._stage.workload.recipe.clip_grad_norm,
+            clip_grad_norm=most if pipeline is None else None,
             clipped=clipped,
             scaler=self._scaler,
         ):
@@ -103,7 +116,8 @@ class Training:
         """Write down what became of the optimizer in ``steps`` steps."""
         skipped = self._skipped()
         seen = baseline.observe(self.optimizer, self._stage.model, steps - skipped)
-        notebook.write(evidence.OPTIMIZER, seen.model_copy(update={"skipped": skipped}))
+        seen = seen.model_copy(update={"skipped": skipped})
+        notebook.write(evidence.OPTIMIZER, of_all(self._stage.ranks, seen))
 
     def _skipped(self) -> int:
         """Return how many steps were left out because scaled gradients had overflowed."""
@@ -142,7 +156,7 @@ class Training:
             return
         notebook.phase("being audited: the last step")
         if self._stage.layout is not None:
-            self._stage.layout.settle(self._stage.model)
+            self._stage.layout.settle()
         witness.read()
         # Of dynamic shapes the last step's: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]
@@ -157,11 +171,11 @@ class Training:
             notebook.weights(audited.STEP_WEIGHTS, canonical)
             witness.swap()
         witness.release()
-        notebook.write(audited.STEPS, stream.evidence())
+        notebook.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
         if guard.types is not None:
             notebook.phase("being audited: types of operands")
             again = partial(self._untimed_pass, self._batches.latest)
-            notebook.write(evidence.TYPES, guard.types.step(again))
+            notebook.write(evidence.TYPES, of_all(self._stage.ranks, guard.types.step(again)))
         self._probe(notebook, examination, last)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))

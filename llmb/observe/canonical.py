@@ -7,13 +7,18 @@ both are found without the plugin's help. What fuses or repacks says so by ``llm
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from llmb.observe.shards import whole, write
+from llmb.errors import UsageError
+from llmb.observe.shards import is_elsewhere, whole, write
 from llmb.plugin import ParameterView
+
+#: Gives to all ranks what one of them has of a stored parameter (or that it has none), which is
+#: like the parameter itself.
+Share = Callable[[str, Tensor | None, Tensor], Tensor | None]
 
 
 class Origin:
@@ -39,7 +44,10 @@ class Canonical:
     """Reads and writes canonical parameters of a post-processed model."""
 
     # See ``Witness``: what an object has besides its attributes cannot be replaced on it.
-    __slots__ = ("_plain", "_views", "by_stored", "mapped", "missing", "names", "padding")
+    __slots__ = (
+        *("_plain", "_share", "_stored", "_views"),
+        *("by_stored", "mapped", "missing", "names", "padding"),
+    )
 
     def __init__(
         self, origin: Origin, model: nn.Module, views: Mapping[str, ParameterView] | None
@@ -50,12 +58,15 @@ class Canonical:
         #: Stored name -> canonical name, as far as no map is needed to tell.
         self.by_stored: dict[str, str] = {}
         self._plain: dict[str, nn.Parameter] = {}
+        self._stored: dict[str, str] = {}
+        self._share: Share | None = None
         if views is None:
             for stored, parameter in model.named_parameters():
                 name = origin.name_of(stored, parameter)
                 if name is not None and name not in self._plain:
                     self.by_stored[stored] = name
                     self._plain[name] = parameter
+                    self._stored[name] = stored
         #: Canonical names in the model's own order, then what a map adds to them.
         found = self._views if self.mapped else self._plain
         self.names: tuple[str, ...] = (
@@ -66,8 +77,20 @@ class Canonical:
         self.padding = tuple(sorted({n for v in self._views.values() for n in v.padding}))
         self.missing: Sequence[str] = tuple(name for name in origin.names if name not in found)
 
-    def follow(self, model: nn.Module) -> None:
-        """Find the parameters again in ``model``: spread over ranks, under the same names."""
+    def follow(self, model: nn.Module, share: Share | None = None) -> None:
+        """Find the parameters again in ``model``: spread over ranks, under the same names.
+
+        Where no rank has all of them, ``share`` gives what another one has.
+
+        Raises:
+            UsageError: only a map of the plugin's tells where they are, and not on which rank.
+        """
+        if share is not None and self.mapped:
+            raise UsageError(
+                "--pp: the plugin stores parameters in a form of its own (llmb_parameter_map), of "
+                "which no rank can tell what the others have: use another of its options"
+            )
+        self._share = share
         stored = dict(model.named_parameters())
         for name, canonical in self.by_stored.items():
             self._plain[canonical] = stored[name]
@@ -78,7 +101,9 @@ class Canonical:
         Of what is spread over ranks it is a collective call, as of ``gradient`` and ``values``.
         """
         if not self.mapped:
-            return whole(self._plain[name].detach())
+            found = self._of_all(name, self._plain[name].detach())
+            assert found is not None
+            return found
         value = self._views[name].read("value")
         if value is None:
             raise LookupError(f"llmb_parameter_map shows no value of {name}")
@@ -86,8 +111,17 @@ class Canonical:
 
     def gradient(self, name: str) -> Tensor | None:
         """Return the gradient of ``name`` in its canonical shape, None where there is none."""
-        found = self._views[name].read("grad") if self.mapped else self._plain[name].grad
+        if not self.mapped:
+            return self._of_all(name, self._plain[name].grad)
+        found = self._views[name].read("grad")
         return None if found is None else whole(found.detach())
+
+    def _of_all(self, name: str, found: Tensor | None) -> Tensor | None:
+        """Return ``found`` of ``name`` as those ranks have it that have any of it."""
+        present = None if found is None or is_elsewhere(found) else whole(found.detach())
+        if self._share is None:
+            return present
+        return self._share(self._stored[name], present, self._plain[name])
 
     def write(self, name: str, value: Tensor) -> None:
         """Overwrite ``name`` with ``value``, given in its canonical shape, on any device."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from llmb.observe.callables import no_collection
+from llmb.observe.shards import is_elsewhere
 from llmb.records.evidence import OptimizerEvidence, ParameterGroup
 
 
@@ -42,6 +43,8 @@ class OptimizerBaseline:
         held = Counter(
             id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         )
+        # Other ranks' stages are stepped there, and counted there.
+        elsewhere = {id(p) for p in model.parameters() if is_elsewhere(p)}
         counters = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
         return OptimizerEvidence(
             class_name=f"{kind.__module__}.{kind.__qualname__}",
@@ -60,7 +63,7 @@ class OptimizerBaseline:
             repeated=tuple(sorted(named.get(key, "?") for key, n in held.items() if n > 1)),
             groups=tuple(_group(group) for group in optimizer.param_groups),
             steps_expected=steps_expected,
-            steps_min=min(counters) if counters and len(counters) == len(held) else None,
+            steps_min=min(counters) if counters and len(counters) == len(held.keys() - elsewhere) else None,
             steps_max=max(counters, default=None),
         )
 

@@ -19,6 +19,19 @@ def is_spread(value: Tensor) -> bool:
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 
 
+def is_elsewhere(value: Tensor) -> bool:
+    """Tell whether other ranks have all of ``value``: another stage of a pipeline.
+
+    Here it is a meta tensor then, which has a shape and no memory.
+    """
+    return value.device.type == "meta"
+
+
+def nothing_of(value: Tensor, device: torch.device) -> Tensor:
+    """Return zeros in the place of ``value``, which is elsewhere: they take no memory either."""
+    return torch.zeros((), dtype=value.dtype, device=device).expand(value.shape)
+
+
 def local(value: Tensor) -> Tensor:
     """Return the part of ``value`` that this rank holds."""
     if not is_spread(value):
@@ -39,6 +52,8 @@ def whole(value: Tensor) -> Tensor:
 
 def write(value: Tensor, new: Tensor) -> None:
     """Overwrite ``value`` with ``new``, which every rank has whole."""
+    if is_elsewhere(value):
+        return
     if is_spread(value):
         part, first = local(value), _first(value)
         at = tuple(slice(f, f + n) for f, n in zip(first, part.shape, strict=True))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.observe.canonical import Canonical
-from llmb.observe.shards import local
+from llmb.observe.shards import is_elsewhere, local
 from llmb.records.evidence import ParameterDigest
 
 _SAMPLES = 16  # elements of each parameter that a fence reads back
@@ -56,7 +56,7 @@ class FenceSamples:
         """Choose the sampled elements of ``parameters`` by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():  # of what is spread over ranks, this one's part
-            parts = [local(p) for p in parameters]
+            parts = [local(p) for p in parameters if not is_elsewhere(p)]
         self._places = [
             (p, _places(p, torch.randint(p.numel(), (_SAMPLES,), generator=generator)))
             for p in parts

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from llmb.observe.places import GRADIENTS, STATES, VECTOR, Places, choose, fewer
-from llmb.observe.shards import local, read_places
+from llmb.observe.shards import is_elsewhere, local, nothing_of, read_places
 from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
 
@@ -69,6 +69,7 @@ class Witness:
 
     # No method can be replaced on an object with slots; on the class rule N1 sees it.
     __slots__ = (
+        "_apart",
         "_copy",
         "_draw",
         "_ended",
@@ -77,6 +78,7 @@ class Witness:
         "_lazy",
         "_open",
         "_optimizer",
+        "_own",
         "_parameters",
         "_seen",
         "_states",
@@ -98,12 +100,15 @@ class Witness:
         """
         self._lazy, self._total = lazy, total
         self._parameters = list(model.named_parameters())
+        #: Those of which this rank has anything; the rest are in other stages of a pipeline.
+        self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
+        self._apart = len(self._own) < len(self._parameters)
         #: Elements of each that are read: of its gradient, and for the replay.
         self._gradients = fewer(GRADIENTS, len(self._parameters))
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
         # Zeros and not empty: the pages are there before the first step, not in an audited one.
         with torch.no_grad():
-            self._copy = [torch.zeros_like(local(p)) for _, p in self._parameters]
+            self._copy = [torch.zeros_like(local(p)) for p in self._own]
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
         #: An audited step awaits its optimizer step, or the step after it.
@@ -136,12 +141,14 @@ class Witness:
         # Not read yet: some kernels keep it on the device, and nothing here waits for that.
         counter = next((s["step"].clone() for s in state.values() if "step" in s), None)
         without = tuple(
-            n for n, p in self._parameters if p.requires_grad and p.grad is None and p.numel()
+            name
+            for name, p in self._parameters
+            if p.requires_grad and p.grad is None and p.numel() and not is_elsewhere(p)
         )
         seen = _Seen(step, seed, segments, counter, without)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
-            torch._foreach_copy_(self._copy, [local(p.detach()) for _, p in self._parameters])
+            torch._foreach_copy_(self._copy, [local(p.detach()) for p in self._own])
             seen.tensors["gradient"] = self._gather(seen, "gradient", _gradient)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
             seen.tensors |= self._optimizer_side(seen, "before")
@@ -226,7 +233,7 @@ class Witness:
     def swap(self) -> None:
         """Exchange the weights of the latest audited step with the present ones."""
         with torch.no_grad():
-            for (_, parameter), copy in zip(self._parameters, self._copy, strict=True):
+            for parameter, copy in zip(self._own, self._copy, strict=True):
                 part = local(parameter.detach())
                 present = part.clone()
                 part.copy_(copy)
@@ -245,7 +252,9 @@ class Witness:
                 states=self._places(seed, "state", name, p).count,
             )
             for name, p in self._parameters
-            if p.requires_grad and p.grad is not None and p.numel()
+            # Of another rank's stage it is not known whether it has a gradient: all show all then,
+            # zeros where there is none, and ``without_gradient`` says of which.
+            if p.requires_grad and (p.grad is not None or self._apart) and p.numel()
         )
 
     def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> Places:
@@ -264,7 +273,8 @@ class Witness:
         state, found = self._optimizer.state, {}
         for kind in KINDS:
             read = _value if kind == "value" else _moment(state, kind)
-            if all(read(p) is not None for _, p in self._of(seen)):
+            there = [read(p) is not None for p in self._own_of(seen)]
+            if any(there) if self._apart else all(there):
                 found[f"{when}/{kind}"] = self._gather(seen, "state", read)
         return found
 
@@ -272,13 +282,17 @@ class Witness:
         names = {segment.name for segment in seen.segments}
         return ((name, p) for name, p in self._parameters if name in names)
 
+    def _own_of(self, seen: _Seen) -> Iterable[nn.Parameter]:
+        return (p for _, p in self._of(seen) if not is_elsewhere(p))
+
     def _gather(
         self, seen: _Seen, what: str, read: Callable[[nn.Parameter], Tensor | None]
     ) -> Tensor:
         wanted = []
         for name, p in self._of(seen):
-            value = read(p)
-            assert value is not None
+            value = None if is_elsewhere(p) else read(p)
+            if value is None:
+                value = nothing_of(p, local(self._own[0]).device)
             wanted.append((self._places(seen.seed, what, name, p), value))
         parts = read_places(wanted, lazy=self._lazy)
         if not parts:

@@ -1,8 +1,8 @@
-"""How one model is laid out over ranks: replicated (DDP), or sharded (FSDP2), or both."""
+"""How one model is laid out over ranks: replicated (DDP), sharded (FSDP2), sliced, in stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
 from llmb.parallel.mesh import Mesh
+from llmb.parallel.pipeline import Pipeline
 from llmb.parallel.tensor import slice_model
 from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
@@ -26,13 +27,18 @@ class Layout:
         self._config, self._device = config, torch.device(config.device)
         self._parallelism = config.parallelism
         self.mesh = Mesh(config.parallelism, self._device.type)
+        #: Where the model is cut into stages; None where every rank runs all of it.
+        self.pipeline: Pipeline | None = None
         self._parts = 0
+        #: What is sharded as a whole: the model, or this rank's stages.
+        self._roots: Sequence[nn.Module] = ()
         self._silent: Callable[[bool], AbstractContextManager[None]] = _as_ever
 
     @property
     def is_sharded(self) -> bool:
         """Tell whether no rank has the whole model."""
-        return self._parallelism.dp_shard > 1 or self._parallelism.tp > 1
+        how = self._parallelism
+        return how.dp_shard > 1 or how.tp > 1 or how.pp > 1
 
     def spread(self, model: nn.Module, shape: Shape) -> None:
         """Spread ``model`` over the ranks that share it, block by block, in place.
@@ -41,20 +47,30 @@ class Layout:
         """
         if not self.is_sharded:
             return
-        how = self._parallelism
+        how, roots = self._parallelism, [model]
+        if how.pp > 1:
+            self.pipeline = Pipeline(model, self._config, self.mesh)
+            roots = [*self.pipeline.stages.values()]
         if how.tp > 1:
             slice_model(model, shape, self.mesh.part("tp"), how)
         if how.replicas == 1:
             return
         names = ("dp_replicate", "dp_shard") if how.dp_replicate > 1 else ("dp_shard",)
-        mesh, again = self.mesh.part(*names), how.reshard_after_forward
-        for block in blocks_of(model, shape):
-            fully_shard(block, mesh=mesh, reshard_after_forward=again)
-        fully_shard(model, mesh=mesh, reshard_after_forward=again)
-        self._silent = _of_shards(model)
+        # What only replicates gathers nothing, and a schedule that splits the backward pass would
+        # look for the gathered parameters.
+        mesh, again = self.mesh.part(*names), how.reshard_after_forward and how.dp_shard > 1
+        for root in roots:
+            for block in blocks_of(root, shape):
+                fully_shard(block, mesh=mesh, reshard_after_forward=again)
+            fully_shard(root, mesh=mesh, reshard_after_forward=again)
+        self._roots = roots
+        if self.pipeline is None:  # a schedule sees to it itself
+            self._silent = _of_shards(model)
 
     def program(self, program: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``program``, a model or what an executor made of it, as all ranks call it."""
+        if self.pipeline is not None:
+            return self.pipeline.program()
         if self.is_sharded:
             return program
         assert isinstance(program, nn.Module)
@@ -75,7 +91,7 @@ class Layout:
         settled before its forward pass.
         """
         self._parts += 1
-        last = self._parts % self._config.accumulate == 0
+        last = self._parts % self._config.parts == 0
         with around, self._silent(last):
             yield
 
@@ -83,10 +99,11 @@ class Layout:
         """Surround passes in which replicas do not speak of their gradients."""
         return self._silent(False)
 
-    def settle(self, model: nn.Module) -> None:
+    def settle(self) -> None:
         """Let every rank hold its shards alone: an edit of what was gathered would be lost."""
-        for module in _sharded(model):
-            module.reshard()
+        for root in self._roots:
+            for module in _sharded(root):
+                module.reshard()
 
 
 @contextmanager

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from llmb.config import Frozen
-from llmb.records.evidence import NamespaceEvidence, PluginEvidence, SurroundingsEvidence
+from llmb.records.audited import StepsEvidence
+from llmb.records.evidence import (
+    NamespaceEvidence,
+    OperatorTypes,
+    OptimizerEvidence,
+    PluginEvidence,
+    SettingsEvidence,
+    SurroundingsEvidence,
+    TypesEvidence,
+)
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
 
-E = TypeVar("E", NamespaceEvidence, PluginEvidence, SurroundingsEvidence)
+E = TypeVar(
+    "E",
+    NamespaceEvidence,
+    OptimizerEvidence,
+    PluginEvidence,
+    SettingsEvidence,
+    StepsEvidence,
+    SurroundingsEvidence,
+    TypesEvidence,
+)
 
 
 def of_all(ranks: Ranks | None, found: E) -> E:
@@ -19,22 +37,93 @@ def of_all(ranks: Ranks | None, found: E) -> E:
     if ranks is None:
         return found
     every = [type(found).model_validate(one) for one in ranks.gather(found.model_dump(mode="json"))]
-    return found.model_copy(update=_union(every))
+    return every[0].model_copy(update=_union(every))
 
 
-def _union(every: Sequence[Frozen]) -> dict[str, object]:
+def _union(every: Sequence[E]) -> dict[str, object]:
     """Return the fields in which ranks add to each other; in the rest, rank 0 speaks for all."""
+    first = every[0]
     names = {
         NamespaceEvidence: ("replaced", "libraries"),
+        OptimizerEvidence: ("missing", "repeated", "groups", "instance_overrides"),
         SurroundingsEvidence: ("found", "preloaded"),
         PluginEvidence: ("files", "run_otherwise", "closed_components", "declared_patches"),
-    }[type(every[0])]
+    }.get(type(first), ())
     found: dict[str, object] = {name: _each_once(getattr(e, name) for e in every) for name in names}
-    if isinstance(every[0], SurroundingsEvidence):
+    if isinstance(first, SurroundingsEvidence):
         # A rank that has switched the collector off outweighs those that have not.
         states = [one.collecting for one in every if isinstance(one, SurroundingsEvidence)]
         found["collecting"] = next((s for s in states if s[0] != s[1]), states[0])
+    elif isinstance(first, OptimizerEvidence):
+        found |= _optimizers([one for one in every if isinstance(one, OptimizerEvidence)])
+    elif isinstance(first, TypesEvidence):
+        found |= _types([one for one in every if isinstance(one, TypesEvidence)])
+    elif isinstance(first, SettingsEvidence):
+        found |= _settings([one for one in every if isinstance(one, SettingsEvidence)])
+    elif isinstance(first, StepsEvidence):
+        found["steps"] = _steps([one for one in every if isinstance(one, StepsEvidence)])
     return found
+
+
+def _optimizers(every: Sequence[OptimizerEvidence]) -> dict[str, object]:
+    fewest = [one.steps_min for one in every]
+    odd = next((one for one in every if not one.class_is_torchs), every[0])
+    return {
+        "class_name": odd.class_name,
+        "class_is_torchs": odd.class_is_torchs,
+        "step_is_torchs": all(one.step_is_torchs for one in every),
+        "step_hooks": max(one.step_hooks for one in every),
+        "steps_min": None if None in fewest else min(n for n in fewest if n is not None),
+        "steps_max": max((n for one in every if (n := one.steps_max) is not None), default=None),
+    }
+
+
+def _types(every: Sequence[TypesEvidence]) -> dict[str, object]:
+    return {
+        "executed": _added(kind for one in every for kind in one.executed),
+        "compiled": _added(kind for one in every for kind in one.compiled),
+        "compiled_frames": sum(one.compiled_frames for one in every),
+        "unread_frames": sum(one.unread_frames for one in every),
+        "obstacle": next((one.obstacle for one in every if one.obstacle is not None), None),
+        "omitted": sum(one.omitted for one in every),
+    }
+
+
+def _added(kinds: Iterable[OperatorTypes]) -> tuple[OperatorTypes, ...]:
+    """Return every kind of call once, with the calls of all ranks."""
+    calls: Counter[OperatorTypes] = Counter()
+    for kind in kinds:
+        calls[kind.model_copy(update={"calls": 1})] += kind.calls
+    return tuple(kind.model_copy(update={"calls": count}) for kind, count in calls.items())
+
+
+def _settings(every: Sequence[SettingsEvidence]) -> dict[str, object]:
+    """Return rank 0's, and of the others what only they have or have changed."""
+    before, after = dict(every[0].before), dict(every[0].after)
+    for one in every[1:]:
+        for name in sorted(one.before.keys() | one.after.keys()):
+            old, new = one.before.get(name), one.after.get(name)
+            if before.get(name) == after.get(name) and (old != new or name not in after):
+                _put(before, name, old)
+                _put(after, name, new)
+    return {"before": before, "after": after}
+
+
+def _put(settings: dict[str, str], name: str, value: str | None) -> None:
+    settings.pop(name, None)
+    if value is not None:
+        settings[name] = value
+
+
+def _steps(every: Sequence[StepsEvidence]) -> tuple[object, ...]:
+    """Return rank 0's steps with the parameters that had no gradient on their own ranks."""
+    return tuple(
+        step.model_copy(
+            update={"without_gradient": _each_once(s.without_gradient for s in same)}
+        )
+        for step, *others in zip(*(one.steps for one in every), strict=True)
+        for same in [(step, *others)]
+    )
 
 
 def _each_once(parts: Iterable[Iterable[object]]) -> tuple[object, ...]:

@@ -12,14 +12,23 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-from llmb.config import FP32, Mode, Parallelism, Place, RunConfig
+from llmb.config import (
+    FP32,
+    SPLITS_BACKWARD,
+    Mode,
+    Parallelism,
+    Place,
+    RunConfig,
+    Schedule,
+)
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
-from llmb.observe.shards import local, read, whole
+from llmb.observe.shards import is_elsewhere, local, nothing_of, read
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
 from llmb.reference.data import Batch, make_batch
@@ -38,13 +47,14 @@ LLAMA = LlamaShape(
     sequence_length=32,
 )
 STEPS, SEQUENCES = 3, 8
+SCHEDULES = get_args(Schedule)
 
 
 @dataclass(frozen=True)
 class Case:
     """One way to share the work of a step."""
 
-    mesh: dict[str, int | bool] = field(default_factory=dict)
+    mesh: dict[str, Any] = field(default_factory=dict)
     shape: Shape = LLAMA
     accumulate: int = 1
 
@@ -74,6 +84,7 @@ def _cases(world_size: int) -> dict[str, Case]:
         "FSDP, gpt2": Case({"dp_shard": world_size}, gpt2),
         "FSDP, bert": Case({"dp_shard": world_size}, bert),
     }
+    found |= _pipelines(world_size)
     if world_size <= SEQUENCES // 2:
         found |= {
             "DDP, two parts": Case({"dp_replicate": world_size}, accumulate=2),
@@ -81,6 +92,34 @@ def _cases(world_size: int) -> dict[str, Case]:
         }
     if world_size >= 8:
         found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
+    return found
+
+
+def _pipelines(world_size: int) -> dict[str, Case]:
+    """Return every schedule alone, and with what else can share a stage."""
+    half = world_size // 2
+    alone = {schedule: Case({"pp": 4, "schedule": schedule}, accumulate=8) for schedule in SCHEDULES}
+    both: dict[str, Any] = {"tp": 2, "sequence_parallel": True, "loss_parallel": True}
+    kept: dict[str, Any] = {"dp_shard": half, "reshard_after_forward": False}
+    found = {
+        "PP x FSDP, stage 3": Case({"pp": 2, "dp_shard": half}, accumulate=2),
+        "PP x FSDP, stage 2": Case({"pp": 2, **kept, "schedule": "Interleaved1F1B"}, accumulate=2),
+        "PP x FSDP, ZBV": Case({"pp": 2, **kept, "schedule": "ZBVZeroBubble"}, accumulate=2),
+        "PP x replicas": Case({"pp": 2, "dp_replicate": half, "schedule": "GPipe"}, accumulate=2),
+    }
+    if world_size == 4:
+        found |= {f"PP, {name}": case for name, case in alone.items()}
+        found["PP x TP, both"] = Case({"pp": 2, **both}, accumulate=4)
+        found["PP x TP, both, DualPipeV"] = Case(
+            {"pp": 2, **both, "schedule": "DualPipeV"}, accumulate=4
+        )
+        found["PP x TP, one micro-batch"] = Case({"pp": 2, "tp": 2, "schedule": "LoopedBFS"})
+    if world_size == 8:
+        for schedule in SCHEDULES:
+            split = {"reshard_after_forward": schedule not in SPLITS_BACKWARD}
+            found[f"PP x FSDP x TP, both, {schedule}"] = Case(
+                {"pp": 2, "dp_shard": 2, **both, **split, "schedule": schedule}, accumulate=4
+            )
     return found
 
 
@@ -127,18 +166,18 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     program = model
     if layout is not None:
         layout.spread(model, case.shape)
-        canonical.follow(model)
+        canonical.follow(model, layout.pipeline.share if layout.pipeline else None)
         program = layout.program(model)
     # One kernel for all: torch's choice would differ between plain and spread tensors.
     optimizer = build_optimizer(model.parameters(), foreach=True)
-    held = sum(local(p).numel() for p in model.parameters())
+    held = sum(local(p).numel() for p in model.parameters() if not is_elsewhere(p))
     found = Trained(share=held / sum(p.numel() for p in model.parameters()))
 
     def batches(seed: int) -> list[Batch]:
         batch = make_batch(seed, SEQUENCES, case.shape)
         if layout is None:
-            return batch.split(case.accumulate)
-        return batch.split(mesh.replicas)[layout.mesh.replica].split(case.accumulate)
+            return batch.split(config.parts)
+        return batch.split(mesh.replicas)[layout.mesh.replica].split(config.parts)
 
     def pause(step: Step, loss: Tensor) -> bool:
         found.losses.append(float(ranks.mean(loss, torch.float64) if ranks else loss))
@@ -154,19 +193,21 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     for _ in train_loop(program, optimizer, steps, batches, pause, **around):
         pass
     if layout is not None and layout.is_sharded:
-        found.missampled = missampled(model, ranks)
+        found.missampled = missampled(model, canonical, ranks)
     found.parameters = {name: value.clone() for name, value in canonical.values()}
     return found
 
 
-def missampled(model: nn.Module, ranks: Ranks) -> int:
+def missampled(model: nn.Module, canonical: Canonical, ranks: Ranks) -> int:
     """Return how many elements, read where they lie, differ from those of the gathered whole."""
     wrong = 0
     for name, parameter in model.named_parameters():
         value = parameter.detach()
         places = choose(3, "state", name, value.numel(), 50)
+        if is_elsewhere(value):
+            value = nothing_of(value, torch.device("cpu"))
         shown = ranks.total(read(places, value))
-        wrong += int((shown != places.read(whole(value))).sum())
+        wrong += int((shown != places.read(canonical.value(name))).sum())
     return wrong
 
 

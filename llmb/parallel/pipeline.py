@@ -1,0 +1,198 @@
+"""Pipelines on torch.distributed.pipelining: each rank has some layers, and a schedule runs them.
+
+The schedule is called like a model: it takes a batch, goes forward and backward with every
+micro-batch of it, leaves the gradients in the parameters, and returns the loss.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+from torch.nn.utils import get_total_norm
+
+from llmb.config import Parallelism, RunConfig
+from llmb.errors import UsageError
+from llmb.observe.shards import local, whole
+from llmb.parallel.mesh import Mesh
+from llmb.reference.llama import Llama, LlamaModel, wide_dtype
+from llmb.reference.loss import causal_loss
+
+
+class Pipeline:
+    """The stages of one model that this rank has, and who has the others.
+
+    All parameters keep their names in the model itself: those of other ranks' stages are meta
+    tensors, which have a shape and no memory.
+    """
+
+    def __init__(self, model: nn.Module, config: RunConfig, mesh: Mesh) -> None:
+        """Cut ``model``, in place.
+
+        Raises:
+            UsageError: it has parts that belong to no stage.
+        """
+        self._how, self._parts = config.parallelism, config.accumulate
+        self._device, self._mesh = torch.device(config.device), mesh
+        self._place = mesh.place("pp")
+        self._group = mesh.part("pp").get_group()
+        self._owner: dict[str, int] = {}
+        parts = _parts(model, self._how)
+        for path, stage in parts.items():
+            owner = self._how.rank_of(stage)
+            part = model.get_submodule(path)
+            self._owner |= {f"{path}.{name}": owner for name, _ in part.named_parameters()}
+            if owner != self._place:
+                part.to("meta")
+        strangers = {name for name, _ in model.named_parameters()} - self._owner.keys()
+        if strangers:
+            raise UsageError(
+                f"--pp {self._how.pp}: parameter {min(strangers)} is of no stage: the plugin's "
+                "post-processing has put it there; use another option of the plugin"
+            )
+        assert isinstance(model, Llama)
+        #: By their numbers in the whole pipeline.
+        self.stages: dict[int, Llama] = {
+            stage: _stage(model, {path for path, its in parts.items() if its == stage})
+            for stage in range(self._how.stages)
+            if self._how.rank_of(stage) == self._place
+        }
+
+    def program(self) -> PipelineProgram:
+        """Return the schedule over the stages, once what they compute is settled."""
+        return PipelineProgram(
+            self.stages, self._how, self._parts, self._device, self._mesh.part("pp"), self._slices
+        )
+
+    def _slices(self, names: tuple[str, ...], layout: object) -> DeviceMesh:
+        """Return the mesh of what stages hand over: ranks that share a sequence."""
+        return self._mesh.part("tp")
+
+    def share(self, name: str, value: Tensor | None, like: Tensor) -> Tensor | None:
+        """Return ``value`` of the rank that has parameter ``name``: a collective call.
+
+        ``like`` has its shape and dtype; None where there is no value.
+        """
+        owner = self._owner[name]
+        there = torch.tensor(value is not None, dtype=torch.int32, device=self._device)
+        dist.broadcast(there, group=self._group, group_src=owner)
+        if not there:
+            return None
+        if value is None or owner != self._place:
+            value = torch.empty(like.shape, dtype=like.dtype, device=self._device)
+        value = value.contiguous()
+        dist.broadcast(value, group=self._group, group_src=owner)
+        return value
+
+    def clip_grad_norm(self, model: nn.Module, most: float) -> None:
+        """Scale all stages' gradients so that their norm together is at most ``most``.
+
+        As ``torch.nn.utils.clip_grad_norm_``, which knows this rank's alone: a collective call.
+        """
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        norm = whole(get_total_norm(gradients)).to(self._device)
+        square = norm.to(wide_dtype(norm)) ** 2
+        dist.all_reduce(square, group=self._group)
+        factor = (most / (square.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            part = local(gradient)
+            part.mul_(factor.to(part.dtype))
+
+
+class PipelineProgram:
+    """A schedule, called like the model whose stages it runs."""
+
+    def __init__(
+        self,
+        stages: dict[int, Llama],
+        how: Parallelism,
+        parts: int,
+        device: torch.device,
+        ranks: DeviceMesh,
+        slices: Callable[..., DeviceMesh],
+    ) -> None:
+        """Prepare to run ``stages`` of this rank on ``parts`` micro-batches, with ``ranks``."""
+        self._device, self._group = device, ranks.get_group()
+        self._last = how.rank_of(how.stages - 1)
+        some = next(p for stage in stages.values() for p in stage.parameters())
+        self._dtype = wide_dtype(some)  # of the loss, which other ranks' stages may make
+        made = [
+            PipelineStage(stage, number, how.stages, device, group=self._group, get_mesh=slices)
+            for number, stage in stages.items()
+        ]
+
+        def loss(logits: Tensor, labels: Tensor) -> Tensor:
+            return causal_loss(logits, labels) / parts
+
+        kind: Any = get_schedule_class(how.schedule)
+        several = issubclass(kind, PipelineScheduleMulti)
+        # The loss is divided, as the train loop divides it, and not what comes of it.
+        self._schedule = kind(made if several else made[0], parts, loss, scale_grads=False)
+
+    def __call__(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Leave the gradients of ``ids`` and ``labels`` ``[B, T]``; return their loss.
+
+        All ranks of a pipeline are given the same and get the same. To go backward from the loss
+        changes nothing any more.
+        """
+        losses: list[Tensor] = []
+        try:
+            self._schedule.step(ids, target=labels, losses=losses, return_outputs=False)
+        except RuntimeError as error:
+            if error.__cause__ is None:
+                raise
+            raise error.__cause__ from None  # what a stage met, without the tensors around it
+        if losses:
+            total = torch.stack([whole(loss.detach()) for loss in losses]).sum().to(self._dtype)
+        else:
+            total = torch.zeros((), dtype=self._dtype, device=self._device)
+        dist.broadcast(total, group=self._group, group_src=self._last)
+        return total.requires_grad_()
+
+
+def _parts(model: nn.Module, how: Parallelism) -> dict[str, int]:
+    """Return the stage of each part of ``model``, by the part's path."""
+    inner = getattr(model, "model", None)
+    if not isinstance(model, Llama) or not isinstance(inner, LlamaModel) or "forward" in vars(model):
+        raise UsageError(
+            f"--pp {how.pp}: after the plugin's post-processing the model is a "
+            f"{type(model).__name__} that cannot be cut into stages: use another option of the "
+            "plugin, or --dp-shard"
+        )
+    layers, last = list(inner.layers), how.stages - 1
+    found = {
+        f"model.layers.{name}": number * how.stages // len(layers)
+        for number, name in enumerate(layers)
+    }
+    return {"model.embed_tokens": 0, **found, "model.norm": last, "lm_head": last}
+
+
+def _stage(model: Llama, paths: set[str]) -> Llama:
+    """Return a model of ``model``'s own parts at ``paths`` alone: the same modules, two new roots."""
+    stage, inner, layers = _shallow(model), _shallow(model.model), _shallow(model.model.layers)
+    for name in list(layers):
+        if f"model.layers.{name}" not in paths:
+            del layers[name]
+    inner.layers, stage.model = layers, inner
+    if "model.embed_tokens" not in paths:
+        inner.embed_tokens = None
+    if "model.norm" not in paths:
+        inner.norm = stage.lm_head = None
+    return stage
+
+
+def _shallow(module: Any) -> Any:
+    """Return a copy of ``module`` with its submodules and hooks, and room for others."""
+    found = copy(module)
+    for name, value in vars(module).items():
+        if isinstance(value, (dict, OrderedDict, set)):
+            vars(found)[name] = copy(value)
+    return found
