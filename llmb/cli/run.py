@@ -58,6 +58,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     llmb run --workload litgpt-generation --executor inductor --preset debug
     llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
+    llmb run --nproc 4 --pp 4 --schedule ZBVZeroBubble --accumulate 8
     llmb run --scaling 1,2,4 --preset debug      what each rank adds
     """
     from llmb import supervisor, workloads
@@ -77,7 +78,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             raise UsageError("--scaling starts the ranks itself: leave torchrun or srun out")
         ctx.exit(scaling.run(flags, _batch_size(ctx, flags)))
     world_size = place.world_size if place else flags["nproc"] or 1
-    ranks = {"parallelism": mesh_of(flags, world_size), "rank_timeout_s": flags["rank_timeout"]}
+    mesh = mesh_of(flags, world_size)
+    if mesh.pp > 1 and _is_default(ctx, "accumulate"):
+        flags["accumulate"] = mesh.stages  # fewer micro-batches leave stages without work
+    ranks = {"parallelism": mesh, "rank_timeout_s": flags["rank_timeout"]}
     request = request_of(ctx, flags).model_copy(update=ranks)
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
@@ -121,7 +125,7 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
     """
     from llmb.config import Parallelism
 
-    sizes = {name: flags[name] or 1 for name in ("tp",)}
+    sizes = {name: flags[name] or 1 for name in ("tp", "pp")}
     stage, left = flags["zero"], max(1, world_size // math.prod(sizes.values()))
     sizes["dp_shard"] = flags["dp_shard"] or 1
     if stage and flags["dp_shard"] is None:
@@ -134,7 +138,12 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
         reshard_after_forward=stage is None or stage == 3,
         sequence_parallel=flags["sequence_parallel"],
         loss_parallel=flags["loss_parallel"],
+        **({"schedule": flags["schedule"]} if flags["schedule"] else {}),
     )
+    if flags["schedule"] and mesh.pp == 1:
+        raise UsageError(
+            f"--schedule {flags['schedule']} is about the stages of --pp: give --pp 2 or more"
+        )
     if mesh.world_size != world_size:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
@@ -157,9 +166,8 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
             raise UsageError(f"--{name.replace('_', '-')} {value!r}: not readable text")
     name, definition = workload_of(flags["workload"])
     if flags["preset"] == "debug":
-        default = click.core.ParameterSource.DEFAULT
         preset = _preset(name, definition, flags["mode"])
-        flags |= {k: v for k, v in preset.items() if ctx.get_parameter_source(k) is default}
+        flags |= {k: v for k, v in preset.items() if _is_default(ctx, k)}
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
     same = ["mode", "plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
     same += ["executor", "compile_mode", "dynamic", "sac_freq", "new_tokens"]
@@ -174,6 +182,10 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
         **{"prompt_length": flags["prompt_length"], **_given(name, definition, shapes, flags)},
         **{name: flags[name] for name in same},
     )
+
+
+def _is_default(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
 
 
 def _given(
@@ -222,7 +234,7 @@ def _batch_size(ctx: click.Context, flags: Mapping[str, Any]) -> int | Literal["
     """Return the sequences of a step, however they were given."""
     micro, parts, size = flags["micro_batch_size"], flags["accumulate"], flags["batch_size"]
     if micro is None:
-        given = ctx.get_parameter_source("batch_size") is not click.core.ParameterSource.DEFAULT
+        given = not _is_default(ctx, "batch_size")
         # The preset's own size is one to choose freely.
         wanted: int | Literal["auto"] | None = size
         return wanted if given or not isinstance(wanted, int) else wanted * parts

@@ -37,7 +37,7 @@ _COUNT = click.IntRange(min=1)
 #: The options that are about ranks.
 OF_RANKS = (
     *("nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
-    *("sequence_parallel", "loss_parallel", "rank_timeout"),
+    *("sequence_parallel", "loss_parallel", "pp", "schedule", "rank_timeout"),
 )
 
 _OPTIONS = (
@@ -76,8 +76,7 @@ _OPTIONS = (
         "--accumulate",
         type=_COUNT,
         default=1,
-        show_default=True,
-        help="Parts of a step's batch, whose gradients add up.",
+        help="Parts of a step's batch, whose gradients add up [default: 1; --pp: the stages].",
     ),
     click.option(
         "--mixed-precision/--no-mixed-precision",
@@ -163,6 +162,17 @@ _OPTIONS = (
     click.option("--tp", type=_COUNT, help="Ranks that share each matrix [default: 1]."),
     click.option("--sequence-parallel", is_flag=True, help="With --tp: they share sequences, too."),
     click.option("--loss-parallel", is_flag=True, help="With --tp: they share the logits, too."),
+    click.option("--pp", type=_COUNT, help="Stages of ranks that share the layers [default: 1]."),
+    click.option(
+        "--schedule",
+        type=click.Choice(
+            [
+                *("GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS"),
+                *("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"),
+            ]
+        ),
+        help="With --pp: how stages take the micro-batches of --accumulate [default: 1F1B].",
+    ),
     click.option(
         "--rank-timeout",
         type=click.FloatRange(min=1),

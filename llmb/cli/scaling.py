@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Options that say how many ranks there are, or are of the whole and not of a run in it.
 _OURS = {"--scaling": True, "--strong": False, "--output-dir": True, "--json": False}
-_COUNTED = ("nproc", "dp_replicate", "dp_shard", "tp")
+_COUNTED = ("nproc", "dp_replicate", "dp_shard", "tp", "pp")
 
 
 @dataclass(frozen=True)

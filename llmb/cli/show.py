@@ -61,6 +61,7 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
         "device": config.device,
         "precision": config.precision.name,
         "batch-size": config.batch_size,
+        **_ranks(config),
         **_more(config),
         **({"seed": config.seed} if same_seed else {}),
         "warmup-steps": config.warmup_steps,
@@ -71,7 +72,10 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
     mixed = "mixed-precision" if config.mixed_precision else "no-mixed-precision"
     flags |= {name.replace("_", "-"): size for name, size in config.shape_overrides.items()}
     words = ["llmb", "run", *(["--" + mixed] if _may_be_mixed(config) else [])]
+    mesh = config.parallelism
     words += ["--dynamic"] * config.dynamic
+    words += ["--sequence-parallel"] * mesh.sequence_parallel
+    words += ["--loss-parallel"] * mesh.loss_parallel
     for flag, value in flags.items():
         # A value that begins with a dash would be read as a flag of its own.
         dashed = str(value).startswith("-")
@@ -85,10 +89,23 @@ def command_line(record: RunRecord, *, same_seed: bool = True) -> str:
     return line
 
 
+def _ranks(config: RunConfig) -> dict[str, object]:
+    """Return the flags that start as many ranks on one machine, and share the work like these."""
+    mesh = config.parallelism
+    if mesh.world_size == 1:
+        return {}
+    sizes = {name: getattr(mesh, name) for name in ("dp_replicate", "dp_shard", "tp", "pp")}
+    found: dict[str, object] = {"nproc": mesh.world_size}
+    found |= {name.replace("_", "-"): size for name, size in sizes.items() if size > 1}
+    if mesh.dp_shard > 1 and not mesh.reshard_after_forward:
+        found["zero"] = 2
+    return found | ({"schedule": mesh.schedule} if mesh.pp > 1 else {})
+
+
 def _more(config: RunConfig) -> dict[str, object]:
     """Return the flags that differ from what is taken without them."""
     found: dict[str, object] = {}
-    if config.accumulate > 1:
+    if config.accumulate > 1 or config.parallelism.pp > 1:
         found["accumulate"] = config.accumulate
     if config.executor != "eager":
         found["executor"] = config.executor

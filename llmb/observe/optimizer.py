@@ -63,7 +63,9 @@ class OptimizerBaseline:
             repeated=tuple(sorted(named.get(key, "?") for key, n in held.items() if n > 1)),
             groups=tuple(_group(group) for group in optimizer.param_groups),
             steps_expected=steps_expected,
-            steps_min=min(counters) if counters and len(counters) == len(held.keys() - elsewhere) else None,
+            steps_min=min(counters)
+            if counters and len(counters) == len(held.keys() - elsewhere)
+            else None,
             steps_max=max(counters, default=None),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmb.config import Mode, RunRequest
+from llmb.config import SPLITS_BACKWARD, Mode, RunConfig, RunRequest
 from llmb.errors import UsageError
 from llmb.reference.shapes import BertShape, LlamaShape, Shape
 
@@ -31,11 +31,64 @@ def _faults(request: RunRequest, mode: Mode, shape: Shape) -> Iterator[str]:
         yield "--executor thunder runs on one rank: use eager or inductor"
     if mesh.dp_shard > 1 and request.executor != "eager":
         yield f"--dp-shard {mesh.dp_shard} runs with --executor eager"
+    if mesh.pp > 1:
+        yield from _stages(request, shape)
     if mesh.tp > 1:
         yield from _slices(request, shape)
     elif mesh.sequence_parallel or mesh.loss_parallel:
         flag = "--sequence-parallel" if mesh.sequence_parallel else "--loss-parallel"
         yield f"{flag} shares work among the ranks of --tp: give --tp 2 or more"
+
+
+def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
+    mesh, count = request.parallelism, request.accumulate
+    pp, schedule = f"--pp {mesh.pp}", f"--schedule {mesh.schedule}"
+    if not isinstance(shape, LlamaShape):
+        yield f"{pp} cuts Llama models into stages, no others: use --dp-shard"
+        return
+    if request.executor != "eager":
+        yield f"{pp} runs with --executor eager"
+    if request.mixed_precision:
+        yield f"{pp} runs without --mixed-precision: a schedule goes back within the forward pass"
+    if request.dynamic:
+        yield f"{pp} runs without --dynamic: stages hand over states of one size"
+    if mesh.stages > shape.num_hidden_layers:
+        yield (
+            f"{pp} {schedule} makes {mesh.stages} stages, and the model has "
+            f"{shape.num_hidden_layers} layers"
+        )
+    if mesh.schedule == "1F1B" and count < mesh.pp:
+        yield f"{schedule} takes {mesh.pp} micro-batches or more, not --accumulate {count}"
+    if mesh.schedule == "DualPipeV" and count < mesh.stages:
+        yield f"{schedule} takes {mesh.stages} micro-batches or more, not --accumulate {count}"
+    if mesh.schedule.startswith("Interleaved") and count % mesh.pp:
+        yield f"{schedule} takes a multiple of {mesh.pp} micro-batches, not --accumulate {count}"
+    if mesh.schedule in SPLITS_BACKWARD:
+        if mesh.dp_shard > 1 and mesh.reshard_after_forward:
+            yield (
+                f"{schedule} goes backward twice, and --dp-shard {mesh.dp_shard} would give the "
+                "gathered parameters back before: add --zero 2"
+            )
+        if request.sac_freq is not None:
+            yield f"{schedule} goes backward twice, and --sac-freq computes again once"
+
+
+def check_precision(config: RunConfig) -> None:
+    """Say that a pipeline can compute in what was chosen for ``config``, or why not.
+
+    Raises:
+        UsageError: the loss is scaled for the way back, which a schedule goes by itself.
+    """
+    if config.parallelism.pp == 1:
+        return
+    pp = f"--pp {config.parallelism.pp}"
+    if config.mixed_precision:
+        raise UsageError(
+            f"{pp} runs without autocast, in which {config.workload} is trained: add "
+            "--no-mixed-precision"
+        )
+    if config.precision.dtype == "float16":
+        raise UsageError(f"{pp} does not run in {config.precision.name}: give another --precision")
 
 
 def _slices(request: RunRequest, shape: Shape) -> Iterator[str]:

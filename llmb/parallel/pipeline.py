@@ -7,7 +7,7 @@ micro-batch of it, leaves the gradients in the parameters, and returns the loss.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import copy
 from typing import Any
 
@@ -161,7 +161,11 @@ class PipelineProgram:
 def _parts(model: nn.Module, how: Parallelism) -> dict[str, int]:
     """Return the stage of each part of ``model``, by the part's path."""
     inner = getattr(model, "model", None)
-    if not isinstance(model, Llama) or not isinstance(inner, LlamaModel) or "forward" in vars(model):
+    if (
+        not isinstance(model, Llama)
+        or not isinstance(inner, LlamaModel)
+        or "forward" in vars(model)
+    ):
         raise UsageError(
             f"--pp {how.pp}: after the plugin's post-processing the model is a "
             f"{type(model).__name__} that cannot be cut into stages: use another option of the "
@@ -176,7 +180,7 @@ def _parts(model: nn.Module, how: Parallelism) -> dict[str, int]:
 
 
 def _stage(model: Llama, paths: set[str]) -> Llama:
-    """Return a model of ``model``'s own parts at ``paths`` alone: the same modules, two new roots."""
+    """Return ``model`` with its parts at ``paths`` alone: the same modules, under new roots."""
     stage, inner, layers = _shallow(model), _shallow(model.model), _shallow(model.model.layers)
     for name in list(layers):
         if f"model.layers.{name}" not in paths:

@@ -118,9 +118,7 @@ def _put(settings: dict[str, str], name: str, value: str | None) -> None:
 def _steps(every: Sequence[StepsEvidence]) -> tuple[object, ...]:
     """Return rank 0's steps with the parameters that had no gradient on their own ranks."""
     return tuple(
-        step.model_copy(
-            update={"without_gradient": _each_once(s.without_gradient for s in same)}
-        )
+        step.model_copy(update={"without_gradient": _each_once(s.without_gradient for s in same)})
         for step, *others in zip(*(one.steps for one in every), strict=True)
         for same in [(step, *others)]
     )

@@ -21,6 +21,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
+from llmb.parallel import checks
 from llmb.supervision.choices import settle
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
@@ -126,6 +127,7 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         audit=request.audit or _usual_audit(request, chosen["mode"], chosen["timed_steps"]),
         **chosen,
     )
+    checks.check_precision(config)
     load = Load.of(config, workload)
     check_memory(offer, workload, precision, batch_size // parts, load)
     return config

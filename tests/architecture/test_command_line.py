@@ -36,6 +36,8 @@ RUN_OPTIONS = frozenset(
         "--tp",
         "--sequence-parallel",
         "--loss-parallel",
+        "--pp",
+        "--schedule",
         "--rank-timeout",
         "--scope",
         "--prompt-length",

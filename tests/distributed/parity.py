@@ -98,7 +98,9 @@ def _cases(world_size: int) -> dict[str, Case]:
 def _pipelines(world_size: int) -> dict[str, Case]:
     """Return every schedule alone, and with what else can share a stage."""
     half = world_size // 2
-    alone = {schedule: Case({"pp": 4, "schedule": schedule}, accumulate=8) for schedule in SCHEDULES}
+    alone = {
+        schedule: Case({"pp": 4, "schedule": schedule}, accumulate=8) for schedule in SCHEDULES
+    }
     both: dict[str, Any] = {"tp": 2, "sequence_parallel": True, "loss_parallel": True}
     kept: dict[str, Any] = {"dp_shard": half, "reshard_after_forward": False}
     found = {
