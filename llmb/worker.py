@@ -173,7 +173,7 @@ def laid_out(config: RunConfig, ranks: Ranks | None) -> Layout | None:
         return None
     from llmb.parallel.layout import Layout
 
-    return Layout(config)
+    return Layout(config, ranks.limit)
 
 
 def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:

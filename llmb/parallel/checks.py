@@ -69,8 +69,8 @@ def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
                 f"{schedule} goes backward twice, and --dp-shard {mesh.dp_shard} would give the "
                 "gathered parameters back before: add --zero 2"
             )
-        if request.sac_freq is not None:
-            yield f"{schedule} goes backward twice, and --sac-freq computes again once"
+        if request.sac_freq == "op":
+            yield f"{schedule} goes backward twice, and --sac-freq op can do that once: use Q/P"
 
 
 def check_precision(config: RunConfig) -> None:

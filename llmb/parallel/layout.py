@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,11 +23,11 @@ from llmb.reference.shapes import Shape
 class Layout:
     """The ranks' shares of one model and of a step's sequences."""
 
-    def __init__(self, config: RunConfig) -> None:
-        """Lay the ranks out: a collective call."""
+    def __init__(self, config: RunConfig, limit: timedelta | None = None) -> None:
+        """Lay the ranks out, each of which waits ``limit`` for another: a collective call."""
         self._config, self._device = config, torch.device(config.device)
         self._parallelism = config.parallelism
-        self.mesh = Mesh(config.parallelism, self._device.type)
+        self.mesh = Mesh(config.parallelism, self._device.type, limit)
         #: Where the model is cut into stages; None where every rank runs all of it.
         self.pipeline: Pipeline | None = None
         self._parts = 0

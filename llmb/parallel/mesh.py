@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from llmb.config import Parallelism
 
@@ -15,13 +17,20 @@ DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "tp")
 class Mesh:
     """Which ranks share what."""
 
-    def __init__(self, parallelism: Parallelism, device_type: str) -> None:
-        """Lay the ranks of the default process group out: a collective call."""
+    def __init__(
+        self, parallelism: Parallelism, device_type: str, limit: timedelta | None = None
+    ) -> None:
+        """Lay the ranks of the default process group out: a collective call.
+
+        A rank waits for others ``limit`` long: torch gives groups of some ranks its own default.
+        """
         sizes = parallelism.model_dump()
         self.sizes: dict[str, int] = {name: sizes[name] for name in DIMENSIONS}
         self._whole: DeviceMesh = init_device_mesh(
             device_type, tuple(self.sizes.values()), mesh_dim_names=DIMENSIONS
         )
+        for name in DIMENSIONS if limit else ():
+            _set_pg_timeout(limit, self._whole.get_group(name))
 
     def part(self, *names: str) -> DeviceMesh:
         """Return the ranks that this one shares ``names`` with."""

@@ -54,19 +54,19 @@ class Ranks:
         Raises:
             RunFailedError: they did not all come.
         """
-        self.place, self._limit = place, timedelta(seconds=timeout_s)
+        self.place, self.limit = place, timedelta(seconds=timeout_s)
         self._timeout_s = timeout_s
         try:
-            store = _store(place, self._limit, hosting=place.leads and not place.store_is_there)
-            beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self._limit))
+            store = _store(place, self.limit, hosting=place.leads and not place.store_is_there)
+            beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self.limit))
             dist.init_process_group(
                 backend,
                 store=PrefixStore(f"llmb/{repeat}", store),
                 rank=place.rank,
                 world_size=place.world_size,
-                timeout=self._limit,
+                timeout=self.limit,
             )
-            self._control = dist.new_group(backend="gloo", timeout=self._limit)
+            self._control = dist.new_group(backend="gloo", timeout=self.limit)
             self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
         except (RuntimeError, ValueError) as error:
             raise RunFailedError(

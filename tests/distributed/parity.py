@@ -26,6 +26,7 @@ from llmb.config import (
     RunConfig,
     Schedule,
 )
+from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
 from llmb.observe.shards import is_elsewhere, local, nothing_of, read
@@ -57,6 +58,10 @@ class Case:
     mesh: dict[str, Any] = field(default_factory=dict)
     shape: Shape = LLAMA
     accumulate: int = 1
+    #: The largest norm of all gradients; below theirs, so that it tells.
+    clip: float | None = None
+    #: Which blocks compute their activations again.
+    again: str | None = None
 
 
 def _cases(world_size: int) -> dict[str, Case]:
@@ -115,6 +120,10 @@ def _pipelines(world_size: int) -> dict[str, Case]:
         found["PP x TP, both, DualPipeV"] = Case(
             {"pp": 2, **both, "schedule": "DualPipeV"}, accumulate=4
         )
+        found["PP, clipped"] = Case({"pp": 4}, accumulate=4, clip=0.1)
+        found["PP x FSDP, clipped"] = Case({"pp": 2, "dp_shard": 2}, accumulate=2, clip=0.1)
+        found["PP x TP, clipped"] = Case({"pp": 2, "tp": 2}, accumulate=2, clip=0.1)
+        found["PP, activations again"] = Case({"pp": 4}, accumulate=4, again="1/2")
         found["PP x TP, one micro-batch"] = Case({"pp": 2, "tp": 2, "schedule": "LoopedBFS"})
     if world_size == 8:
         for schedule in SCHEDULES:
@@ -164,11 +173,14 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     )
     model = build(case.shape, 5, torch.float64)
     canonical = Canonical(Origin(model), model, None)
+    if case.again is not None:
+        checkpoint_blocks(model, case.shape, case.again)
     layout = Layout(config) if ranks else None
-    program = model
+    program, pipeline = model, None
     if layout is not None:
         layout.spread(model, case.shape)
-        canonical.follow(model, layout.pipeline.share if layout.pipeline else None)
+        pipeline = layout.pipeline
+        canonical.follow(model, pipeline.share if pipeline else None)
         program = layout.program(model)
     # One kernel for all: torch's choice would differ between plain and spread tensors.
     optimizer = build_optimizer(model.parameters(), foreach=True)
@@ -188,11 +200,15 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
                 gradient = canonical.gradient(name)
                 assert gradient is not None, name
                 found.gradients[name] = gradient.clone()
+        if pipeline is not None and case.clip is not None:
+            pipeline.clip_grad_norm(model, case.clip)
         return False
 
     steps = [Step(index, 100 + index, fence=False) for index in range(STEPS)]
-    around = {"context": lambda: layout.part(_Nothing())} if layout is not None else {}
-    for _ in train_loop(program, optimizer, steps, batches, pause, **around):
+    more: dict[str, Any] = {"clip_grad_norm": None if pipeline else case.clip}
+    if layout is not None:
+        more["context"] = lambda: layout.part(_Nothing())
+    for _ in train_loop(program, optimizer, steps, batches, pause, **more):
         pass
     if layout is not None and layout.is_sharded:
         found.missampled = missampled(model, canonical, ranks)
@@ -214,9 +230,9 @@ def missampled(model: nn.Module, canonical: Canonical, ranks: Ranks) -> int:
 
 
 @functools.cache
-def by_one(shape: Shape, parts: int) -> Trained:
+def by_one(shape: Shape, parts: int, clip: float | None) -> Trained:
     """Return what one process makes of the same steps, each in so many parts."""
-    return trained(Case(shape=shape, accumulate=parts), None)
+    return trained(Case(shape=shape, accumulate=parts, clip=clip), None)
 
 
 class _Nothing:
@@ -260,7 +276,7 @@ def compare_all(ranks: Ranks, found: dict[str, dict[str, float]], output: Path) 
     world_size = ranks.place.world_size
     for name, case in _cases(world_size).items():
         parts = case.accumulate * Parallelism(**case.mesh).replicas
-        ours, alone = trained(case, ranks), by_one(case.shape, parts)
+        ours, alone = trained(case, ranks), by_one(case.shape, parts, case.clip)
         pairs = zip(ours.losses, alone.losses, strict=True)
         losses = [abs(a - b) / abs(b) for a, b in pairs]
         found[name] = {

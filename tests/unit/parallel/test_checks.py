@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from llmb.config import Mode, Parallelism, RunRequest
+from llmb.config import FP16, FP32, SPLITS_BACKWARD, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
-from llmb.parallel.checks import check
+from llmb.parallel.checks import check, check_precision
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 LLAMA = LlamaShape(num_attention_heads=12, num_key_value_heads=4, hidden_size=48, vocab_size=100)
@@ -30,6 +30,8 @@ def checked(
         ({"tp": 2, "dp_replicate": 2, "dp_shard": 2}, LLAMA),
         ({"dp_replicate": 2}, BertShape()),
         ({"tp": 4}, BertShape()),
+        ({"pp": 2, "schedule": "GPipe"}, LLAMA),
+        ({"pp": 2, "dp_replicate": 2, "dp_shard": 2, "tp": 2, "schedule": "LoopedBFS"}, LLAMA),
     ],
 )
 def test_what_goes_together_passes(mesh: dict[str, Any], shape: Shape) -> None:
@@ -90,3 +92,89 @@ def test_a_compiled_model_is_replicated_and_not_sharded() -> None:
     checked({"dp_replicate": 2}, executor="inductor")
     with pytest.raises(UsageError, match="--dp-shard 2 runs with --executor eager"):
         checked({"dp_shard": 2}, executor="inductor")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fewest", "refused"),
+    [
+        ("GPipe", 1, None),
+        ("1F1B", 4, 3),
+        ("Interleaved1F1B", 4, 6),
+        ("LoopedBFS", 1, None),
+        ("InterleavedZeroBubble", 8, 7),
+        ("ZBVZeroBubble", 1, None),
+        ("DualPipeV", 8, 7),
+    ],
+)
+def test_each_schedule_has_its_own_needs_of_micro_batches(
+    schedule: Any, fewest: int, refused: int | None
+) -> None:
+    mesh = {"pp": 4, "schedule": schedule}
+    checked(mesh, accumulate=fewest)
+    if refused is not None:
+        with pytest.raises(UsageError, match=f"--schedule {schedule} takes .* {refused}"):
+            checked(mesh, accumulate=refused)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "asked", "message"),
+    [
+        ({"pp": 13}, {"accumulate": 13}, "makes 13 stages, and the model has 12 layers"),
+        (
+            {"pp": 8, "schedule": "ZBVZeroBubble"},
+            {"accumulate": 16},
+            "--pp 8 --schedule ZBVZeroBubble makes 16 stages",
+        ),
+        ({"pp": 2}, {"executor": "inductor", "accumulate": 2}, "--pp 2 runs with --executor eager"),
+        ({"pp": 2}, {"mixed_precision": True, "accumulate": 2}, "without --mixed-precision"),
+        ({"pp": 2}, {"dynamic": True, "accumulate": 2}, "without --dynamic"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_refused(
+    mesh: dict[str, Any], asked: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        checked(mesh, **asked)
+
+
+@pytest.mark.parametrize("shape", [Gpt2Shape(), BertShape()])
+def test_other_models_than_llama_are_not_cut(shape: Shape) -> None:
+    with pytest.raises(UsageError, match="--pp 2 cuts Llama models into stages, no others"):
+        checked({"pp": 2}, shape, accumulate=2)
+
+
+@pytest.mark.parametrize("schedule", sorted(SPLITS_BACKWARD))
+def test_a_backward_pass_in_two_parts_does_not_go_with_parameters_given_back(schedule: Any) -> None:
+    mesh = {"pp": 2, "dp_shard": 2, "schedule": schedule}
+    with pytest.raises(UsageError, match="add --zero 2"):
+        checked(mesh, accumulate=4)
+    checked({**mesh, "reshard_after_forward": False}, accumulate=4)
+    checked({"pp": 2, "schedule": schedule}, accumulate=4, sac_freq="1/2")
+    with pytest.raises(UsageError, match="--sac-freq op can do that once"):
+        checked({"pp": 2, "schedule": schedule}, accumulate=4, sac_freq="op")
+
+
+def chosen(**more: Any) -> RunConfig:
+    return RunConfig(
+        workload="llama-1.4b",
+        mode=Mode.TRAIN,
+        plugin="cpu",
+        plugin_options={},
+        device="cpu",
+        batch_size=2,
+        accumulate=2,
+        seed=1,
+        warmup_steps=1,
+        timed_steps=1,
+        repeats=1,
+        **{"parallelism": Parallelism(pp=2), "precision": FP32, **more},
+    )
+
+
+def test_a_pipeline_scales_no_loss_whatever_was_chosen_for_it() -> None:
+    check_precision(chosen())
+    check_precision(chosen(precision=FP16, parallelism=Parallelism()))
+    with pytest.raises(UsageError, match="--pp 2 does not run in FP16"):
+        check_precision(chosen(precision=FP16))
+    with pytest.raises(UsageError, match="add --no-mixed-precision"):
+        check_precision(chosen(mixed_precision=True))
