@@ -45,7 +45,7 @@ class Pipeline:
         self._place = mesh.place("pp")
         self._group = mesh.part("pp").get_group()
         self._owner: dict[str, int] = {}
-        parts = _parts(model, self._how)
+        parts = parts_of(model, self._how)
         for path, stage in parts.items():
             owner = self._how.rank_of(stage)
             part = model.get_submodule(path)
@@ -61,7 +61,7 @@ class Pipeline:
         assert isinstance(model, Llama)
         #: By their numbers in the whole pipeline.
         self.stages: dict[int, Llama] = {
-            stage: _stage(model, {path for path, its in parts.items() if its == stage})
+            stage: stage_of(model, {path for path, its in parts.items() if its == stage})
             for stage in range(self._how.stages)
             if self._how.rank_of(stage) == self._place
         }
@@ -158,7 +158,7 @@ class PipelineProgram:
         return total.requires_grad_()
 
 
-def _parts(model: nn.Module, how: Parallelism) -> dict[str, int]:
+def parts_of(model: nn.Module, how: Parallelism) -> dict[str, int]:
     """Return the stage of each part of ``model``, by the part's path."""
     inner = getattr(model, "model", None)
     if (
@@ -179,7 +179,7 @@ def _parts(model: nn.Module, how: Parallelism) -> dict[str, int]:
     return {"model.embed_tokens": 0, **found, "model.norm": last, "lm_head": last}
 
 
-def _stage(model: Llama, paths: set[str]) -> Llama:
+def stage_of(model: Llama, paths: set[str]) -> Llama:
     """Return ``model`` with its parts at ``paths`` alone: the same modules, under new roots."""
     stage, inner, layers = _shallow(model), _shallow(model.model), _shallow(model.model.layers)
     for name in list(layers):

@@ -22,12 +22,14 @@ LAYOUTS = {
     "replicated": ("--nproc=2",),
     "sharded": ("--nproc=2", "--dp-shard=2"),
     "sliced": ("--nproc=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
+    "in stages": ("--nproc=2", "--pp=2"),
 }
 #: Of what each layout's ranks say to each other, at least one kind.
 SAID = {
     "replicated": {"all_reduce"},
     "sharded": {"reduce_scatter"},
     "sliced": {"all_gather", "reduce_scatter", "all_reduce"},
+    "in stages": {"send"},
 }
 
 
@@ -37,7 +39,10 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     ended = harness.run(tmp_path / "out", *flags, "--timed-steps=20", *LAYOUTS[layout])
     assert ended.code == 0, ended.stderr
     record = ended.record
-    mesh, replicas = record["topology"]["parallelism"], 1 if layout == "sliced" else 2
+    mesh, replicas = (
+        record["topology"]["parallelism"],
+        2 if layout in ("replicated", "sharded") else 1,
+    )
     assert record["topology"]["world_size"] == 2
     assert mesh["dp_replicate"] * mesh["dp_shard"] == replicas
     assert record["workload"]["tokens_per_step"] == 2 * 16 * replicas
@@ -58,6 +63,61 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     }
     verified = verify_bundle(from_files(with_manifest(files)))
     assert [check for check in verified.checks if not check.ok] == []
+
+
+#: With the workload's own clipping, and of every kind of sharing a pipeline goes with.
+MIXED = {
+    "half back": ("--pp=2", "--dp-shard=2", "--zero=2", "--schedule=ZBVZeroBubble"),
+    "sliced stages": ("--pp=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
+    "replicas of stages": ("--pp=2", "--dp-replicate=2", "--schedule=DualPipeV"),
+}
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("layout", MIXED)
+def test_a_pipeline_and_what_it_goes_with_keep_every_rule(tmp_path: Path, layout: str) -> None:
+    flags = ("--plugin=cpu", "--precision=FP32", "--audit=full", *harness.TINY, "--batch-size=4")
+    flags += ("--workload=nanotron-llama2-7b", "--num-hidden-layers=4", "--timed-steps=20")
+    ended = harness.run(tmp_path / "out", *flags, "--nproc=4", *MIXED[layout])
+    assert ended.code == 0, ended.stderr
+    audit = ended.record["audit"]
+    assert audit["verdict"] == "CONSISTENT", audit["findings"]
+    kept = {f["id"] for f in audit["findings"] if f["status"] == "pass"}
+    assert kept >= {"W1", "E1", "E2", "P1", "P2", "O1", "O2", "G1", "T1", "N1", "S1"}
+    assert ended.record["topology"]["parallelism"]["pp"] == 2
+
+
+LATE = """
+@hookimpl
+def llmb_post_process_model(model, config):
+    calls = []
+    def before(module, given):
+        calls.append(1)
+        if os.environ["RANK"] == "3" and len(calls) == 9:
+            time.sleep(3600)
+    model.model.layers["1"].register_forward_pre_hook(before)
+    return model
+"""
+
+
+@pytest.mark.further
+def test_a_rank_that_hangs_in_a_stage_is_named_though_its_neighbours_alone_wait(
+    tmp_path: Path,
+) -> None:
+    folder = harness.plugin(tmp_path / "plugins", "odd", LATE)
+    flags = (
+        *harness.with_plugin("odd"),
+        "--nproc=4",
+        "--pp=2",
+        "--dp-replicate=2",
+        "--batch-size=2",
+    )
+    flags += ("--rank-timeout=8", harness.UNAUDITED)
+    begin = time.monotonic()
+    ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
+    assert ended.code == 4, ended.stderr
+    assert "rank 3 did not come within 8 s: it hangs in" in ended.stderr
+    assert time.monotonic() - begin < harness.LIMIT_S / 2
 
 
 def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> None:
@@ -156,6 +216,9 @@ def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: P
         (("--nproc=2", "--tp=2", "--num-attention-heads=1"), "does not divide the 1 attention"),
         (("--nproc=2", "--workload=litgpt-forward"), "--mode forward runs on one rank"),
         (("--nproc=2", "--zero=0", "--dp-shard=2"), "--zero 0 and --dp-shard 2"),
+        (("--nproc=2", "--pp=3"), "pp 3 makes 3 ranks, and there are 2"),
+        (("--nproc=2", "--schedule=GPipe"), "--schedule GPipe is about the stages of --pp"),
+        (("--nproc=2", "--pp=2", "--accumulate=1"), "takes 2 micro-batches or more, not"),
     ],
 )
 def test_ranks_that_cannot_share_the_work_are_refused_before_any_starts(

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from llmb.cli import package_submission, run, show, verify
+from llmb.config import Parallelism
 from llmb.errors import BundleRefusedError
 from llmb.records.canonical import pretty_bytes
 from tests import builders
@@ -190,3 +191,24 @@ def test_verify_without_a_bundle_is_a_usage_error():
 @pytest.mark.parametrize("module", [show, verify, package_submission])
 def test_help_has_an_example(module):
     assert "Example" in call(module.command, "--help").output
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {"dp_replicate": 2},
+        {"dp_shard": 4, "reshard_after_forward": False},
+        {"dp_replicate": 2, "dp_shard": 2, "tp": 2, "sequence_parallel": True},
+        {"tp": 2, "loss_parallel": True},
+        {"pp": 2},
+        {"pp": 4, "dp_shard": 2, "reshard_after_forward": False, "schedule": "ZBVZeroBubble"},
+    ],
+    ids=str,
+)
+def test_the_command_shares_the_work_among_as_many_ranks(record, mesh):
+    config = record.config.model_copy(update={"parallelism": Parallelism(**mesh)})
+    shown = record.model_copy(update={"config": config})
+    words = shlex.split(show.command_line(shown))[2:]
+    flags = run.command.make_context("run", words).params
+    assert run.mesh_of(flags, flags["nproc"]) == config.parallelism
+    assert flags["accumulate"] == config.accumulate

@@ -192,3 +192,11 @@ def test_a_parameter_that_is_one_number_is_read_once() -> None:
 
 def test_a_parameter_without_elements_is_passed_over() -> None:
     assert len(samples(torch.empty(0, 4), random(3)).read(LOSS)[1]) == 64
+
+
+def test_a_fence_reads_nothing_of_what_another_stage_has() -> None:
+    here, there = random(4, 5), random(6, seed=1).to("meta")
+    samples = FenceSamples(Holder(a=here, b=there).parameters(), 3)
+    samples.read(torch.tensor(1.0))
+    (sampled,) = samples.tensors()["parameters"]
+    assert set(sampled.tolist()) <= set(here.flatten().tolist())

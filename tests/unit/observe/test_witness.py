@@ -64,7 +64,8 @@ class Run:
         for name, p in self.model.named_parameters():
             p.grad = None
             if name != "idle" and p.requires_grad:
-                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+                gradient = torch.randn(p.shape, generator=generator).to(p.dtype)
+                p.grad = None if p.is_meta else gradient
 
     def step(self, seed: int | None = None) -> dict[str, dict[str, Tensor]]:
         """Make a step, audited where there is a ``seed``; return the state around it."""
@@ -409,3 +410,35 @@ def test_a_witnessed_step_computes_the_same_as_any_other(kernel: dict[str, bool]
     for name, value in alone.state().items():
         other = watched.state()[name]
         assert (value is None and other is None) or torch.equal(value, other)
+
+
+def test_stages_show_together_what_a_whole_model_shows() -> None:
+    whole = Run()
+    mine, theirs = ("large", "idle"), ("small", "one")
+    shares = []
+    for elsewhere in (theirs, mine):
+        model = Holder()
+        for name in elsewhere:
+            setattr(model, name, nn.Parameter(getattr(model, name).to("meta")))
+        shares.append(Run(model))
+    for run in (whole, *shares):
+        for seed in (None, 11, None):
+            run.step(seed)
+        run.witness.read()
+    right, found = whole.witness.tensors(), [run.witness.tensors() for run in shares]
+    (step,), others = whole.witness.steps(), [run.witness.steps()[0] for run in shares]
+    # Of the parameter without a gradient all show zeros, as nobody knows it of another stage.
+    names = [s.name for s in step.segments]
+    assert [[s.name for s in other.segments] for other in others] == [[*names, "idle"]] * 2
+    assert [other.without_gradient for other in others] == [("idle",), ()]
+    assert step.without_gradient == ("idle",)
+    for key, value in right.items():
+        if not key.startswith("1/asked"):
+            both = sum(tensors[key] for tensors in found)
+            assert torch.equal(both[: len(value)], value), key
+    for run in (whole, *shares):
+        run.witness.swap()
+    parts = [dict(run.model.named_parameters()) for run in shares]
+    for name, value in whole.model.named_parameters():
+        own = parts[name in theirs][name]
+        assert torch.equal(own, value), name

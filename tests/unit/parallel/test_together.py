@@ -1,0 +1,147 @@
+"""What any rank did is in what is said of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llmb.audit import optimizer
+from llmb.parallel.together import of_all
+from llmb.records.audited import AuditedStep, StepsEvidence
+from llmb.records.evidence import (
+    OperatorTypes,
+    OptimizerEvidence,
+    ParameterGroup,
+    SettingsEvidence,
+    TypesEvidence,
+)
+from llmb.records.finding import Status
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
+
+GROUP = ParameterGroup(
+    parameters=2,
+    lr=OFFICIAL_OPTIMIZER.lr,
+    betas=OFFICIAL_OPTIMIZER.betas,
+    eps=OFFICIAL_OPTIMIZER.eps,
+    weight_decay=OFFICIAL_OPTIMIZER.weight_decay,
+    maximize=False,
+    foreach=None,
+    fused=None,
+)
+HONEST = OptimizerEvidence(
+    class_name="torch.optim.adamw.AdamW",
+    class_is_torchs=True,
+    step_is_torchs=True,
+    instance_overrides=(),
+    step_hooks=0,
+    trainable=2,
+    missing=(),
+    repeated=(),
+    groups=(GROUP,),
+    steps_expected=9,
+    steps_min=9,
+    steps_max=9,
+)
+
+
+class Ranks:
+    """Ranks of which each has said ``every`` already."""
+
+    def __init__(self, every: Sequence[Any]) -> None:
+        self._every = every
+
+    def gather(self, value: object) -> list[Any]:
+        return [one.model_dump(mode="json") for one in self._every]
+
+
+def together(*every: Any) -> Any:
+    return of_all(Ranks(every), every[-1])  # type: ignore[arg-type]
+
+
+def test_alone_a_rank_speaks_for_itself() -> None:
+    assert of_all(None, HONEST) is HONEST
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"class_is_torchs": False, "class_name": "vendor.Adam"},
+        {"step_is_torchs": False},
+        {"instance_overrides": ("step",)},
+        {"step_hooks": 1},
+        {"missing": ("lm_head.weight",)},
+        {"repeated": ("lm_head.weight",)},
+        {"groups": (GROUP.model_copy(update={"lr": 1.0}),)},
+        {"steps_min": 8},
+        {"steps_min": None},
+        {"steps_max": 10},
+    ],
+    ids=str,
+)
+def test_an_optimizer_that_is_odd_on_one_rank_is_odd(odd: dict[str, Any]) -> None:
+    other = HONEST.model_copy(update=odd)
+    for every in ((HONEST, other), (other, HONEST)):
+        finding = optimizer.judge(together(*every), OFFICIAL_OPTIMIZER, "optimizer.json")
+        assert finding.status is Status.FAIL, finding.message
+
+
+def test_optimizers_that_are_all_honest_are_honest() -> None:
+    assert together(HONEST, HONEST) == HONEST
+
+
+def types(*kinds: tuple[str, int], **more: Any) -> TypesEvidence:
+    executed = tuple(
+        OperatorTypes(
+            kind="product", operator=name, operands=("float32",), results=("float32",), calls=calls
+        )
+        for name, calls in kinds
+    )
+    return TypesEvidence(
+        **{
+            "executed": executed,
+            "compiled": (),
+            "compiled_frames": 0,
+            "unread_frames": 0,
+            **more,
+        }
+    )
+
+
+def test_operators_of_every_stage_are_seen_with_the_calls_of_all() -> None:
+    first, second = types(("aten::mm", 3)), types(("aten::mm", 2), ("aten::bmm", 1))
+    second = second.model_copy(update={"obstacle": "it failed", "omitted": 4})
+    found = together(first, second)
+    assert {kind.operator: kind.calls for kind in found.executed} == {"aten::mm": 5, "aten::bmm": 1}
+    assert (found.obstacle, found.omitted) == ("it failed", 4)
+
+
+def test_settings_that_one_rank_alone_has_or_changes_are_said() -> None:
+    first = SettingsEvidence(before={"a": "1", "rank": "0"}, after={"a": "1", "rank": "0"})
+    second = SettingsEvidence(
+        before={"a": "1", "rank": "1", "own": "x"}, after={"a": "2", "rank": "1", "own": "x"}
+    )
+    found = together(first, second)
+    assert found.before == {"a": "1", "rank": "0", "own": "x"}
+    assert found.after == {"a": "2", "rank": "0", "own": "x"}
+
+
+def test_parameters_without_a_gradient_are_named_by_the_ranks_that_have_them() -> None:
+    def steps(*without: str) -> StepsEvidence:
+        step = AuditedStep(
+            index=4,
+            token_seed=1,
+            seed=2,
+            weights_kept=True,
+            steps_before=4.0,
+            without_gradient=without,
+            foreach=None,
+            fused=None,
+            capturable=False,
+            segments=(),
+        )
+        return StepsEvidence(steps=(step,), pause_ns=1, longest_pause_ns=1)
+
+    found = together(steps("a"), steps("a", "b"), steps())
+    assert found.steps[0].without_gradient == ("a", "b")
