@@ -29,8 +29,9 @@ class Mesh:
         self._whole: DeviceMesh = init_device_mesh(
             device_type, tuple(self.sizes.values()), mesh_dim_names=DIMENSIONS
         )
-        for name in DIMENSIONS if limit else ():
-            _set_pg_timeout(limit, self._whole.get_group(name))
+        if limit is not None:
+            for name in DIMENSIONS:
+                _set_pg_timeout(limit, self._whole.get_group(name))
 
     def part(self, *names: str) -> DeviceMesh:
         """Return the ranks that this one shares ``names`` with."""

@@ -181,7 +181,8 @@ def parts_of(model: nn.Module, how: Parallelism) -> dict[str, int]:
 
 def stage_of(model: Llama, paths: set[str]) -> Llama:
     """Return ``model`` with its parts at ``paths`` alone: the same modules, under new roots."""
-    stage, inner, layers = _shallow(model), _shallow(model.model), _shallow(model.model.layers)
+    stage: Llama = _shallow(model)
+    inner, layers = _shallow(model.model), _shallow(model.model.layers)
     for name in list(layers):
         if f"model.layers.{name}" not in paths:
             del layers[name]

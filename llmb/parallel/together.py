@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb.records.audited import StepsEvidence
 from llmb.records.evidence import (
@@ -40,29 +40,17 @@ def of_all(ranks: Ranks | None, found: E) -> E:
     return every[0].model_copy(update=_union(every))
 
 
-def _union(every: Sequence[E]) -> dict[str, object]:
+def _union(every: Sequence[Any]) -> dict[str, object]:
     """Return the fields in which ranks add to each other; in the rest, rank 0 speaks for all."""
-    first = every[0]
-    names = {
-        NamespaceEvidence: ("replaced", "libraries"),
-        OptimizerEvidence: ("missing", "repeated", "groups", "instance_overrides"),
-        SurroundingsEvidence: ("found", "preloaded"),
-        PluginEvidence: ("files", "run_otherwise", "closed_components", "declared_patches"),
-    }.get(type(first), ())
+    names, more = _HOW[type(every[0])]
     found: dict[str, object] = {name: _each_once(getattr(e, name) for e in every) for name in names}
-    if isinstance(first, SurroundingsEvidence):
-        # A rank that has switched the collector off outweighs those that have not.
-        states = [one.collecting for one in every if isinstance(one, SurroundingsEvidence)]
-        found["collecting"] = next((s for s in states if s[0] != s[1]), states[0])
-    elif isinstance(first, OptimizerEvidence):
-        found |= _optimizers([one for one in every if isinstance(one, OptimizerEvidence)])
-    elif isinstance(first, TypesEvidence):
-        found |= _types([one for one in every if isinstance(one, TypesEvidence)])
-    elif isinstance(first, SettingsEvidence):
-        found |= _settings([one for one in every if isinstance(one, SettingsEvidence)])
-    elif isinstance(first, StepsEvidence):
-        found["steps"] = _steps([one for one in every if isinstance(one, StepsEvidence)])
-    return found
+    return found | (more(every) if more else {})
+
+
+def _surroundings(every: Sequence[SurroundingsEvidence]) -> dict[str, object]:
+    # A rank that has switched the collector off outweighs those that have not.
+    states = [one.collecting for one in every]
+    return {"collecting": next((s for s in states if s[0] != s[1]), states[0])}
 
 
 def _optimizers(every: Sequence[OptimizerEvidence]) -> dict[str, object]:
@@ -115,14 +103,28 @@ def _put(settings: dict[str, str], name: str, value: str | None) -> None:
         settings[name] = value
 
 
-def _steps(every: Sequence[StepsEvidence]) -> tuple[object, ...]:
+def _steps(every: Sequence[StepsEvidence]) -> dict[str, object]:
     """Return rank 0's steps with the parameters that had no gradient on their own ranks."""
-    return tuple(
-        step.model_copy(update={"without_gradient": _each_once(s.without_gradient for s in same)})
-        for step, *others in zip(*(one.steps for one in every), strict=True)
-        for same in [(step, *others)]
+    steps = tuple(
+        same[0].model_copy(
+            update={"without_gradient": _each_once(step.without_gradient for step in same)}
+        )
+        for same in zip(*(one.steps for one in every), strict=True)
     )
+    return {"steps": steps}
 
 
 def _each_once(parts: Iterable[Iterable[object]]) -> tuple[object, ...]:
     return tuple(dict.fromkeys(item for part in parts for item in part))
+
+
+#: By the kind of evidence: the fields whose entries are put together, and what becomes of others.
+_HOW: dict[type, tuple[tuple[str, ...], Callable[[Sequence[Any]], dict[str, object]] | None]] = {
+    NamespaceEvidence: (("replaced", "libraries"), None),
+    OptimizerEvidence: (("missing", "repeated", "groups", "instance_overrides"), _optimizers),
+    PluginEvidence: (("files", "run_otherwise", "closed_components", "declared_patches"), None),
+    SettingsEvidence: ((), _settings),
+    StepsEvidence: ((), _steps),
+    SurroundingsEvidence: (("found", "preloaded"), _surroundings),
+    TypesEvidence: ((), _types),
+}

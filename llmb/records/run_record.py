@@ -29,6 +29,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 #                      generate_scope, prompt_length, new_tokens added: none of them before.
 # llmb.run/1  2026-11  result.metrics filled: may be empty in records of llmb 0.1.0 and older.
 # llmb.run/1  2026-11  reproduction_of added: optional, absent from records before.
+# llmb.run/1  2026-11  config.parallelism.schedule added: nothing without a pipeline.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
