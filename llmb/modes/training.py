@@ -82,6 +82,8 @@ class Training:
             self.witness.clipped()
 
         def pause(step: Step, loss: Tensor) -> bool:
+            if layout is not None:
+                layout.add_up(self._stage.model)
             if stream.pause(step, loss):
                 return True
             # The loop knows the gradients of this rank's stages alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -99,6 +99,17 @@ class Layout:
     def silence(self) -> AbstractContextManager[None]:
         """Surround passes in which replicas do not speak of their gradients."""
         return self._silent(False)
+
+    def add_up(self, model: nn.Module) -> None:
+        """Add up the gradients of which each rank has a summand: a collective call.
+
+        Of gains whose norm works on a part of the sequence. The optimizer would do it in each of
+        its operations, and what is scaled by parts does not round as a sum does.
+        """
+        for parameter in model.parameters() if self._parallelism.tp > 1 else ():
+            gradient: Any = parameter.grad
+            if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
+                parameter.grad = gradient.redistribute(placements=cast(Any, parameter).placements)
 
     def settle(self) -> None:
         """Let every rank hold its shards alone: an edit of what was gathered would be lost."""

@@ -77,6 +77,9 @@ def _cases(world_size: int) -> dict[str, Case]:
         "TP, loss parallel": Case({"tp": world_size, "loss_parallel": True}),
         "TP, sequence parallel": Case({"tp": world_size, "sequence_parallel": True}),
         "TP, both": Case({"tp": world_size, "sequence_parallel": True, "loss_parallel": True}),
+        "TP, both, clipped": Case(
+            {"tp": world_size, "sequence_parallel": True, "loss_parallel": True}, clip=0.1
+        ),
         "FSDP x TP": Case({"dp_shard": half, "tp": 2}),
         "FSDP x TP, both": Case(
             {"dp_shard": half, "tp": 2, "sequence_parallel": True, "loss_parallel": True}
@@ -194,6 +197,8 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
         return batch.split(mesh.replicas)[layout.mesh.replica].split(config.parts)
 
     def pause(step: Step, loss: Tensor) -> bool:
+        if layout is not None:
+            layout.add_up(model)
         found.losses.append(float(ranks.mean(loss, torch.float64) if ranks else loss))
         if step.index == 0:
             for name in canonical.names:
