@@ -22,7 +22,7 @@ from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
-from llmb.parallel.together import of_all
+from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
@@ -184,6 +184,7 @@ class Training:
             for index, stored in witness.gradients_seen()
         }
         steps = witness.tensors() | where | _on_host(glances)
+        steps |= glances_of_all(self._stage.ranks, steps)
         notebook.write_bytes(audited.STEP_VALUES, save(steps))
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb.records.audited import StepsEvidence
@@ -18,6 +18,8 @@ from llmb.records.evidence import (
 )
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from llmb.parallel.ranks import Ranks
 
 E = TypeVar(
@@ -38,6 +40,24 @@ def of_all(ranks: Ranks | None, found: E) -> E:
         return found
     every = [type(found).model_validate(one) for one in ranks.gather(found.model_dump(mode="json"))]
     return every[0].model_copy(update=_union(every))
+
+
+def glances_of_all(ranks: Ranks | None, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return what a rank glanced at and found changed when it was looked at: a collective call.
+
+    Of each step the first such rank's, which takes the place of rank 0's; ``seen`` is this rank's,
+    by ``<step>/asked`` and what follows from it.
+    """
+    mine: dict[str, Tensor] = {}
+    for key, asked in seen.items():
+        if key.endswith("/asked"):
+            later = {name: seen[name] for name in (f"{key} before", f"{key} after")}
+            if not all(asked.equal(value) for value in later.values()):
+                mine |= {key: asked, **later}
+    found: dict[str, Tensor] = {}
+    for theirs in reversed(ranks.gather(mine)) if ranks is not None else ():
+        found |= theirs
+    return found
 
 
 def _union(every: Sequence[Any]) -> dict[str, object]:

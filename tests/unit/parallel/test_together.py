@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 from llmb.audit import optimizer
-from llmb.parallel.together import of_all
+from llmb.parallel.together import glances_of_all, of_all
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.evidence import (
     OperatorTypes,
@@ -145,3 +146,32 @@ def test_parameters_without_a_gradient_are_named_by_the_ranks_that_have_them() -
 
     found = together(steps("a"), steps("a", "b"), steps())
     assert found.steps[0].without_gradient == ("a", "b")
+
+
+class Glancers:
+    """Ranks of which each has found ``every`` changed already, but for rank 0, which asks."""
+
+    def __init__(self, *every: dict[str, torch.Tensor]) -> None:
+        self._every = every
+
+    def gather(self, value: object) -> list[Any]:
+        return [value, *self._every]
+
+
+def glance(step: int, then: float, later: float) -> dict[str, torch.Tensor]:
+    times = (
+        (f"{step}/asked", then),
+        (f"{step}/asked before", then),
+        (f"{step}/asked after", later),
+    )
+    return {key: torch.tensor([value]) for key, value in times}
+
+
+def test_a_gradient_that_another_rank_put_right_takes_the_place_of_rank_0s() -> None:
+    mine = glance(3, 1.0, 1.0) | glance(5, 2.0, 2.0)
+    assert glances_of_all(None, mine) == {}
+    assert glances_of_all(Glancers({}, {}), mine) == {}  # type: ignore[arg-type]
+    theirs = glance(5, 7.0, 8.0)
+    assert glances_of_all(Glancers({}, theirs), mine) == theirs  # type: ignore[arg-type]
+    own = mine | glance(3, 1.0, 4.0)
+    assert glances_of_all(Glancers(theirs), own).keys() == own.keys()  # type: ignore[arg-type]
