@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
@@ -26,8 +27,16 @@ class Mesh:
         """
         sizes = parallelism.model_dump()
         self.sizes: dict[str, int] = {name: sizes[name] for name in DIMENSIONS}
+        options: Any = None
+        if limit is not None and dist.get_backend() == "gloo":
+            # Its messages between two ranks wait as long as was said when their group was made.
+            options = dist.ProcessGroupGloo._Options()
+            options._timeout = limit
         self._whole: DeviceMesh = init_device_mesh(
-            device_type, tuple(self.sizes.values()), mesh_dim_names=DIMENSIONS
+            device_type,
+            tuple(self.sizes.values()),
+            mesh_dim_names=DIMENSIONS,
+            backend_override=dict.fromkeys(DIMENSIONS, options) if options else None,
         )
         if limit is not None:
             for name in DIMENSIONS:

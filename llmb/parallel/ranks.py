@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +23,9 @@ from llmb.reference.pins import actual_digests, reference_digest
 
 #: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
 _NAMING_S = 4.0
+#: Until rank 0, which knows who did not answer, has said so: the others know at the same time that
+#: somebody did not.
+_WORD_S = 1.0
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
 _OF_OTHERS = ("gloo", "nccl", "timed out", "connection reset", "connection closed", "broken pipe")
 
@@ -173,6 +177,8 @@ class Ranks:
                 self._control, timedelta(seconds=_NAMING_S), wait_all_ranks=self.place.leads
             )
         except RuntimeError as error:
+            if not self.place.leads:
+                time.sleep(_WORD_S)
             return _ranks_in(str(error))
         return ()
 
