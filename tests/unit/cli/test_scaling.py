@@ -24,9 +24,9 @@ def test_a_run_is_given_what_is_not_of_the_whole() -> None:
     assert list(scaling._without_ours(words)) == ["run", "--zero", "3"]
 
 
-@pytest.mark.parametrize("name", ["nproc", "dp_replicate", "dp_shard", "tp"])
+@pytest.mark.parametrize("name", ["nproc", "dp_replicate", "dp_shard", "tp", "pp"])
 def test_another_number_of_ranks_is_refused(name: str) -> None:
-    flags = dict.fromkeys(("nproc", "dp_replicate", "dp_shard", "tp"))
+    flags = dict.fromkeys(("nproc", "dp_replicate", "dp_shard", "tp", "pp"))
     with pytest.raises(UsageError, match=f"leave --{name.replace('_', '-')} out"):
         scaling.run({**flags, name: 2, "scaling": "1,2"}, None)
 
