@@ -55,7 +55,7 @@ def fp32_run(once: Once, fake_site: Path) -> Ended:
     return once(
         "fakedev-fp32",
         lambda folder: harness.run(
-            folder / "out", *flags, plugins=[fake_site], FAKEDEV_KERNEL_US="800"
+            folder / "out", *flags, plugins=[fake_site], FAKEDEV_KERNEL_US="1200"
         ),
     )
 

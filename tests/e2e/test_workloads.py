@@ -75,6 +75,7 @@ def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     assert judged.code == 0, judged.stderr
 
 
+@pytest.mark.further
 def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
     tmp_path: Path,
 ) -> None:
