@@ -25,8 +25,8 @@ _ELEMENTWISE = 10
 _ELEMENTWISE_BACKWARD = 1.8
 #: Passes over all attention scores where they are stored: scale, mask, softmax (two), dropout.
 _SCORES = 5
-#: Bytes read and written for each logit: widened to float32 (6), its maximum (4), exponential and sum
-#: (8), gradient (8), narrowed (6).
+#: Bytes read and written for each logit: widened to float32 (6), its maximum (4), exponential and
+#: sum (8), gradient (8), narrowed (6).
 _LOGIT = 32
 #: Bytes read and written for each parameter by AdamW over float32 states.
 _OPTIMIZER = 30
@@ -225,15 +225,19 @@ def _data_parallel(job: Job, passes: _Passes, rates: _Rates) -> float:
         return job.micro_batches * (
             _shown(forward, passes.forward, overlap) + _shown(backward, passes.backward, overlap)
         )
-    # Sums hide behind the last micro-batch's backward pass; gathered weights behind the first forward.
+    # Sums hide behind the last micro-batch's backward pass, weights behind the next forward one.
     sums = _ring(job, job.rank_parameters * GRADIENT, rates)
     if job.zero == 1:
         gathered = max(0.0, _ring(job, weights, rates) - overlap * passes.forward)
         return max(0.0, sums - overlap * passes.backward) + gathered
     return max(0.0, 2 * sums - overlap * passes.backward)
 
+
 def _ring(job: Job, moved: float, rates: _Rates) -> float:
-    """Return the time of one pass of a ring over all replicas; those of a node share its network."""
+    """Return the time of one pass of a ring over all replicas.
+
+    Those in one node share its network: each sends its part of what leaves the node.
+    """
     moved *= (job.dp - 1) / job.dp
     if job.dp * job.tp <= rates.per_node:
         return moved / rates.link
