@@ -58,7 +58,11 @@ def test_a_forward_run_is_timed_call_by_call_and_audited_by_its_logits(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("workload", "scope"), [("litgpt-generation", "step"), ("litgpt-model-inference", "model")]
+    ("workload", "scope"),
+    [
+        ("litgpt-generation", "step"),
+        pytest.param("litgpt-model-inference", "model", marks=pytest.mark.further),
+    ],
 )
 def test_tokens_are_generated_in_either_scope_and_keep_every_rule(
     tmp_path: Path, workload: str, scope: str

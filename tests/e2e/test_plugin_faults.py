@@ -223,6 +223,7 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return harness.plugin(tmp_path_factory.mktemp("talking"), "odd", TALKING)
 
 
+@pytest.mark.further
 def test_whatever_a_plugin_prints_json_of_a_run_stays_json_and_the_words_are_in_the_log(
     tmp_path: Path, talking: Path
 ) -> None:

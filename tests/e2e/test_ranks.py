@@ -67,6 +67,7 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
+@pytest.mark.further
 def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> None:
     source = """
     import torch.nn.functional as F
@@ -137,6 +138,7 @@ def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> No
     assert ours == []
 
 
+@pytest.mark.further
 def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -113,6 +113,7 @@ def test_the_new_package_runs(acme_site: Path, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.further
 def test_the_new_package_passes_its_own_tests_as_written(acme: Ended, acme_site: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(acme.output)],

@@ -213,7 +213,10 @@ def test_a_measured_run_calibrates_the_projection(tmp_path):
     ("words", "says"),
     [
         (("--hardware", "h1000"), "--hardware h1000: unknown"),
-        (("--hardware", "h100", "--tp", 5, "--world-size", 320, "--global-batch", 64), "does not divide"),
+        (
+            ("--hardware", "h100", "--tp", 5, "--world-size", 320, "--global-batch", 64),
+            "does not divide",
+        ),
         (("--hardware", "h100", "--tp", 12, "--world-size", 770), "does not divide 770 devices"),
         (("--hardware", "h100", "--step-time", 3), "--step-time is what --hardware computes"),
         (("--hardware", "h100", "--search", "--tp", 8), "--tp is what --search finds"),
