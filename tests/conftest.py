@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -16,8 +17,15 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 _UNTIL = "LLMB_TESTS_UNTIL"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where there is not time for all further tests, take others in every run of CI."""
+    until = os.environ.get(_UNTIL)
+    if until and all(item.get_closest_marker("further") for item in items):
+        random.Random(until).shuffle(items)  # the same in all workers of pytest-xdist
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a further test that would begin too late."""
     until = os.environ.get(_UNTIL)
-    if until and item.get_closest_marker("further") and time.time() > float(until):  # noqa: TID251
+    if until and item.get_closest_marker("further") and time.time() > float(until):
         pytest.skip("no time was left for further tests")

@@ -60,6 +60,21 @@ _PIPED_WIDTH = 160
 @click.option("--beta", metavar="SECONDS|RATE", help="Of an all-reduced element, or 44.4GB/s.")
 @click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
 @click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")
+@click.option("--hardware", metavar="NAME|FILE.json", help="Project the time on these devices.")
+@click.option("--micro-batch-size", type=_COUNT, help="Sequences of a micro-batch, on a replica.")
+@click.option("--virtual-stages", type=_COUNT, help="Stages of each rank (interleaved) [1].")
+@click.option("--zero", type=click.IntRange(0, 3), help="What replicas share [0].")
+@click.option("--recompute", type=click.Choice(["none", "attention", "full"]), help="[none]")
+@click.option("--sequence-parallel", is_flag=True, default=None, help="With --tp.")
+@click.option("--unfused", is_flag=True, default=None, help="Elementwise work is not compiled.")
+@click.option("--overlap-tp", is_flag=True, default=None, help="Sums run beside products.")
+@click.option("--search", is_flag=True, default=None, help="Find the fastest layout that fits.")
+@click.option("--tokens", type=_AMOUNT, help="Node-hours and days for so many tokens.")
+@click.option(
+    "--figure",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the parts of a step and its scaling (.png, .svg).",
+)
 @click.option(
     "--bytes-per-value", type=_COUNT, default=2, show_default=True, help="For --beta as a rate."
 )
@@ -69,6 +84,7 @@ def command(**flags: Any) -> None:
 
     Of a step: figure of merit (1T document), tokens/s, FLOP/s by every convention, MFU of a peak.
     Of --steps: node-hours (NeMo document). Of --model seed: the time itself, from alpha and beta.
+    Of --hardware: the time itself, part by part, with memory; --search finds a layout.
 
     \b
     Examples:
@@ -77,11 +93,16 @@ def command(**flags: Any) -> None:
       llmb project --from runs/20261101T120000Z-llama-1.4b-BF16-cpu
       llmb project --steps 150000@512,50000@2048 --target-global-batch 4096 --nodes 2
                    --rate 512:1.18it/s@1024 --rate 2048:0.19it/s@1024
+      llmb project --workload alcf-1t --hardware aurora --recompute full --zero 1
+      llmb project --workload alcf-1t --hardware h100 --world-size 12288 --global-batch 6144
+                   --search
       llmb project --workload alcf-1t --model seed --alpha 169TFLOP/s --beta 44.4GB/s
     """
     subject = _step
     if flags["steps"] is not None:
         subject = _node_hours
+    elif flags["hardware"] is not None:
+        subject = _job
     elif flags["model"] is not None:
         subject = _seed_model
     try:
@@ -96,7 +117,8 @@ def command(**flags: Any) -> None:
 
 def _step(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     _refuse(flags, ["target_global_batch", "rates", "nodes"], "goes with --steps")
-    _refuse(flags, ["alpha", "beta", "tp", "pp"], "goes with --model seed")
+    _refuse(flags, ["alpha", "beta", "tp", "pp"], "goes with --model seed or --hardware")
+    _refuse(flags, _OF_JOBS, "goes with --hardware")
     given = [name for name in _TIMES if flags[name] is not None]
     if len(given) + len(flags["records"]) != 1:
         names = ", ".join(map(_option, _TIMES))
@@ -110,6 +132,24 @@ def _step(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     per_second = {"iterations_per_second": 1, "tokens_per_second": step.tokens}.get(given[0])
     seconds = value if per_second is None else per_second / value
     return _result(workload, replace(step, seconds=seconds), _peak(flags)), []
+
+
+#: Options that only the projection of a job has.
+_OF_JOBS = (
+    *("micro_batch_size", "virtual_stages", "zero", "recompute", "sequence_parallel"),
+    *("unfused", "overlap_tp", "search", "tokens", "figure"),
+)
+
+
+def _job(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    from llmb.cli.project_job import project
+
+    _refuse(flags, ["target_global_batch", "rates", "nodes"], "goes with --steps")
+    _refuse(flags, ["alpha", "beta", "model"], "goes with --model seed, without --hardware")
+    _refuse(flags, _TIMES, "is what --hardware computes")
+    _refuse(flags, ["peak_tflops"], "is in the description of --hardware")
+    record = flags["records"][0] if flags["records"] else None
+    return project(_workload(flags), flags, record)
 
 
 def _seed_model(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -261,6 +301,10 @@ def _print(result: Mapping[str, Any], notes: Iterable[str]) -> None:
     from llmb.cli.text import printable
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    if "parts" in result:
+        from llmb.cli.project_job import show
+
+        show(result, console)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     if "figures" in result:
         sizes = ", ".join(f"{name} {size:,}" for name, size in result["sizes"].items())

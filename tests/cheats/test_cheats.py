@@ -12,9 +12,22 @@ from tests.cheats.corpus import CHEATS, INVALID, REFUSED, TWINS, Cheat, Twin
 
 pytestmark = [pytest.mark.cheats, pytest.mark.slow]
 
+#: For each rule and outcome the first act that it must catch, the first of each group, and every
+#: fifth twin always run; the others as time allows.
+SEEN = [cheat for cheat in reversed(CHEATS) if not cheat.unseen]
+ALWAYS = (
+    *{(cheat.outcome, cheat.rules[:1]): cheat for cheat in SEEN}.values(),
+    *{cheat.group: cheat for cheat in SEEN}.values(),
+    *TWINS[::5],
+)
+
+
+def _further(case: Cheat | Twin) -> list[pytest.MarkDecorator]:
+    return [] if case in ALWAYS else [pytest.mark.further]
+
 
 def _case(cheat):
-    marks = []
+    marks = _further(cheat)
     if cheat.unseen:
         marks.append(pytest.mark.xfail(reason=cheat.unseen, strict=not cheat.at_the_border))
     if cheat.plugin == "clock_preloaded" and shutil.which("cc") is None:
@@ -39,8 +52,8 @@ def test_a_forbidden_act_is_caught_by_the_rules_that_are_there_for_it(tmp_path, 
 
 def _twin(twin):
     missing = twin.needs is not None and find_spec(twin.needs) is None
-    marks = [pytest.mark.skip(reason=f"{twin.needs} is not installed")] if missing else []
-    return pytest.param(twin, id=f"{twin.plugin}-{twin.precision}", marks=marks)
+    skip = [pytest.mark.skip(reason=f"{twin.needs} is not installed")] if missing else []
+    return pytest.param(twin, id=f"{twin.plugin}-{twin.precision}", marks=[*skip, *_further(twin)])
 
 
 @pytest.mark.parametrize("twin", [_twin(twin) for twin in TWINS])

@@ -10,22 +10,22 @@ pytestmark = [pytest.mark.cheats, pytest.mark.slow]
 
 FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
 GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
-#: Those marked wide take no true width, but their time: ``tox run -e wide`` has it.
+FURTHER = pytest.mark.further
 CASES = [
-    pytest.param("honest_fused", "BF16", FORWARD, marks=pytest.mark.wide),
-    pytest.param("honest_explicit_attention", "BF16", FORWARD, marks=pytest.mark.wide),
-    pytest.param("honest_autocast", "BF16", FORWARD, marks=pytest.mark.wide),
-    ("honest_compiled", "BF16", FORWARD),
+    pytest.param("honest_fused", "BF16", FORWARD, marks=FURTHER),
+    pytest.param("honest_explicit_attention", "BF16", FORWARD, marks=FURTHER),
+    pytest.param("honest_autocast", "BF16", FORWARD, marks=FURTHER),
+    pytest.param("honest_compiled", "BF16", FORWARD, marks=FURTHER),
     ("honest_repacked", "BF16", FORWARD),
-    pytest.param("honest_fp8", "FP8", FORWARD, marks=pytest.mark.wide),
-    pytest.param("honest_wider_than_declared", "BF16", FORWARD, marks=pytest.mark.wide),
-    ("honest_eager", "BF16", (*FORWARD, "--dynamic")),
-    pytest.param("honest_compiled", "BF16", GENERATE, marks=pytest.mark.wide),
+    pytest.param("honest_fp8", "FP8", FORWARD, marks=FURTHER),
+    pytest.param("honest_wider_than_declared", "BF16", FORWARD, marks=FURTHER),
+    pytest.param("honest_eager", "BF16", (*FORWARD, "--dynamic"), marks=FURTHER),
+    pytest.param("honest_compiled", "BF16", GENERATE, marks=FURTHER),
     ("honest_column_major", "BF16", GENERATE),
-    pytest.param("honest_other_norm", "BF16", GENERATE, marks=pytest.mark.wide),
-    ("honest_fp8", "FP8", GENERATE),
-    pytest.param("honest_tf32", "TF32", GENERATE, marks=pytest.mark.wide),
-    ("honest_eager", "FP32", (*GENERATE, "--executor=inductor")),
+    pytest.param("honest_other_norm", "BF16", GENERATE, marks=FURTHER),
+    pytest.param("honest_fp8", "FP8", GENERATE, marks=FURTHER),
+    pytest.param("honest_tf32", "TF32", GENERATE, marks=FURTHER),
+    pytest.param("honest_eager", "FP32", (*GENERATE, "--executor=inductor"), marks=FURTHER),
 ]
 
 

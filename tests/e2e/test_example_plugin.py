@@ -72,6 +72,7 @@ def fence_losses(done: Ended) -> dict[int, float]:
     return dict(zip(done.record["timing"]["fence_steps"], losses.tolist(), strict=False))
 
 
+@pytest.mark.further
 def test_the_fused_model_trains_like_the_reference(example_run: Ended, tmp_path: Path) -> None:
     # A plugin that leaves the model as it is.
     flags = ("--seed=7", "--warmup-steps=3", harness.UNAUDITED)
@@ -126,6 +127,7 @@ def test_memory_that_the_backend_cannot_tell_is_null_and_not_zero(example_run: E
     assert example_run.record["result"]["peak_memory_bytes"] is None
 
 
+@pytest.mark.further
 def test_an_option_given_on_the_command_line_changes_what_the_plugin_does(
     tmp_path: Path, example_site: Path
 ) -> None:

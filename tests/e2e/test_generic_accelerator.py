@@ -55,7 +55,7 @@ def fp32_run(once: Once, fake_site: Path) -> Ended:
     return once(
         "fakedev-fp32",
         lambda folder: harness.run(
-            folder / "out", *flags, plugins=[fake_site], FAKEDEV_KERNEL_US="800"
+            folder / "out", *flags, plugins=[fake_site], FAKEDEV_KERNEL_US="600"
         ),
     )
 
@@ -83,6 +83,7 @@ def test_plugin_list_shows_generic_with_both_devices_and_the_plain_casts(fake_si
     assert offers["cpu"]["available"]
 
 
+@pytest.mark.further
 def test_without_any_flag_the_accelerator_is_chosen_and_runs_in_bf16(default_run: Ended) -> None:
     assert (default_run.code, "Traceback" in default_run.stderr) == (0, False)
     config = default_run.record["config"]
@@ -164,9 +165,11 @@ def test_steps_are_only_enqueued_and_their_time_comes_from_the_fences(fp32_run: 
 
 
 def test_the_stamps_of_steps_run_ahead_of_the_device_and_the_fences_do_not(
-    fp32_run: Ended,
+    fp32_run: Ended, cpu_run: Ended
 ) -> None:
     timing, result = fp32_run.record["timing"], fp32_run.record["result"]
+    if cpu_run.record["result"]["step_time_s"]["median"] > result["step_time_s"]["median"] / 2:
+        pytest.skip("this host is too busy to be ahead of a device")
     ahead = statistics.median(b - a for a, b in itertools.pairwise(timing["step_ns"])) / 1e9
     assert ahead < 0.8 * result["step_time_s"]["median"]
     # The device's own time rules: had no fence waited for it, both would be equal.
@@ -180,6 +183,7 @@ def test_the_stamps_of_steps_run_ahead_of_the_device_and_the_fences_do_not(
 # -- memory and batch size --------------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_the_batch_size_is_searched_by_default_until_memory_ends(default_run: Ended) -> None:
     record = default_run.record
     search = record["batch_size_search"]
@@ -192,6 +196,7 @@ def test_the_batch_size_is_searched_by_default_until_memory_ends(default_run: En
     assert (refused["tokens_per_second"], "out of memory" in refused["message"]) == (None, True)
 
 
+@pytest.mark.further
 def test_memory_that_torch_cannot_tell_is_null_and_never_0(default_run: Ended) -> None:
     record = default_run.record
     told = [record["result"], record["timing"], *record["timing"]["repeats"]]
@@ -205,6 +210,7 @@ def test_memory_that_torch_cannot_tell_is_null_and_never_0(default_run: Ended) -
 # -- calibration, verification ----------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_calibrate_measures_the_accelerator(fake_site: Path) -> None:
     env = harness.environment(fake_site)
     done = harness.call("calibrate", "--seconds=0.1", "--json", env=env)
@@ -219,11 +225,13 @@ def test_calibrate_measures_the_accelerator(fake_site: Path) -> None:
     assert min(ceiling["flops_per_second"], ceiling["memory_bytes_per_second"]) > 0
 
 
+@pytest.mark.further
 def test_the_ceiling_in_a_record_counts_the_time_of_the_device(default_run: Ended) -> None:
     gemms = default_run.record["ceilings"]["before"]["gemms"]
     assert min(gemm["best_s"] for gemm in gemms) >= 0.9 * 400e-6, "a kernel takes 400 us"
 
 
+@pytest.mark.further
 def test_the_run_stands_up_to_verification(default_run: Ended, tmp_path: Path) -> None:
     bundle = shutil.copytree(default_run.directory, tmp_path / "bundle")
     files = with_manifest(read_folder(bundle, layout.is_known))

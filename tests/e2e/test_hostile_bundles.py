@@ -120,6 +120,7 @@ def evidence_of_faults(folder: Path, honest: dict[str, bytes]) -> Path:
     return builders.write(folder / "evidence", with_manifest({**honest, name: content}))
 
 
+@pytest.mark.further
 @pytest.mark.parametrize(
     "make", [whole, squeezed, spread, many_faults, many_objects, evidence_of_faults]
 )

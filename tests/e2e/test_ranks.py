@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from llmb.submission.verify import verify_bundle
 from tests.e2e import harness
 
 pytestmark = pytest.mark.slow
+FURTHER = pytest.mark.further
 
 LAYOUTS = {
     "replicated": ("--nproc=2",),
@@ -33,7 +35,12 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def always(names: Iterable[str], *those: str) -> list[object]:
+    """Return parameters of which all but ``those`` are further ones."""
+    return [name if name in those else pytest.param(name, marks=FURTHER) for name in names]
+
+
+@pytest.mark.parametrize("layout", always(LAYOUTS, "sharded", "sliced"))
 def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: str) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=2")
     ended = harness.run(tmp_path / "out", *flags, "--timed-steps=20", *LAYOUTS[layout])
@@ -120,6 +127,7 @@ def test_a_rank_that_hangs_in_a_stage_is_named_though_its_neighbours_alone_wait(
     assert time.monotonic() - begin < harness.LIMIT_S / 2
 
 
+@pytest.mark.further
 def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> None:
     source = """
     import torch.nn.functional as F
@@ -174,7 +182,7 @@ def llmb_post_process_model(model, config):
 """
 
 
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize("fate", always(FATES, "is killed", "hangs"))
 def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> None:
     does, says = FATES[fate]
     folder = harness.plugin(tmp_path / "plugins", "odd", FAILING.format(fate=does))
@@ -190,6 +198,7 @@ def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> No
     assert ours == []
 
 
+@pytest.mark.further
 def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -299,6 +299,7 @@ def repeated(two_repeats: Ended, once: Once) -> Ended:
     return once("repeated", lambda folder: run(folder / "out", *words[2:]))
 
 
+@pytest.mark.further
 def test_the_shown_command_gives_the_same_configuration(
     repeated: Ended, two_repeats: Ended
 ) -> None:
@@ -321,6 +322,7 @@ def test_the_same_seed_gives_the_same_weights_and_losses(
             assert torch.equal(one[name][:common], two[name][:common])
 
 
+@pytest.mark.further
 def test_without_a_seed_two_runs_have_other_seeds_and_weights(
     two_repeats: Ended, terminal_run: Ended
 ) -> None:

@@ -81,6 +81,7 @@ def test_no_process_with_vendor_code_is_sent_seed_or_salt(committed_run: Ended) 
     assert DOCUMENT["commitment"] not in heard
 
 
+@pytest.mark.further
 def test_the_shown_command_gives_the_same_run_without_the_file(
     committed_run: Ended, tmp_path: Path
 ) -> None:

@@ -56,7 +56,9 @@ def test_an_unknown_workload_is_one_line_with_the_known_ones() -> None:
         assert "llama-1.4b" in line
 
 
-@pytest.mark.parametrize("name", ["gpt2-125m", "nemo-bert-base"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("gpt2-125m", marks=pytest.mark.further), "nemo-bert-base"]
+)
 def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     tmp_path: Path, name: str
 ) -> None:
@@ -75,6 +77,7 @@ def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     assert judged.code == 0, judged.stderr
 
 
+@pytest.mark.further
 def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
     tmp_path: Path,
 ) -> None:

@@ -160,3 +160,72 @@ def test_sizes_beyond_numbers_and_hostile_records_are_one_line(tmp_path):
     assert refused("--from", broken)[0] == 6
     empty = edited(of_workload("alcf-7b"), lambda data: data["timing"].update(stop_ns=0))
     assert refused("--from", written(tmp_path, empty))[0] == 6
+
+
+# -- of a job ------------------------------------------------------------------------------------
+
+
+def test_a_job_on_hardware_is_projected_part_by_part_with_its_expected_error():
+    words = ("--workload", "alcf-1t", "--hardware", "aurora", "--recompute", "full", "--zero", 1)
+    found = data(*words, "--tokens", 1e12)
+    assert sum(found["parts"].values()) == pytest.approx(figures(found)["step_time_s"])
+    assert (found["layout"]["tp"], found["layout"]["pp"]) == (12, 64)
+    assert found["memory"]["total"] < found["hardware"]["memory_bytes"]
+    assert figures(found)["node_hours"] == pytest.approx(figures(found)["days"] * 24 * 64)
+    assert figures(found)["HFU"] > figures(found)["MFU by gemm_full"]
+    shown = call(*words).output
+    assert "fits into 64 GB" in shown
+    assert f"expected error {found['expected_error_percent']:g} %" in shown
+    assert "worst row" in shown
+
+
+def test_a_search_shows_the_front_and_why_others_lose():
+    words = ("--workload", "llama-3.1-8b", "--hardware", "h100", "--world-size", 64)
+    found = data(*words, "--global-batch", 512, "--search")
+    layouts = found["search"]["layouts"]
+    assert layouts[0]["slower_percent"] == 0
+    assert not layouts[0]["why"]
+    assert all(one["why"] for one in layouts[1:] if one["slower_percent"] > 1)
+    assert found["search"]["tried"] > len(layouts)
+    shown = call(*words, "--global-batch", 512, "--search").output
+    assert "layouts tried" in shown
+
+
+def test_a_figure_is_drawn_and_the_same_twice(tmp_path):
+    words = ("--workload", "alcf-1t", "--hardware", "aurora", "--figure")
+    for name in ("a.svg", "b.svg"):
+        assert f"figure: {tmp_path / name}" in call(*words, tmp_path / name).output
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    code, said = refused(*words, tmp_path / "a.pdf")
+    assert code == 2
+    assert "must end in .svg or .png" in said
+
+
+def test_a_measured_run_calibrates_the_projection(tmp_path):
+    path = written(tmp_path, of_workload("llama-1.4b"))
+    words = ("--workload", "alcf-1t", "--hardware", "h100", "--world-size", 768)
+    plain, found = data(*words), data(*words, "--from", path)
+    assert found["constants"]["products"] != plain["constants"]["products"]
+    assert any("tokens/s measured" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--hardware", "h1000"), "--hardware h1000: unknown"),
+        (
+            ("--hardware", "h100", "--tp", 5, "--world-size", 320, "--global-batch", 64),
+            "does not divide",
+        ),
+        (("--hardware", "h100", "--tp", 12, "--world-size", 770), "does not divide 770 devices"),
+        (("--hardware", "h100", "--step-time", 3), "--step-time is what --hardware computes"),
+        (("--hardware", "h100", "--search", "--tp", 8), "--tp is what --search finds"),
+        (("--hardware", "h100", "--alpha", "1e-12"), "without --hardware"),
+        (("--step-time", 3, "--zero", 1), "--zero goes with --hardware"),
+        (("--step-time", 3, "--search"), "--search goes with --hardware"),
+    ],
+)
+def test_what_does_not_go_with_a_job_is_one_line(words, says):
+    code, said = refused("--workload", "alcf-1t", *words)
+    assert code == 2
+    assert says in said

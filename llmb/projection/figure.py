@@ -1,0 +1,63 @@
+"""The figure of a projection: where a step's time goes, and how the job scales with replicas."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from llmb.projection.hardware_files import Hardware
+from llmb.projection.job import Job
+from llmb.projection.step_time import Constants, step_time
+
+FORMATS = ("svg", "png")
+_SIZE_IN, _DPI = (11.0, 5.0), 150
+#: Okabe and Ito's palette, which the colour-blind can tell apart, and two greys.
+#: https://jfly.uni-koeln.de/color/
+_COLOURS = (
+    *("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"),
+    *("#CC79A7", "#F0E442", "#999999", "#000000", "#CCCCCC"),
+)
+#: A part below this share of the step is not worth a colour.
+_LEAST = 0.002
+
+
+def draw(
+    name: str, jobs: Sequence[Job], hardware: Hardware, constants: Constants, kind: str
+) -> bytes:
+    """Return the figure of ``jobs``, the same one on more and more devices, as ``kind``."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    times = [step_time(job, hardware, constants) for job in jobs]
+    rates = [job.tokens / time.total for job, time in zip(jobs, times, strict=True)]
+    labels = [f"{job.devices:,}" for job in jobs]
+    with mpl.rc_context({"svg.hashsalt": "llmb", "text.parse_math": False}):
+        figure = Figure(figsize=_SIZE_IN, layout="constrained")
+        canvas = FigureCanvasAgg(figure)
+        left, right = figure.subplots(1, 2)
+        bottom = [0.0] * len(jobs)
+        for part, colour in zip(times[0].parts(), _COLOURS, strict=True):
+            values = [time.parts()[part] for time in times]
+            if max(v / t.total for v, t in zip(values, times, strict=True)) < _LEAST:
+                continue
+            left.bar(labels, values, bottom=bottom, color=colour, label=part.replace("_", " "))
+            bottom = [b + v for b, v in zip(bottom, values, strict=True)]
+        left.set(xlabel="devices", ylabel="seconds of a step", title="where the time goes")
+        left.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        devices = [job.devices for job in jobs]
+        right.plot(devices, rates, marker="o", color=_COLOURS[0], label="projected")
+        ideal = [rates[0] * n / devices[0] for n in devices]
+        right.plot(devices, ideal, linestyle="--", color="#777777", label="as many times the first")
+        right.set_xscale("log", base=2)
+        right.set_yscale("log")
+        right.set_xticks(devices, labels)
+        right.minorticks_off()
+        right.yaxis.set_major_formatter("{x:,.0f}")
+        right.set(xlabel="devices", ylabel="tokens/s", title="with more replicas, each as busy")
+        right.legend(fontsize="small")
+        figure.suptitle(f"{name} on {hardware.name}: projected, not measured")
+        buffer = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else None
+        canvas.print_figure(buffer, format=kind, dpi=_DPI, metadata=metadata)
+    return buffer.getvalue()

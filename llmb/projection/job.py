@@ -1,0 +1,134 @@
+"""A training job to be projected: a model, and how its work is laid out over devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from llmb.errors import UsageError
+from llmb.reference.shapes import LlamaShape, Shape
+
+Recompute = Literal["none", "attention", "full"]
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+#: More devices, layers or tokens than anybody has: beyond it, a slip of the keyboard.
+_MOST = 10**12
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes that time and memory follow from, of any family."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    #: Key-value heads over heads.
+    kv_share: float
+    gated: bool
+    vocabulary: int
+    sequence: int
+
+    @classmethod
+    def of(cls, shape: Shape) -> Model:
+        """Return the sizes of ``shape``."""
+        heads = shape.num_attention_heads
+        kv_heads = shape.num_key_value_heads if isinstance(shape, LlamaShape) else heads
+        return cls(
+            layers=shape.num_hidden_layers,
+            hidden=shape.hidden_size,
+            intermediate=shape.intermediate_size,
+            heads=heads,
+            kv_share=kv_heads / heads,
+            gated=isinstance(shape, LlamaShape) and shape.gated,
+            vocabulary=shape.vocab_size,
+            sequence=shape.sequence_length,
+        )
+
+    @property
+    def up_matrices(self) -> int:
+        """Matrices that widen in the feed-forward network: two where one gates the other."""
+        return 2 if self.gated else 1
+
+    @property
+    def layer_parameters(self) -> float:
+        """Parameters of one layer's matrices: ``(2 + 2 kv) d^2 + (2 or 3) d f``."""
+        attention = (2 + 2 * self.kv_share) * self.hidden**2
+        return attention + (self.up_matrices + 1) * self.hidden * self.intermediate
+
+    @property
+    def parameters(self) -> float:
+        """Parameters of all matrices, with an embedding beside the head."""
+        return self.layers * self.layer_parameters + 2 * self.vocabulary * self.hidden
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model on ``tp * pp * dp`` devices; a replica takes ``micro_batches`` a step."""
+
+    model: Model
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    #: Sequences of one micro-batch, on each replica. A fraction where a table gives a mean.
+    micro_batch: float = 1
+    micro_batches: int = 1
+    #: Stages that each rank of a pipeline holds (interleaved schedules).
+    virtual_stages: int = 1
+    #: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too.
+    zero: int = 0
+    recompute: Recompute = "none"
+    sequence_parallel: bool = False
+    #: Whether attention is one kernel that never stores its scores.
+    fused_attention: bool = True
+    #: Whether elementwise work is fused, by a compiler or by hand.
+    fused_elementwise: bool = True
+    #: Whether the sums of tensor parallelism run beside its products.
+    overlapped_tp: bool = False
+
+    @property
+    def devices(self) -> int:
+        """All of them."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def sequences(self) -> float:
+        """Of one step, on all devices."""
+        return self.dp * self.micro_batch * self.micro_batches
+
+    @property
+    def tokens(self) -> float:
+        """Of one step, on all devices."""
+        return self.sequences * self.model.sequence
+
+    @property
+    def rank_parameters(self) -> float:
+        """Parameters a rank computes with: its slices of its stages' layers and of both ends."""
+        return self.model.parameters / (self.tp * self.pp)
+
+    def check(self) -> Job:
+        """Return the job itself, where it can be laid out so.
+
+        Raises:
+            UsageError: the first thing that does not divide, or is not positive.
+        """
+        model = self.model
+        for name in ("dp", "tp", "pp", "micro_batch", "micro_batches", "virtual_stages"):
+            value = getattr(self, name)
+            if not 0 < value <= _MOST:
+                raise UsageError(f"{name.replace('_', ' ')} is {value}: it must be positive")
+        for what, size, by, option in (
+            ("attention heads", model.heads, self.tp, "--tp"),
+            ("key-value heads", round(model.kv_share * model.heads), self.tp, "--tp"),
+            ("columns of the feed-forward network", model.intermediate, self.tp, "--tp"),
+            ("layers", model.layers, self.pp * self.virtual_stages, "--pp x --virtual-stages"),
+        ):
+            if size % by:
+                raise UsageError(f"{option} {by} does not divide the {size:,} {what}")
+        if self.sequence_parallel and model.sequence % self.tp:
+            raise UsageError(
+                f"--sequence-parallel: --tp {self.tp} does not divide the sequence of "
+                f"{model.sequence} tokens"
+            )
+        if self.virtual_stages > 1 and self.pp == 1:
+            raise UsageError(f"--virtual-stages {self.virtual_stages} needs --pp 2 or more")
+        return self

@@ -1,0 +1,249 @@
+"""Time of one training step of a job, part by part: an analytic model with a few constants.
+
+Matrix products run at a share of the peak, with a fixed cost each; everything between them moves
+bytes; what ranks send is a ring's traffic at a share of the link's or the network's speed, partly
+hidden behind products. The shares (``Constants``) are one set for all devices, fitted on published
+rows (``benchmarks/projection``): they absorb what the model leaves out, and are no facts of any
+device. Sources: Korthikanti et al. 2022 (arXiv 2205.05198) for what tensor and sequence parallelism
+send, Narayanan et al. 2021 (arXiv 2104.04473) for the bubble (p - 1) / v, Dao 2023 (arXiv
+2307.08691) for the 2.5 times of attention's backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from llmb.projection.hardware_files import Hardware
+from llmb.projection.job import Job
+
+#: Bytes of a value that is computed with or sent (BF16), and of a gradient that is summed (FP32).
+VALUE, GRADIENT = 2, 4
+#: Values read and written for each value of a layer's input between its products: two norms, two
+#: residual sums, rotary positions, casts. Of the feed-forward's width, those of its activation.
+_ELEMENTWISE = 10
+#: Backward, by that measure.
+_ELEMENTWISE_BACKWARD = 1.8
+#: Passes over all attention scores where they are stored: scale, mask, softmax (two), dropout.
+_SCORES = 5
+#: Bytes read and written for each logit: widened to float32 (6), its maximum (4), exponential and
+#: sum (8), gradient (8), narrowed (6).
+_LOGIT = 32
+#: Bytes read and written for each parameter by AdamW over float32 states.
+_OPTIMIZER = 30
+#: Seconds until an all-reduce within a node begins to move data.
+_LATENCY_S = 10e-6
+#: Of a hidden transfer, what still shows.
+_LEAK = 0.3
+#: Of overlapped sums of tensor parallelism, what still shows.
+_TP_SHOWN = 0.5
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What is fitted: one set for all devices."""
+
+    #: Share of what the device's large products attain that a step's products attain.
+    products: float
+    #: Seconds that each product takes beyond its work.
+    launch_s: float
+    #: Share of the peak that a fused attention kernel attains.
+    attention: float
+    #: Share of the memory's speed.
+    memory: float
+    #: Shares of the links' speed within a node and of the network's.
+    link: float
+    network: float
+    #: Of the time of products, the share behind which traffic can hide.
+    overlap: float
+    #: Elementwise work that is not fused, over fused.
+    unfused: float
+    #: Stored attention scores: passes over them, over those counted.
+    scores: float
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step on the slowest rank, by what they are spent on."""
+
+    products: float
+    attention: float
+    elementwise: float
+    recompute: float
+    tensor_parallel: float
+    head: float
+    bubble: float
+    pipeline: float
+    data_parallel: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All of them."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, float]:
+        """Return seconds by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class _Passes:
+    """Seconds of a forward and of a backward pass."""
+
+    forward: float
+    backward: float
+
+    @property
+    def both(self) -> float:
+        return self.forward + self.backward
+
+
+def step_time(job: Job, hardware: Hardware, constants: Constants) -> StepTime:
+    """Return where the time of one step of ``job`` goes."""
+    rates = _Rates(hardware, constants)
+    model, tokens = job.model, job.micro_batch * job.model.sequence
+    products = _layer_products(job, tokens, rates)
+    attention = _attention(job, rates)
+    elementwise = _elementwise(job, tokens, rates)
+    again = {
+        "none": 0.0,
+        "attention": attention.forward,
+        "full": products.forward + attention.forward + elementwise.forward,
+    }[job.recompute]
+    sums = _tensor_parallel(job, tokens, rates)
+    head = rates.product(tokens, model.hidden, model.vocabulary / job.tp)
+    logits = _LOGIT * tokens * model.vocabulary / job.tp / rates.memory
+    layers = model.layers / job.pp
+    micro = products.both + attention.both + elementwise.both + again + sums
+    forward = products.forward + attention.forward + elementwise.forward
+    backward = products.backward + attention.backward + elementwise.backward + again
+    times = layers * job.micro_batches
+    shards = job.dp if job.zero else 1
+    return StepTime(
+        products=times * products.both,
+        attention=times * attention.both,
+        elementwise=times * elementwise.both,
+        recompute=times * again,
+        tensor_parallel=times * sums,
+        head=job.micro_batches * (head.both + logits),
+        bubble=(job.pp - 1) / job.virtual_stages * layers * micro,
+        pipeline=_between_stages(job, tokens, rates),
+        data_parallel=_data_parallel(
+            job,
+            _Passes(layers * forward + head.forward, layers * backward + head.backward),
+            rates,
+        ),
+        optimizer=_OPTIMIZER * job.rank_parameters / shards / rates.memory,
+    )
+
+
+class _Rates:
+    """What a device attains, in FLOP/s and bytes/s."""
+
+    def __init__(self, hardware: Hardware, constants: Constants) -> None:
+        sustained = hardware.peak_flops * hardware.sustained_fraction
+        self.products = sustained * constants.products
+        self.attention = hardware.peak_flops * constants.attention
+        self.memory = hardware.memory_bytes_per_second * constants.memory
+        self.link = hardware.link_bytes_per_second * constants.link
+        self.network = hardware.network_bytes_per_second * constants.network
+        self.per_node = hardware.devices_per_node
+        self.constants = constants
+
+    def product(self, rows: float, inner: float, columns: float) -> _Passes:
+        """Return the times of ``[rows, inner] @ [inner, columns]``, and of its two gradients."""
+        moved = VALUE * (rows * inner + inner * columns + rows * columns)
+        work = 2 * rows * inner * columns
+        each = max(work / self.products, moved / self.memory) + self.constants.launch_s
+        return _Passes(each, 2 * each)
+
+
+def _layer_products(job: Job, tokens: float, rates: _Rates) -> _Passes:
+    model, hidden = job.model, job.model.hidden
+    inner = model.intermediate / job.tp
+    found = [
+        rates.product(tokens, hidden, (1 + 2 * model.kv_share) * hidden / job.tp),
+        rates.product(tokens, hidden / job.tp, hidden),
+        *[rates.product(tokens, hidden, inner)] * model.up_matrices,
+        rates.product(tokens, inner, hidden),
+    ]
+    return _Passes(sum(one.forward for one in found), sum(one.backward for one in found))
+
+
+def _attention(job: Job, rates: _Rates) -> _Passes:
+    """Fused kernels skip masked blocks, half of the square; stored scores are whole."""
+    model = job.model
+    square = job.micro_batch * model.sequence**2
+    flops = 4 * square * model.hidden / job.tp
+    if job.fused_attention:
+        forward = flops / 2 / rates.attention
+        return _Passes(forward, 2.5 * forward)
+    scores = square * model.heads / job.tp
+    moved = rates.constants.scores * _SCORES * scores * VALUE / rates.memory
+    return _Passes(flops / rates.products + moved, 2 * flops / rates.products + moved)
+
+
+def _elementwise(job: Job, tokens: float, rates: _Rates) -> _Passes:
+    model = job.model
+    outer = _ELEMENTWISE * model.hidden / (job.tp if job.sequence_parallel else 1)
+    inner = (1 + model.up_matrices) * model.intermediate / job.tp
+    factor = 1.0 if job.fused_elementwise else rates.constants.unfused
+    forward = factor * VALUE * tokens * (outer + inner) / rates.memory
+    return _Passes(forward, _ELEMENTWISE_BACKWARD * forward)
+
+
+def _tensor_parallel(job: Job, tokens: float, rates: _Rates) -> float:
+    """Four all-reduces a layer, or as many pairs of gather and scatter; two more where recomputed.
+
+    A rank beyond a node's links takes the network's speed.
+    """
+    if job.tp == 1:
+        return 0.0
+    speed = rates.link if job.tp <= rates.per_node else rates.network
+    moved = 2 * (job.tp - 1) / job.tp * tokens * job.model.hidden * VALUE
+    sums = 6 if job.recompute == "full" else 4
+    shown = _TP_SHOWN if job.overlapped_tp else 1.0
+    return shown * sums * (moved / speed + _LATENCY_S)
+
+
+def _between_stages(job: Job, tokens: float, rates: _Rates) -> float:
+    """What the first micro-batch takes through the stages, there and back; the rest is hidden."""
+    moved = tokens * job.model.hidden * VALUE / (job.tp if job.sequence_parallel else 1)
+    return 2 * (job.pp - 1) * moved / rates.network
+
+
+def _data_parallel(job: Job, passes: _Passes, rates: _Rates) -> float:
+    """Return what shows of gathering weights and summing gradients."""
+    weights = job.rank_parameters * VALUE
+    overlap = rates.constants.overlap
+    if job.dp == 1:
+        return 0.0
+    if job.zero >= 2:
+        one = _ring(job, weights, rates)
+        gathers = 2 if job.zero == 3 else 1
+        forward, backward = one, (gathers - 1) * one + one
+        return job.micro_batches * (
+            _shown(forward, passes.forward, overlap) + _shown(backward, passes.backward, overlap)
+        )
+    # Sums hide behind the last micro-batch's backward pass, weights behind the next forward one.
+    sums = _ring(job, job.rank_parameters * GRADIENT, rates)
+    if job.zero == 1:
+        gathered = max(0.0, _ring(job, weights, rates) - overlap * passes.forward)
+        return max(0.0, sums - overlap * passes.backward) + gathered
+    return max(0.0, 2 * sums - overlap * passes.backward)
+
+
+def _ring(job: Job, moved: float, rates: _Rates) -> float:
+    """Return the time of one pass of a ring over all replicas.
+
+    Those in one node share its network: each sends its part of what leaves the node.
+    """
+    moved *= (job.dp - 1) / job.dp
+    if job.dp * job.tp <= rates.per_node:
+        return moved / rates.link
+    return moved / (rates.network * max(1, rates.per_node // job.tp))
+
+
+def _shown(traffic: float, work: float, overlap: float) -> float:
+    hidden = max(0.0, traffic - overlap * work)
+    return hidden + (1 - overlap) * _LEAK * min(traffic, work)
