@@ -36,6 +36,7 @@ COMMANDS = {
     "export": ("export", "Export runs as CSV, JSON, Parquet or MLPerf log lines."),
     "workload": ("workload", "List and show workloads."),
     "data": ("data", "Pack text into training data, and show data."),
+    "simulate": ("simulate", "Execute ranks of a huge job without its memory."),
     "project": ("project", "Compute figures of merit, FLOP/s and node-hours from a step's time."),
     "launch": ("launch", "Write a job file for many ranks."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),

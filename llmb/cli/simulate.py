@@ -1,0 +1,167 @@
+"""``llmb simulate``: ranks of a job of any size, without its memory and the other ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmb.config import Parallelism
+    from llmb.simulation.rank import Simulated
+    from llmb.workloads import Workload
+
+_COUNT = click.IntRange(min=1, max=10**7)
+_PIPED_WIDTH = 160
+
+
+@click.command("simulate", short_help="Execute ranks of a huge job without its memory.")
+@click.option("--workload", metavar="NAME|FILE.json", required=True, help="llmb workload list.")
+@click.option("--world-size", type=_COUNT, help="Ranks [default: the original's].")
+@click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
+@click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")
+@click.option(
+    "--zero",
+    type=click.IntRange(0, 3),
+    default=0,
+    show_default=True,
+    help="What replicas share, as in llmb run: 0 nothing, 2 and 3 FSDP2.",
+)
+@click.option("--schedule", default="1F1B", show_default=True, help="Of a pipeline.")
+@click.option("--sequence-parallel", is_flag=True, help="With --tp.")
+@click.option("--loss-parallel", is_flag=True, help="With --tp.")
+@click.option("--micro-batch-size", type=_COUNT, default=1, show_default=True, help="Sequences.")
+@click.option("--accumulate", type=_COUNT, help="Micro-batches of a step [default: --pp].")
+@click.option("--sac-freq", metavar="Q/P|op", help="Checkpointed blocks, as in llmb run.")
+@click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="Several times.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(**flags: Any) -> None:
+    """Execute the real parallelised model for some ranks of a job, on tensors without memory.
+
+    Shows what each has (parameters, bytes of weights, gradients, moments and activations) and does
+    (FLOPs, collectives by kind): of a pipeline the first, a middle and the last stage, unless
+    --rank says which. Nothing is sent, and no number is computed.
+
+    \b
+    Examples:
+      llmb simulate --workload alcf-1t --world-size 12288 --accumulate 512 --sac-freq 1/1
+      llmb simulate --workload llama-3.1-8b --world-size 8 --zero 3 --micro-batch-size 2 --json
+    """
+    from llmb.cli.run import workload_of
+    from llmb.workloads import find
+
+    name, definition = workload_of(flags["workload"])
+    workload = find(name, {}, definition)
+    how = _mesh(workload, flags)
+    ranks = flags["ranks"] or _telling(how)
+    beyond = next((rank for rank in ranks if rank >= how.world_size), None)
+    if beyond is not None:
+        raise UsageError(f"--rank {beyond}: there are {how.world_size:,}, from 0 on")
+    from llmb.simulation.rank import simulate
+
+    found = [
+        simulate(
+            workload,
+            how,
+            rank,
+            micro_batch=flags["micro_batch_size"],
+            micro_batches=flags["accumulate"] or how.stages,
+            sac_freq=flags["sac_freq"],
+        )
+        for rank in ranks
+    ]
+    if flags["as_json"]:
+        shown = [{**asdict(one), "peak_bytes": one.peak_bytes} for one in found]
+        about = {"workload": workload.name, "parallelism": how.model_dump(), "ranks": shown}
+        click.echo(json.dumps(about, indent=1))
+        return
+    _print(workload, how, found)
+
+
+def _mesh(workload: Workload, flags: dict[str, Any]) -> Parallelism:
+    from pydantic import ValidationError
+
+    from llmb.config import Parallelism
+
+    ranks = flags["world_size"] or workload.world_size
+    if ranks is None:
+        raise UsageError(f"{workload.name!r} names no devices: say how many with --world-size")
+    tp, pp = flags["tp"] or workload.tp, flags["pp"] or workload.pp
+    replicas, rest = divmod(ranks, tp * pp)
+    if rest or not replicas:
+        raise UsageError(
+            f"--tp {tp} x --pp {pp} does not divide {ranks:,} ranks: use another --world-size"
+        )
+    shares = flags["zero"] > 0
+    try:
+        return Parallelism(
+            dp_replicate=1 if shares else replicas,
+            dp_shard=replicas if shares else 1,
+            tp=tp,
+            pp=pp,
+            reshard_after_forward=flags["zero"] in (0, 3),
+            sequence_parallel=flags["sequence_parallel"],
+            loss_parallel=flags["loss_parallel"],
+            schedule=flags["schedule"],
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"--{first['loc'][0]} {first['input']}: {first['msg']}") from None
+
+
+def _telling(how: Parallelism) -> tuple[int, ...]:
+    """Return ranks of a first, a middle and a last stage, each the first of its stage."""
+    each = how.world_size // how.pp
+    places = sorted({how.rank_of(0), how.pp // 2, how.rank_of(how.stages - 1)})
+    return tuple(place * each for place in places)
+
+
+def _print(workload: Workload, how: Parallelism, found: Sequence[Simulated]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    sizes = f"pp {how.pp} x dp {how.replicas} x tp {how.tp}"
+    console.print(Text(f"{workload.name} on {how.world_size:,} ranks: {sizes}", "bold"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("of one rank")
+    for one in found:
+        stages = f", stage {', '.join(map(str, one.stages))}" if one.stages else ""
+        table.add_column(f"rank {one.rank:,}{stages}", justify="right")
+    for title, key in (
+        ("parameters", lambda one: f"{one.parameters:,}"),
+        ("weights, BF16", lambda one: _gb(one.weights_bytes)),
+        ("gradients, BF16", lambda one: _gb(one.gradients_bytes)),
+        ("moments, BF16", lambda one: _gb(one.optimizer_bytes)),
+        ("activations of a micro-batch", lambda one: _gb(one.activations_bytes)),
+        ("micro-batches on their way", lambda one: f"{one.in_flight:,}"),
+        ("peak", lambda one: _gb(one.peak_bytes)),
+        ("FLOPs of a micro-batch", lambda one: f"{one.flops:.4g}"),
+    ):
+        table.add_row(title, *(key(one) for one in found))
+    kinds = sorted({kind for one in found for kind in one.collectives})
+    for kind in kinds:
+        cells = []
+        for one in found:
+            said = one.collectives.get(kind)
+            cells.append(f"{said.calls:,} x, {_gb(said.bytes)}" if said else "")
+        table.add_row(kind, *cells)
+    console.print(table)
+    console.print(
+        Text(
+            "activations are those autograd keeps; an allocator's slack and what a kernel needs "
+            "for itself are not counted",
+            "dim",
+        )
+    )
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:,.3f} GB"

@@ -1,0 +1,100 @@
+"""What of torch is private and a simulation needs: here alone, with what it is known to work with.
+
+A fake process group answers every collective at once with what was there; a fake tensor has shape,
+dtype and device, and no memory. Tried with torch 2.13; the test of this file says where it breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from llmb.errors import UnavailableError
+
+#: Two products of attention forward, five backward, which computes the scores once more: in
+#: multiples of B h T^2 d multiply-adds, each two FLOPs. Whole squares, masked or not.
+_FORWARD, _BACKWARD = 2, 5
+
+
+@contextmanager
+def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
+    """Be rank ``rank`` of ``world_size`` for the while, none of which is there.
+
+    Raises:
+        UnavailableError: this torch has no such process group.
+    """
+    try:
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+    except ImportError as error:
+        raise _unavailable(error) from error
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        _forget()
+
+
+def _forget() -> None:
+    """Let DTensor forget what it did with these ranks: another mesh of the same sizes is equal."""
+    from torch.distributed.tensor import _redistribute, debug
+
+    _redistribute._gen_transform_infos.cache_clear()
+    debug._clear_sharding_prop_cache()
+
+
+def fake_tensors() -> AbstractContextManager[Any]:
+    """Return a context in which tensors that are made have no memory.
+
+    Raises:
+        UnavailableError: this torch has none.
+    """
+    try:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+    except ImportError as error:
+        raise _unavailable(error) from error
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def real_tensors() -> AbstractContextManager[Any]:
+    """Return a context within ``fake_tensors`` in which tensors are as ever."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()
+
+
+def flop_formulas() -> dict[Any, Callable[..., int]]:
+    """Return torch's FLOPs by operator, with attention's kernels for processors."""
+    aten = torch.ops.aten
+    for name, formula in (
+        ("_scaled_dot_product_flash_attention_for_cpu", _attention_forward),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", _attention_backward),
+    ):
+        operator = getattr(aten, name, None)
+        if operator is not None and operator not in flop_registry:
+            register_flop_formula(operator)(formula)
+    return dict(flop_registry)
+
+
+def _attention_forward(query: Any, key: Any, *rest: Any, **named: Any) -> int:
+    return _FORWARD * _square(query, key)
+
+
+def _attention_backward(gradient: Any, query: Any, key: Any, *rest: Any, **named: Any) -> int:
+    return _BACKWARD * _square(query, key)
+
+
+def _square(query: Any, key: Any) -> int:
+    batch, heads, length, width = query
+    return int(2 * batch * heads * length * key[-2] * width)
+
+
+def _unavailable(error: ImportError) -> UnavailableError:
+    return UnavailableError(
+        f"this torch ({torch.__version__}) cannot simulate ranks ({error}): use 2.13"
+    )

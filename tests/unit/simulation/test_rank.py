@@ -1,0 +1,169 @@
+"""A simulated rank has and does what arithmetic says, to the last parameter, FLOP and byte."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from llmb.cli import simulate as command
+from llmb.config import Mode, Parallelism
+from llmb.errors import LlmbError
+from llmb.projection.job import Model
+from llmb.simulation import private
+from llmb.simulation.rank import simulate
+from llmb.workloads import WORKLOADS, find
+from llmb.workloads.arithmetic import flops_per_token, parameter_count
+
+TINY = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "sequence_length": 32,
+}
+TRAINED = [name for name, workload in WORKLOADS.items() if Mode.TRAIN in workload.modes]
+VALUE = 2
+
+
+def small(name="llama-1.4b"):
+    return find(name, TINY)
+
+
+def counted(shape):
+    """FLOPs of a step of one sequence: attention's backward pass computes its scores once more."""
+    length, width = shape.sequence_length, shape.num_attention_heads * shape.head_dim
+    again = shape.num_hidden_layers * 2 * length * length * width
+    return flops_per_token(shape) * length + again
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_alone_it_has_every_parameter_and_does_every_flop_of_the_closed_forms(name):
+    workload = small(name)
+    found = simulate(workload, Parallelism(), 0)
+    shape = workload.shape
+    assert found.parameters == parameter_count(shape)
+    assert found.weights_bytes == found.gradients_bytes == VALUE * found.parameters
+    moments = workload.recipe.optimizer.moments
+    assert found.optimizer_bytes == moments * found.weights_bytes
+    assert found.collectives == {}
+    if workload.family != "bert":
+        assert found.flops == counted(shape)
+    else:  # and the pooler's and the sentence's products, of one token
+        few = 6 * (shape.hidden_size**2 + 2 * shape.hidden_size)
+        # Dropout has attention write its scores out, and so go backward without computing them.
+        assert found.flops == flops_per_token(shape) * shape.sequence_length + few
+
+
+def test_slices_halve_the_matrices_and_send_four_sums_a_layer():
+    workload = small()
+    alone, half = simulate(workload, Parallelism(), 0), simulate(workload, Parallelism(tp=2), 1)
+    gains = (2 * 4 + 1) * 64
+    assert half.parameters - gains == (alone.parameters - gains) / 2
+    assert half.flops == alone.flops / 2
+    states = 32 * 64 * VALUE
+    # Four a layer; forward of the embedding, backward of the head, and gathered logits.
+    assert half.collectives["all_reduce"].calls == 4 * 4 + 2
+    assert half.collectives["all_reduce"].bytes == (4 * 4 + 2) * states
+
+
+def test_shards_hold_their_part_and_gather_twice_or_once():
+    workload = small()
+    alone = simulate(workload, Parallelism(), 0)
+    again = simulate(workload, Parallelism(dp_shard=4), 3)
+    once = simulate(workload, Parallelism(dp_shard=4, reshard_after_forward=False), 3)
+    assert again.parameters == once.parameters == alone.parameters / 4
+    assert again.flops == once.flops == alone.flops
+    layers, ends = 4, 1
+    assert once.collectives["all_gather"].calls == layers + ends
+    assert again.collectives["all_gather"].calls == 2 * layers + 2 * ends
+    assert once.collectives["all_gather"].bytes == once.weights_bytes
+    assert once.collectives["reduce_scatter"].bytes == alone.gradients_bytes
+
+
+def test_stages_have_the_model_between_them_and_let_in_as_many_micro_batches_as_follow():
+    workload, how = small(), Parallelism(pp=4)
+    alone = simulate(workload, Parallelism(), 0)
+    found = [simulate(workload, how, rank, micro_batches=8) for rank in range(4)]
+    assert [one.stages for one in found] == [(0,), (1,), (2,), (3,)]
+    assert sum(one.parameters for one in found) == alone.parameters
+    assert sum(one.flops for one in found) == alone.flops
+    assert [one.in_flight for one in found] == [4, 3, 2, 1]
+    assert found[0].peak_bytes > found[1].peak_bytes
+    looped = simulate(workload, Parallelism(pp=2, schedule="Interleaved1F1B"), 1, micro_batches=2)
+    assert looped.stages == (1, 3)
+
+
+def test_checkpointed_blocks_keep_their_input_and_compute_a_third_more():
+    workload = small()
+    plain = simulate(workload, Parallelism(), 0)
+    again = simulate(workload, Parallelism(), 0, sac_freq="1/1")
+    logits = 32 * workload.shape.vocab_size * VALUE
+    assert again.activations_bytes - logits < (plain.activations_bytes - logits) / 5
+    assert plain.flops < again.flops < plain.flops * 4 / 3
+
+
+def test_the_projection_counts_the_same_work_as_the_simulation():
+    workload, how = small(), Parallelism(tp=2, pp=2, dp_replicate=2)
+    model = Model.of(workload.shape)
+    matrices = model.layers * model.layer_parameters / 4 + model.vocabulary * model.hidden / 2
+    found = simulate(workload, how, 0, micro_batches=4)
+    gains = 2 * 2 * 64  # of the two layers of a stage
+    assert found.parameters == matrices + gains
+
+
+def test_a_rank_of_a_hundred_thousand_of_the_1t_model():
+    how = Parallelism(dp_replicate=128, tp=12, pp=64)
+    found = simulate(WORKLOADS["alcf-1t"], how, 50_000, micro_batches=512, sac_freq="1/1")
+    assert found.world_size == 98_304
+    model = Model.of(WORKLOADS["alcf-1t"].shape)
+    assert found.parameters == 2 * model.layer_parameters / 12 + 2 * 2 * model.hidden
+    assert found.collectives["all_reduce"].calls >= 10
+
+
+def test_what_torch_may_take_away_is_still_there_and_nothing_is_left_behind():
+    assert torch.__version__.split("+")[0] >= "2.11", "older ones were not tried"
+    with private.fake_ranks(3, 7):
+        assert torch.distributed.get_rank() == 3
+        with private.fake_tensors():
+            made = torch.empty(10**9, 10**6)
+            torch.distributed.all_reduce(made)
+            with private.real_tensors():
+                assert float(torch.ones(1)) == 1
+    assert not torch.distributed.is_initialized()
+
+
+def call(*words):
+    return CliRunner().invoke(command.command, [str(w) for w in words], catch_exceptions=False)
+
+
+def test_the_command_shows_first_middle_and_last_stage():
+    words = ("--workload", "alcf-1t", "--world-size", 768, "--sac-freq", "1/1")
+    shown = call(*words, "--accumulate", 512).output
+    assert "rank 0, stage 0" in shown
+    assert "rank 384, stage 32" in shown
+    assert "rank 756, stage 63" in shown
+    data = json.loads(call(*words, "--accumulate", 512, "--rank", 5, "--json").output)
+    (one,) = data["ranks"]
+    assert (one["rank"], one["stages"], one["world_size"]) == (5, [0], 768)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--world-size", 770), "does not divide 770 ranks"),
+        (("--world-size", 768, "--rank", 768), "--rank 768: there are 768"),
+        (("--world-size", 640, "--tp", 5, "--pp", 64), "--tp 5 does not divide"),
+        (("--world-size", 768, "--accumulate", 8), "takes 64 micro-batches or more"),
+        (("--world-size", 768, "--schedule", "2F2B"), "--schedule 2F2B"),
+        (("--world-size", 768, "--sac-freq", "9"), "--sac-freq"),
+    ],
+)
+def test_a_job_that_cannot_be_is_one_line(words, says):
+    with pytest.raises(LlmbError) as error:
+        call("--workload", "alcf-1t", *words)
+    assert error.value.exit_code == 2
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
