@@ -135,24 +135,13 @@ def _print(workload: Workload, how: Parallelism, found: Sequence[Simulated]) -> 
     for one in found:
         stages = f", stage {', '.join(map(str, one.stages))}" if one.stages else ""
         table.add_column(f"rank {one.rank:,}{stages}", justify="right")
-    for title, key in (
-        ("parameters", lambda one: f"{one.parameters:,}"),
-        ("weights, BF16", lambda one: _gb(one.weights_bytes)),
-        ("gradients, BF16", lambda one: _gb(one.gradients_bytes)),
-        ("moments, BF16", lambda one: _gb(one.optimizer_bytes)),
-        ("activations of a micro-batch", lambda one: _gb(one.activations_bytes)),
-        ("micro-batches on their way", lambda one: f"{one.in_flight:,}"),
-        ("peak", lambda one: _gb(one.peak_bytes)),
-        ("FLOPs of a micro-batch", lambda one: f"{one.flops:.4g}"),
-    ):
-        table.add_row(title, *(key(one) for one in found))
+    cells = [_cells(one) for one in found]
+    for title in cells[0]:
+        table.add_row(title, *(each[title] for each in cells))
     kinds = sorted({kind for one in found for kind in one.collectives})
     for kind in kinds:
-        cells = []
-        for one in found:
-            said = one.collectives.get(kind)
-            cells.append(f"{said.calls:,} x, {_gb(said.bytes)}" if said else "")
-        table.add_row(kind, *cells)
+        said = [one.collectives.get(kind) for one in found]
+        table.add_row(kind, *(f"{t.calls:,} x, {_gb(t.bytes)}" if t else "" for t in said))
     console.print(table)
     console.print(
         Text(
@@ -161,6 +150,19 @@ def _print(workload: Workload, how: Parallelism, found: Sequence[Simulated]) -> 
             "dim",
         )
     )
+
+
+def _cells(one: Simulated) -> dict[str, str]:
+    return {
+        "parameters": f"{one.parameters:,}",
+        "weights, BF16": _gb(one.weights_bytes),
+        "gradients, BF16": _gb(one.gradients_bytes),
+        "moments, BF16": _gb(one.optimizer_bytes),
+        "activations of a micro-batch": _gb(one.activations_bytes),
+        "micro-batches on their way": f"{one.in_flight:,}",
+        "peak": _gb(one.peak_bytes),
+        "FLOPs of a micro-batch": f"{one.flops:.4g}",
+    }
 
 
 def _gb(count: int) -> str:

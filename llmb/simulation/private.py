@@ -45,7 +45,7 @@ def _forget() -> None:
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
-    debug._clear_sharding_prop_cache()
+    debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
 
 
 def fake_tensors() -> AbstractContextManager[Any]:

@@ -6,6 +6,7 @@ DTensors, collectives with what they are given, storages that autograd keeps. No
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,7 +98,9 @@ def simulate(
         Mode.TRAIN,
         shape,
     )
-    with private.fake_ranks(rank, how.world_size):
+    with private.fake_ranks(rank, how.world_size), warnings.catch_warnings():
+        # That FSDP2's root returns a view, which nobody changes.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
         return _simulated(
             workload, _config(workload, how, micro_batch, sac_freq), rank, micro_batches
         )
@@ -222,7 +225,7 @@ def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) ->
     return min(micro_batches, how.stages - min(stages))
 
 
-class Ledger(Collectives):
+class Ledger(Collectives):  # type: ignore[no-untyped-call]
     """Counts FLOPs and collectives of local tensors, and what autograd keeps of them."""
 
     def __init__(self) -> None:
