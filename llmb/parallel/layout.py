@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -14,10 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
 from llmb.parallel.mesh import Mesh
-from llmb.parallel.pipeline import Pipeline
 from llmb.parallel.tensor import slice_model
 from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
+
+if TYPE_CHECKING:
+    from llmb.parallel.pipeline import Pipeline
 
 
 class Layout:
@@ -50,6 +52,8 @@ class Layout:
             return
         how, roots = self._parallelism, [model]
         if how.pp > 1:
+            from llmb.parallel.pipeline import Pipeline  # only stages need it
+
             self.pipeline = Pipeline(model, self._config, self.mesh)
             roots = [*self.pipeline.stages.values()]
         if how.tp > 1:

@@ -30,7 +30,8 @@ class Mesh:
         options: Any = None
         if limit is not None and dist.get_backend() == "gloo":
             # Its messages between two ranks wait as long as was said when their group was made.
-            options = dist.ProcessGroupGloo._Options()
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
             options._timeout = limit
         self._whole: DeviceMesh = init_device_mesh(
             device_type,

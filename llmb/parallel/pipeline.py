@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import copy
+from inspect import signature
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 from torch.nn.utils import get_total_norm
 
 from llmb.config import Parallelism, RunConfig
-from llmb.errors import UsageError
+from llmb.errors import UnavailableError, UsageError
 from llmb.observe.shards import local, whole
 from llmb.parallel.mesh import Mesh
 from llmb.reference.llama import Llama, LlamaModel, wide_dtype
@@ -38,8 +39,13 @@ class Pipeline:
         """Cut ``model``, in place.
 
         Raises:
+            UnavailableError: this torch's stages hand over no states that ranks share.
             UsageError: it has parts that belong to no stage.
         """
+        if "get_mesh" not in signature(PipelineStage).parameters:
+            raise UnavailableError(
+                f"--pp {config.parallelism.pp}: torch {torch.__version__} is too old: use 2.13"
+            )
         self._how, self._parts = config.parallelism, config.accumulate
         self._device, self._mesh = torch.device(config.device), mesh
         self._place = mesh.place("pp")

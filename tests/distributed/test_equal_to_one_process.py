@@ -46,7 +46,7 @@ def compared(request, tmp_path_factory):
         )
         for rank in range(world_size)
     ]
-    said = [rank.communicate(timeout=400)[0] for rank in ranks]
+    said = [rank.communicate(timeout=560)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0] * world_size, said[0]
     return world_size, json.loads(output.read_text())
 
