@@ -59,8 +59,14 @@ class Training:
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
-            kind = torch.device(config.device).type
-            self._scaler = GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+            self._scaler = self._new_scaler(torch.device(config.device).type)
+
+    def _new_scaler(self, kind: str) -> GradScaler:
+        if self._stage.layout is None:
+            return GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+        from llmb.parallel.scaler import SharedGradScaler
+
+        return SharedGradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""
