@@ -134,6 +134,22 @@ def _run(
     return Finished(record, directory.path)
 
 
+def foresee(request: RunRequest, nproc: int) -> None:
+    """Refuse a run that ``nproc`` ranks cannot do on this machine, before any of them is started.
+
+    Raises:
+        LlmbError: no plugin serves it, there are fewer devices than ranks, or too little memory.
+    """
+    workload = workloads.of(request)
+    request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
+    check_installed(request.executor)
+    last = nproc - 1
+    place = Place(
+        rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
+    )
+    negotiate(request, workload, place)
+
+
 def follow(request: RunRequest, place: Place, display: Display) -> None:
     """Carry out another rank's part of the run that rank 0's supervisor records.
 

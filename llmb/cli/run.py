@@ -82,6 +82,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
+        supervisor.foresee(request, world_size)
         ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
     if place is not None and not place.leads:
         with display(quiet=True) as shown:
