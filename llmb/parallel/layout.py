@@ -26,6 +26,8 @@ class Layout:
         self._config, self._device = config, torch.device(config.device)
         self._parallelism = config.parallelism
         self.mesh = Mesh(config.parallelism, self._device.type)
+        # Dropout: every replica's masks are its own, and the same for all ranks that share it.
+        torch.manual_seed(config.seed + self.mesh.replica)
         self._parts = 0
         self._silent: Callable[[bool], AbstractContextManager[None]] = _as_ever
 

@@ -1,6 +1,6 @@
-"""One of two ranks whose gradient scaler meets an overflow in the shard of rank 1 alone.
+"""One of two ranks: what both must have alike, and what each must have of its own.
 
-``python scaler.py RANK PORT OUTPUT``; rank 0 writes what both ranks have, first to last.
+``python alike.py RANK PORT OUTPUT``; rank 0 writes what both ranks have found.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 from llmb.config import Parallelism, Place
 from llmb.observe.shards import local
+from llmb.parallel.layout import Layout
 from llmb.parallel.mesh import Mesh
 from llmb.parallel.ranks import Ranks
 from llmb.parallel.scaler import SharedGradScaler
+from tests.unit.builders_runtime import run_config
 
 PLACEMENTS: tuple[Placement, ...] = (Replicate(), Shard(0))
 
@@ -46,15 +48,24 @@ def stepped(rank: int, mesh: Mesh, *, overflows: bool) -> dict[str, float]:
     return {"scale": scaler.get_scale(), "weight": float(last)}
 
 
+def masks() -> dict[str, list[float]]:
+    """Return the mask that dropout draws in ranks that share a replica, and in replicas."""
+    found = {}
+    for name in ("tp", "dp_replicate", "dp_shard"):
+        Layout(run_config(parallelism=Parallelism(**{name: 2}), seed=5))
+        found[name] = nn.functional.dropout(torch.ones(64)).tolist()
+    return found
+
+
 def main(rank: int, port: int, output: Path) -> None:
-    """Do a step with an overflow and one without, and leave what came of them."""
+    """Leave what came of a step with an overflow and of one without, and which masks were drawn."""
     place = Place(
         rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="127.0.0.1", port=port
     )
     with Ranks(place, "gloo", 0, 60.0, sys.exit) as ranks:
         mesh = Mesh(Parallelism(tp=2), "cpu")
-        found = [stepped(rank, mesh, overflows=overflows) for overflows in (True, False)]
-        every = ranks.gather(found)
+        steps = [stepped(rank, mesh, overflows=overflows) for overflows in (True, False)]
+        every = ranks.gather({"steps": steps, "masks": masks()})
         if place.leads:
             output.write_text(json.dumps(every))
 
