@@ -16,6 +16,7 @@ from llmb import workloads
 from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError
 from llmb.measure import clock, host
+from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
@@ -143,11 +144,7 @@ def foresee(request: RunRequest, nproc: int) -> None:
     workload = workloads.of(request)
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
-    last = nproc - 1
-    place = Place(
-        rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
-    )
-    negotiate(request, workload, place)
+    negotiate(request, workload, last_of(nproc))
 
 
 def follow(request: RunRequest, place: Place, display: Display) -> None:
