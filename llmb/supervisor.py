@@ -160,7 +160,7 @@ def follow(request: RunRequest, place: Place, display: Display) -> None:
     check_installed(request.executor)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload, place)
-    following.follow(negotiated, place, request.rank_timeout_s, display)
+    following.follow(*(negotiated, place, request.rank_timeout_s, display), profile=request.profile)
 
 
 def _interrupted(place: Place | None) -> str:

@@ -58,10 +58,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
     llmb run --workload litgpt-generation --executor inductor --preset debug
     llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
+    llmb run --recipe litgpt-fsdp-zero3 --preset debug   a documents' line for many devices
     llmb run --scaling 1,2,4 --preset debug      what each rank adds
     """
     from llmb import supervisor, workloads
-    from llmb.cli import scaling
+    from llmb.cli import recipe, scaling
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
@@ -71,6 +72,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
+    recipe.apply(ctx, flags)
     place = place_in(environment())
     if flags["scaling"] is not None:
         if place is not None:
