@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb.cli import run
 from llmb.workloads.recipes import RECIPES
 from tests.e2e import harness
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.slow
 #: Of each model and way of sharing one: tensor parallelism of Llama, and stage 3 with blocks that
 #: compute again.
 ALWAYS = ("nanotron-llama2-7b", "llm-train-bench-fsdp")
-_PIPELINES = "--pp" in harness.call("run", "--help").stdout
+_PIPELINES = any(option.name == "pp" for option in run.command.params)
 
 
 def _marked(name: str) -> object:
@@ -46,15 +47,29 @@ def test_a_recipe_runs_at_debug_shapes(tmp_path: Path, name: str) -> None:
     assert record["class"] == "debug"
 
 
-@pytest.mark.parametrize("name", ["nanotron-llama2-7b", "llm-train-bench-ddp-fp8"])
+@pytest.mark.further
+def test_replicas_of_a_recipe_are_compiled_where_the_command_line_says_so(tmp_path: Path) -> None:
+    words = ("--recipe=llm-train-bench-ddp", "--executor=inductor", "--preset=debug")
+    few = (*harness.TINY, "--plugin=cpu", harness.UNAUDITED)
+    ended = harness.run(tmp_path / "out", *words, *few)
+    assert ended.code == 0, ended.stderr
+    assert ended.record["config"]["executor"] == "inductor"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("nanotron-llama2-7b", 4, "1024 ranks of nanotron-llama2-7b in BF16"),
+        ("llm-train-bench-ddp-fp8", 3, "--precision FP8: plugin 'cpu' does not offer it"),
+    ],
+)
 def test_what_this_machine_cannot_do_is_refused_in_a_line_before_any_rank_starts(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, code: int, words: str
 ) -> None:
     # More ranks of it than any processor's memory holds.
     ended = harness.run(tmp_path / "out", f"--recipe={name}", "--plugin=cpu", "--nproc=1024")
-    assert ended.code == 3, ended.stderr
-    (line,) = ended.said
-    assert ("need about" in line) or ("--precision FP8: plugin 'cpu' does not offer it" in line)
+    assert (ended.code, len(ended.said)) == (code, 1), ended.stderr
+    assert words in ended.said[0]
     assert not (tmp_path / "out").exists()
 
 
