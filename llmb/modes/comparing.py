@@ -43,6 +43,7 @@ def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) ->
             CollectiveEvidence(kind=kind, calls=calls, bytes=seen.bytes[kind])
             for kind, calls in sorted(seen.calls.items())
         ),
+        library=ranks.library,
     )
 
 
