@@ -54,6 +54,7 @@ def test_replicas_of_a_recipe_are_compiled_where_the_command_line_says_so(tmp_pa
     ended = harness.run(tmp_path / "out", *words, *few)
     assert ended.code == 0, ended.stderr
     assert ended.record["config"]["executor"] == "inductor"
+    assert ended.evidence("ranks.json")["collectives"], "what is compiled is listened to as well"
 
 
 @pytest.mark.parametrize(
