@@ -72,14 +72,12 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
       llmb reproduce submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
       llmb reproduce acme.zip
     """
-    from llmb.cli.run import options_of
     from llmb.config import environment, limit_threads
-    from llmb.errors import UnavailableError, UsageError
+    from llmb.errors import UsageError
     from llmb.parallel.launch import start
     from llmb.parallel.place import last_of, place_in
     from llmb.plugin.builtin.host import usable_cores
     from llmb.reproduction import here as machine
-    from llmb.reproduction.replay import Places, request_of
 
     for text in map(str, [*flags["options"], *flags.values()]):
         if not text.isprintable():
@@ -91,20 +89,12 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     starts = place is None and ranks > 1
     if starts:
         limit_threads(max(1, usable_cores() // ranks))  # as the ranks will be given them
-    request: RunRequest | None = None
-    places = Places(
-        options=options_of(flags["options"]),
-        **{name: flags[name] for name in ("data", "tokenizer", "weights", "device")},
-    )
-    blocked: LlmbError | None = None
-    try:
-        request = request_of(record, places)
-    except UnavailableError as error:  # said at the end, after everything else that differs
-        blocked = error
+    request, blocked = _asked(record, flags)
     here = machine.look(record, request, last_of(ranks) if starts else place)
     blocked = blocked or _not_as_many(record, place) or here.blocked
     if place is not None and not place.leads:
-        _follow(request, place, blocked)
+        if not flags["dry_run"]:
+            _follow(request, place, blocked)
         return
     if starts and blocked is None and not flags["dry_run"]:
         ctx.exit(start(ranks, sys.argv[1:], uuid.uuid4().hex))
@@ -118,6 +108,22 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
             raise blocked
         return
     _run(verification, request, report, flags, place)
+
+
+def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None, LlmbError | None]:
+    """Return what would be asked for, or why it cannot be: said after everything that differs."""
+    from llmb.cli.run import options_of
+    from llmb.errors import UnavailableError
+    from llmb.reproduction.replay import Places, request_of
+
+    places = Places(
+        options=options_of(flags["options"]),
+        **{name: flags[name] for name in ("data", "tokenizer", "weights", "device")},
+    )
+    try:
+        return request_of(record, places), None
+    except UnavailableError as error:
+        return None, error
 
 
 def _not_as_many(record: RunRecord, place: Place | None) -> LlmbError | None:
