@@ -25,6 +25,7 @@ from llmb.observe.witness import Witness
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
+from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import StepDone, train_loop
 from llmb.step_stream import Batches, Last, StepStream, Told
@@ -45,11 +46,14 @@ class Training:
         constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
+        by_blocks = config.executor == "inductor" and config.parallelism.dp_shard > 1
+        if by_blocks:
+            executors.compile_each(blocks_of(stage.model, stage.shape), config)
         if stage.layout is not None:
             stage.layout.spread(stage.model, stage.shape)
             stage.canonical.follow(stage.model)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
-        self.program = executors.program(stage.model, config)
+        self.program = stage.model if by_blocks else executors.program(stage.model, config)
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.witness: Witness = Witness(

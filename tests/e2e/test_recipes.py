@@ -48,12 +48,17 @@ def test_a_recipe_runs_at_debug_shapes(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.further
-def test_replicas_of_a_recipe_are_compiled_where_the_command_line_says_so(tmp_path: Path) -> None:
-    words = ("--recipe=llm-train-bench-ddp", "--executor=inductor", "--preset=debug")
-    few = (*harness.TINY, "--plugin=cpu", harness.UNAUDITED)
-    ended = harness.run(tmp_path / "out", *words, *few)
+@pytest.mark.parametrize("name", ["llm-train-bench-ddp", "llm-train-bench-fsdp"])
+def test_what_ranks_share_is_compiled_where_the_command_line_says_so(
+    tmp_path: Path, name: str
+) -> None:
+    words = (f"--recipe={name}", "--executor=inductor", "--preset=debug", "--plugin=cpu")
+    ended = harness.run(tmp_path / "out", *words, *harness.TINY)
     assert ended.code == 0, ended.stderr
-    assert ended.record["config"]["executor"] == "inductor"
+    record = ended.record
+    assert record["config"]["executor"] == "inductor"
+    assert record["audit"]["verdict"] == "CONSISTENT", record["audit"]["findings"]
+    assert all(told["compilations"] >= 1 for told in record["timing"]["telemetry"])
     assert ended.evidence("ranks.json")["collectives"], "what is compiled is listened to as well"
 
 
