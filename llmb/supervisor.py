@@ -16,6 +16,7 @@ from llmb import workloads
 from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError
 from llmb.measure import clock, host
+from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
@@ -134,6 +135,18 @@ def _run(
     return Finished(record, directory.path)
 
 
+def foresee(request: RunRequest, nproc: int) -> None:
+    """Refuse a run that ``nproc`` ranks cannot do on this machine, before any of them is started.
+
+    Raises:
+        LlmbError: no plugin serves it, there are fewer devices than ranks, or too little memory.
+    """
+    workload = workloads.of(request)
+    request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
+    check_installed(request.executor)
+    negotiate(request, workload, last_of(nproc))
+
+
 def follow(request: RunRequest, place: Place, display: Display) -> None:
     """Carry out another rank's part of the run that rank 0's supervisor records.
 
@@ -147,7 +160,7 @@ def follow(request: RunRequest, place: Place, display: Display) -> None:
     check_installed(request.executor)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload, place)
-    following.follow(negotiated, place, request.rank_timeout_s, display)
+    following.follow(*(negotiated, place, request.rank_timeout_s, display), profile=request.profile)
 
 
 def _interrupted(place: Place | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +14,10 @@ from llmb.cli.standings import signers_of
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.config import RunRequest
+    from llmb.config import Place, RunRequest
     from llmb.errors import LlmbError
     from llmb.records.reproduction import Original
+    from llmb.records.run_record import RunRecord
     from llmb.reproduction.here import Here
     from llmb.submission.verify import Verification
     from llmb.supervisor import Finished
@@ -51,7 +54,8 @@ if TYPE_CHECKING:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
-def command(bundle: Path, **flags: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     """Run the configuration of BUNDLE (folder or zip) again on this machine, and compare.
 
     The bundle is verified first, and nothing in it is loaded or run. What differs here is said
@@ -68,28 +72,32 @@ def command(bundle: Path, **flags: Any) -> None:
       llmb reproduce submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
       llmb reproduce acme.zip
     """
-    from llmb.cli.run import options_of
-    from llmb.errors import UnavailableError, UsageError
+    from llmb.config import environment, limit_threads
+    from llmb.errors import UsageError
+    from llmb.parallel.launch import start
+    from llmb.parallel.place import last_of, place_in
+    from llmb.plugin.builtin.host import usable_cores
     from llmb.reproduction import here as machine
-    from llmb.reproduction.replay import Places, request_of
 
     for text in map(str, [*flags["options"], *flags.values()]):
         if not text.isprintable():
             raise UsageError(f"{text!r}: not readable text")
     verification = _verified(bundle)
     record = verification.record
-    request: RunRequest | None = None
-    places = Places(
-        options=options_of(flags["options"]),
-        **{name: flags[name] for name in ("data", "tokenizer", "weights", "device")},
-    )
-    blocked: LlmbError | None = None
-    try:
-        request = request_of(record, places)
-    except UnavailableError as error:  # said at the end, after everything else that differs
-        blocked = error
-    here = machine.look(record, request)
-    blocked = blocked or here.blocked
+    ranks = record.config.parallelism.world_size
+    place = place_in(environment())
+    starts = place is None and ranks > 1
+    if starts:
+        limit_threads(max(1, usable_cores() // ranks))  # as the ranks will be given them
+    request, blocked = _asked(record, flags)
+    here = machine.look(record, request, last_of(ranks) if starts else place)
+    blocked = blocked or _not_as_many(record, place) or here.blocked
+    if place is not None and not place.leads:
+        if not flags["dry_run"]:
+            _follow(request, place, blocked)
+        return
+    if starts and blocked is None and not flags["dry_run"]:
+        ctx.exit(start(ranks, sys.argv[1:], uuid.uuid4().hex))
     report = _before(bundle, verification, here, blocked)
     if not flags["as_json"]:
         _say_before(report)
@@ -99,7 +107,52 @@ def command(bundle: Path, **flags: Any) -> None:
         if blocked is not None:
             raise blocked
         return
-    _run(verification, request, report, flags)
+    _run(verification, request, report, flags, place)
+
+
+def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None, LlmbError | None]:
+    """Return what would be asked for, or why it cannot be: said after everything that differs."""
+    from llmb.cli.run import options_of
+    from llmb.errors import UnavailableError
+    from llmb.reproduction.replay import Places, request_of
+
+    places = Places(
+        options=options_of(flags["options"]),
+        **{name: flags[name] for name in ("data", "tokenizer", "weights", "device")},
+    )
+    try:
+        return request_of(record, places), None
+    except UnavailableError as error:
+        return None, error
+
+
+def _not_as_many(record: RunRecord, place: Place | None) -> LlmbError | None:
+    """Return why the processes that are there cannot be the ranks of ``record``, None: they can."""
+    from llmb.errors import UnavailableError
+
+    ranks, nodes = record.config.parallelism.world_size, record.topology.nodes
+    if place is None and nodes > 1:
+        return UnavailableError(
+            f"the bundle's {ranks} ranks were on {nodes} machines: start llmb reproduce on as "
+            "many, under torchrun, mpiexec or srun"
+        )
+    if place is not None and place.world_size != ranks:
+        return UnavailableError(
+            f"the bundle is of {ranks} ranks, and {place.world_size} were started: start as many"
+        )
+    return None
+
+
+def _follow(request: RunRequest | None, place: Place, blocked: LlmbError | None) -> None:
+    """Hold another rank than the first, whose process says all there is to say."""
+    from llmb import supervisor
+    from llmb.cli.progress import display
+
+    if blocked is not None:
+        raise blocked
+    assert request is not None
+    with display(quiet=True) as shown:
+        supervisor.follow(request, place, shown)
 
 
 def _verified(path: Path) -> Verification:
@@ -171,7 +224,11 @@ def _say_before(report: dict[str, Any]) -> None:
 
 
 def _run(
-    verification: Verification, request: RunRequest, report: dict[str, Any], flags: dict[str, Any]
+    verification: Verification,
+    request: RunRequest,
+    report: dict[str, Any],
+    flags: dict[str, Any],
+    place: Place | None,
 ) -> None:
     from llmb import supervisor
     from llmb.cli.progress import display
@@ -182,7 +239,9 @@ def _run(
     try:
         with display(quiet=flags["quiet"]) as shown:
             finished = supervisor.run(
-                request, flags["output_dir"], shown, original=_original(verification)
+                *(request, flags["output_dir"], shown),
+                original=_original(verification),
+                place=place,
             )
     except NotEnoughMemoryError as error:
         raise explained(error, verification.record) from error

@@ -59,10 +59,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     llmb run --workload litgpt-generation --executor inductor --preset debug
     llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
     llmb run --nproc 4 --pp 4 --schedule ZBVZeroBubble --accumulate 8
+    llmb run --recipe litgpt-fsdp-zero3 --preset debug   a documents' line for many devices
     llmb run --scaling 1,2,4 --preset debug      what each rank adds
     """
     from llmb import supervisor, workloads
-    from llmb.cli import scaling
+    from llmb.cli import recipe, scaling
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
@@ -72,6 +73,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
+    recipe.apply(ctx, flags)
     place = place_in(environment())
     if flags["scaling"] is not None:
         if place is not None:
@@ -86,6 +88,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
+        supervisor.foresee(request, world_size)
         ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
     if place is not None and not place.leads:
         with display(quiet=True) as shown:

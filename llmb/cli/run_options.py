@@ -36,7 +36,7 @@ class BatchSize(click.ParamType):  # type: ignore[type-arg]  # generic from clic
 _COUNT = click.IntRange(min=1)
 #: The options that are about ranks.
 OF_RANKS = (
-    *("nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
+    *("recipe", "nproc", "scaling", "strong", "dp_replicate", "dp_shard", "zero", "tp"),
     *("sequence_parallel", "loss_parallel", "pp", "schedule", "rank_timeout"),
 )
 
@@ -47,6 +47,11 @@ _OPTIONS = (
         show_default=True,
         metavar="NAME|FILE.json",
         help="What to train (llmb workload list), or a file with sizes of your own, debug only.",
+    ),
+    click.option(
+        "--recipe",
+        metavar="NAME",
+        help="A document's line for many devices (llmb workload recipes); other options override.",
     ),
     click.option(
         "--mode",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.errors import RunFailedError, UsageError
+from llmb.errors import AuditInvalidError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
     from llmb.comparison.ratio import Ratio
@@ -53,12 +53,14 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
     """Run every number of ranks, print the table, and return the exit code of the first failure.
 
     Raises:
+        AuditInvalidError: one of the runs is INVALID; the table is there.
         UsageError: the options do not go with it.
         RunFailedError: a rank ended without a word.
     """
     from llmb.config import limit_threads
     from llmb.parallel.launch import start
     from llmb.plugin.builtin.host import usable_cores
+    from llmb.records.finding import Verdict
 
     counts = counts_of(flags["scaling"])
     given = [name for name in _COUNTED if flags[name] is not None]
@@ -75,10 +77,17 @@ def run(flags: dict[str, Any], batch_size: object) -> int:
             arguments.append(f"--nproc={count}")
         with _aside():
             code = start(count, arguments, uuid.uuid4().hex)
-        if code:
+        if code not in (0, AuditInvalidError.exit_code):  # an INVALID run has a record
             return code
     points = [*_points(folder, counts)]
     _show(points, flags)
+    invalid = [p.ranks for p in points if p.record.audit.verdict is Verdict.INVALID]
+    if invalid:
+        counted = ", ".join(map(str, invalid))
+        raise AuditInvalidError(
+            f"with {counted} rank{'s' if invalid != [1] else ''} the run is INVALID: see the "
+            f"audit.json of each in {folder}"
+        )
     return 0
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmb.measure.summary import steal_share
+from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import RunRecord
@@ -53,6 +53,7 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
         yield "seed", _seed(record.seed_commitment)
     if record.reproduction_of is not None:
         yield "reproduces", _link(record.reproduction_of)
+    yield from _ranks(record)
     what = record.system.cpu.model if config.device == "cpu" else device and device.description
     yield "device", f"{config.device}, {what or 'unknown'}, plugin {record.plugin.name}"
     yield "window", _window(record)
@@ -67,6 +68,28 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "host", _host(record)
     if result.loss_first is not None and result.loss_last is not None:
         yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
+
+
+def _ranks(record: RunRecord) -> Iterator[tuple[str, str]]:
+    """Yield how many ranks there were, what they shared, and which of them was the slowest."""
+    topology, mesh = record.topology, record.config.parallelism
+    if topology.world_size == 1:
+        return
+    sizes = ", ".join(
+        f"{name} {size}"
+        for name in ("pp", "dp_replicate", "dp_shard", "tp")
+        if (size := getattr(mesh, name)) > 1
+    )
+    hosts = f"{topology.nodes} host{'s' if topology.nodes > 1 else ''}"
+    yield "ranks", f"{topology.world_size} on {hosts}: {sizes}"
+    slowest = slowest_rank(topology)
+    if slowest is None:
+        yield "slowest rank", f"{NOT_MEASURED} (none can make a step alone)"
+        return
+    rank, ratio = slowest
+    where = f"on {rank.device} of host {rank.host}"
+    alone = f"a step alone {rank.alone_s:.4g} s, {ratio:.3f} times the median rank's"
+    yield "slowest rank", f"{rank.rank} {where}: {alone}"
 
 
 def _choices(record: RunRecord) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from llmb.workloads.published import Table as Published
+    from llmb.workloads.recipes import RunRecipe
 
 
 #: Columns of a table that nobody looks at in a terminal.
@@ -97,6 +99,42 @@ def show(name: str, as_json: bool) -> None:
     console.print()
     for note in found["notes"]:
         console.print(Text(f"note: {note}", style="yellow"))
+
+
+@command.command("recipes")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def recipes(as_json: bool) -> None:
+    """List the documents' lines for several devices, which llmb run --recipe NAME runs.
+
+    Ranks are those of the published rows; with --preset debug each kind of sharing is by two.
+
+    \b
+    llmb workload recipes
+    llmb run --recipe nanotron-llama2-7b --preset debug
+    """
+    from llmb.workloads.recipes import RECIPES
+
+    if as_json:
+        click.echo(json.dumps([asdict(recipe) for recipe in RECIPES.values()], indent=1))
+        return
+    table = _table("name", "workload", "ranks", "shared", "batch", "precision", "")
+    for recipe in RECIPES.values():
+        table.add_row(
+            recipe.name,
+            recipe.workload,
+            ", ".join(map(str, recipe.world_sizes)),
+            _shared(recipe),
+            f"{recipe.micro_batch_size} x {recipe.accumulate}",
+            recipe.precision,
+            "; ".join(text for text in (recipe.original, recipe.differs) if text),
+        )
+    _console().print(table)
+
+
+def _shared(recipe: RunRecipe) -> str:
+    sizes = {"tp": recipe.tp, "pp": recipe.pp, "dp": recipe.replicas}
+    stage = [] if recipe.zero is None else [f"zero {recipe.zero}"]
+    return ", ".join([*(f"{name} {size}" for name, size in sizes.items() if size > 1), *stage])
 
 
 def _table(*titles: str) -> Table:

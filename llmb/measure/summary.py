@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from llmb.measure import clock, statistics
@@ -12,9 +13,11 @@ from llmb.records.run_record import (
     Ceilings,
     Energy,
     Mfu,
+    Rank,
     RepeatTiming,
     Result,
     Timing,
+    Topology,
     WorkloadFacts,
 )
 from llmb.records.system import HostLoad
@@ -102,6 +105,19 @@ def steal_share(before: HostLoad, after: HostLoad) -> float | None:
         return None
     total = after.total_cpu_s - before.total_cpu_s
     return (after.steal_s - before.steal_s) / total if total > 0 else None
+
+
+def slowest_rank(topology: Topology) -> tuple[Rank, float] | None:
+    """Return the rank that took longest for a step alone, and its time over the median rank's.
+
+    In a common step all wait for the slowest, so that one tells nothing. None where ranks share
+    parameters, and none can make a step alone.
+    """
+    timed = [(rank.alone_s, rank) for rank in topology.ranks if rank.alone_s is not None]
+    if len(timed) < 2:
+        return None
+    longest, rank = max(timed, key=lambda each: each[0])
+    return rank, longest / median(seconds for seconds, _ in timed)
 
 
 def warnings_of(

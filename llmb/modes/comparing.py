@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+import torch
+
 from llmb.measure import clock
 from llmb.measure.host import host_digest
 from llmb.modes import Task
@@ -26,7 +28,8 @@ def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) ->
 
     ``fences`` are those of this rank's stream.
     """
-    with Collectives() as seen:
+    # What is compiled would not let anything listen; what ranks say does not depend on it.
+    with torch.compiler.set_stance("force_eager"), Collectives() as seen:
         task.whole_step()
     mine = RankEvidence(
         rank=ranks.place.rank,
@@ -43,6 +46,7 @@ def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) ->
             CollectiveEvidence(kind=kind, calls=calls, bytes=seen.bytes[kind])
             for kind, calls in sorted(seen.calls.items())
         ),
+        library=ranks.library,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -55,10 +55,23 @@ def program(what: nn.Module, config: RunConfig) -> Program:
     if config.executor == "thunder":
         jitted: Program = import_module("thunder").jit(what)
         return jitted
+    compiled: Program = torch.compile(what, **_how(config))
+    return compiled
+
+
+def compile_each(blocks: Iterable[nn.Module], config: RunConfig) -> None:
+    """Let torch's compiler make a program of each block, in place.
+
+    Between blocks ranks gather parameters, which no program of the whole model would contain.
+    """
+    for block in blocks:
+        block.compile(**_how(config))
+
+
+def _how(config: RunConfig) -> dict[str, Any]:
     mode = None if config.compile_mode == "default" else config.compile_mode
     # Static unless asked for: otherwise the second length makes the compiler guess.
-    compiled: Program = torch.compile(what, mode=mode, fullgraph=True, dynamic=config.dynamic)
-    return compiled
+    return {"mode": mode, "fullgraph": True, "dynamic": config.dynamic}
 
 
 def compilations(run: Program) -> dict[str, float]:

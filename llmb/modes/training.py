@@ -26,6 +26,7 @@ from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
+from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
 from llmb.step_stream import Batches, Last, StepStream, Told
@@ -46,12 +47,15 @@ class Training:
         constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
             checkpoint_blocks(stage.model, stage.shape, config.sac_freq)
+        by_blocks = config.executor == "inductor" and config.parallelism.dp_shard > 1
+        if by_blocks:
+            executors.compile_each(blocks_of(stage.model, stage.shape), config)
         if stage.layout is not None:
             stage.layout.spread(stage.model, stage.shape)
             pipeline = stage.layout.pipeline
             stage.canonical.follow(stage.model, pipeline.share if pipeline else None)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
-        self.program = executors.program(stage.model, config)
+        self.program = stage.model if by_blocks else executors.program(stage.model, config)
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.witness: Witness = Witness(
@@ -61,8 +65,14 @@ class Training:
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
         if config.mixed_precision and config.precision.dtype == "float16":
-            kind = torch.device(config.device).type
-            self._scaler = GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+            self._scaler = self._new_scaler(torch.device(config.device).type)
+
+    def _new_scaler(self, kind: str) -> GradScaler:
+        if self._stage.layout is None:
+            return GradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
+        from llmb.parallel.scaler import SharedGradScaler
+
+        return SharedGradScaler(kind, init_scale=_SCALE, growth_interval=_NEVER)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Train as the workload's original does, and yield after each step."""

@@ -29,8 +29,6 @@ def _faults(request: RunRequest, mode: Mode, shape: Shape) -> Iterator[str]:
         yield "--batch-size auto searches on one rank: search there, and give the size it finds"
     if request.executor == "thunder":
         yield "--executor thunder runs on one rank: use eager or inductor"
-    if mesh.dp_shard > 1 and request.executor != "eager":
-        yield f"--dp-shard {mesh.dp_shard} runs with --executor eager"
     if mesh.pp > 1:
         yield from _stages(request, shape)
     if mesh.tp > 1:

@@ -49,9 +49,10 @@ def slurm(job: Job) -> str:
 # Ranks on processors alone: delete the line with --gpus-per-node.
 set -euo pipefail
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-srun torchrun --nnodes="$SLURM_NNODES" --nproc-per-node={job.ranks_per_node} --max-restarts=0 \\
-    --rdzv-backend=c10d --rdzv-endpoint="$first:{_PORT}" --rdzv-id="$SLURM_JOB_ID" \\
-    -m llmb {job.command}
+# Each node's number is known on that node alone; ranks are then where Slurm has put them.
+srun bash -c 'exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun \\
+    --nnodes="$SLURM_NNODES" --nproc-per-node={job.ranks_per_node} --max-restarts=0 \\
+    --master-addr="$first" --master-port={_PORT} -m llmb {job.command}
 """
 
 

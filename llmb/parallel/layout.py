@@ -30,6 +30,8 @@ class Layout:
         self._config, self._device = config, torch.device(config.device)
         self._parallelism = config.parallelism
         self.mesh = Mesh(config.parallelism, self._device.type, limit)
+        # Dropout: every replica's masks are its own, and the same for all ranks that share it.
+        torch.manual_seed(config.seed + self.mesh.replica)
         #: Where the model is cut into stages; None where every rank runs all of it.
         self.pipeline: Pipeline | None = None
         self._parts = 0

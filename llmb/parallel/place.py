@@ -66,6 +66,14 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
     )
 
 
+def last_of(nproc: int) -> Place:
+    """Return the place of the last of ``nproc`` ranks on this machine, before any is started."""
+    last = nproc - 1
+    return Place(
+        rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
+    )
+
+
 def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     text = environment.get(name, "" if default is None else str(default))
     if not (text.isascii() and text.isdigit()):

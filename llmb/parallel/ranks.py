@@ -70,6 +70,8 @@ class Ranks:
                 world_size=place.world_size,
                 timeout=self.limit,
             )
+            #: What the model communicates with.
+            self.library: str = dist.get_backend()
             self._control = dist.new_group(backend="gloo", timeout=self.limit)
             self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
         except (RuntimeError, ValueError) as error:

@@ -298,6 +298,8 @@ class RanksEvidence(Frozen):
 
     ranks: tuple[RankEvidence, ...]
     collectives: tuple[CollectiveEvidence, ...]
+    #: What they communicated with, in torch.distributed's words: nccl, xccl, gloo, ...
+    library: str | None = None
 
 
 Evidence = (

@@ -23,9 +23,10 @@ _ASSIGNED = re.compile(
 #: A shorter name is in too many words, and a shorter value is no secret.
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 8
 _NOBODY = {"root", "localhost", "llmb", "torch"}
-#: Variables that steer torch, its compilers, its libraries or the allocator.
+#: Variables that steer torch, its compilers, its libraries or the allocator; what torchrun tells a
+#: rank of itself is another in every run.
 _STEERING = re.compile(
-    r"(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
+    r"(?!TORCHELASTIC_)(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
     r"|LLMB|NCCL|GLOO|UCX|PJRT|NUMBA|OPENBLAS|VECLIB|CUBLAS|CUDNN|CUDA|NVIDIA|HSA|HIP|ROCR|XLA|SYCL|ZE|NEURON)"
 )
 

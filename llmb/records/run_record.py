@@ -104,6 +104,8 @@ class Rank(Frozen):
     device: str
     peak_memory_bytes: int | None
     fence_ns: tuple[int, ...]
+    #: Seconds of a step without a word to the others; None where no rank can make one alone.
+    alone_s: float | None = None
 
 
 class Topology(Frozen):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmb import __version__, workloads
 from llmb.audit.rules import RULES_VERSION
-from llmb.config import RunRequest
+from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.measure import host
 from llmb.plugin import discovery
@@ -47,21 +47,22 @@ class _Answer:
     blocked: LlmbError | None = None
 
 
-def look(record: RunRecord, request: RunRequest | None) -> Here:
+def look(record: RunRecord, request: RunRequest | None, place: Place | None = None) -> Here:
     """Return what a repetition of ``record`` would be done with here.
 
     Args:
         record: the original.
         request: what would be asked for; None where it cannot be asked for at all, so that only
             the plugin's offer is looked at.
+        place: one of the ranks that would do it; None where it is done by one.
     """
     plugin, answer = None, _Answer()
     try:
         plugin = _find(record)
-        answer = _ask(plugin, record, request)
+        answer = _ask(plugin, record, request, place)
     except LlmbError as error:
         answer = _Answer(blocked=error)
-    return Here(_conditions(record, plugin, request, answer), answer.blocked)
+    return Here(_conditions(record, plugin, request, answer, place), answer.blocked)
 
 
 def explained(error: LlmbError, record: RunRecord) -> LlmbError:
@@ -89,7 +90,9 @@ def _to_install(record: RunRecord) -> str:
     return install or f"the bundle was made with {plugin.distribution!r} {plugin.version!r}"
 
 
-def _ask(plugin: InstalledPlugin, record: RunRecord, request: RunRequest | None) -> _Answer:
+def _ask(
+    plugin: InstalledPlugin, record: RunRecord, request: RunRequest | None, place: Place | None
+) -> _Answer:
     asked = request or RunRequest(plugin=plugin.name, device=record.config.device, batch_size=1)
     with Probes((plugin,), asked) as probes:
         failure = probes.failures.get(plugin.name)
@@ -104,41 +107,55 @@ def _ask(plugin: InstalledPlugin, record: RunRecord, request: RunRequest | None)
         if not offer.available:
             reason = selection.reason_of(offer)
             return _Answer(offer, blocked=UnavailableError(f"plugin {plugin.name!r}: {reason}"))
-        return _Answer(offer) if request is None else _settle(probes, offer, record, request)
+        if request is None:
+            return _Answer(offer)
+        return _settle(probes, offer, record, request, place)
 
 
-def _settle(probes: Probes, offer: Offer, record: RunRecord, request: RunRequest) -> _Answer:
+def _settle(
+    probes: Probes, offer: Offer, record: RunRecord, request: RunRequest, place: Place | None
+) -> _Answer:
     """Return what the plugin needs for ``request``, though there were too little memory for it."""
     workload = workloads.of(request)
     roomy = offer.model_copy(update={"available_memory_bytes": None})
     try:
         check_installed(request.executor)
-        config = for_children(selection.resolve(roomy, request, workload))
-        terms = probes.settle(offer.plugin, config)
+        config = selection.resolve(roomy, request, workload)
+        if place is not None:
+            config = selection.at(place, offer, config)
+        terms = probes.settle(offer.plugin, for_children(config))
     except LlmbError as error:
         return _Answer(offer, blocked=error)
     try:
-        selection.resolve(offer, request, workload)
+        selection.resolve(offer, request, workload, place)
     except LlmbError as error:
         return _Answer(offer, terms, explained(error, record))
     return _Answer(offer, terms)
 
 
 def _conditions(
-    record: RunRecord, plugin: InstalledPlugin | None, request: RunRequest | None, answer: _Answer
+    record: RunRecord,
+    plugin: InstalledPlugin | None,
+    request: RunRequest | None,
+    answer: _Answer,
+    place: Place | None,
 ) -> Conditions:
     offer, terms = answer.offer, answer.terms
     system = _system(offer, terms)
     wanted = request.device if request is not None else None
     device = wanted or record.config.device
     known = is_cpu(device) or (offer is not None and offer.available)
+    ranks = place.world_size if place is not None else 1
+    nodes = ranks // place.local_world_size if place is not None else 1
     return Conditions(
         llmb=__version__,
         rules=RULES_VERSION,
         reference=pins.reference_digest(pins.actual_digests()),
         plugin=None if plugin is None else _plugin_state(plugin, record, answer),
         system=system,
-        hardware=hardware.describe(device, system.cpu, system.devices) if known else None,
+        hardware=hardware.describe(device, system.cpu, system.devices, ranks, nodes)
+        if known
+        else None,
         has_drivers=terms is not None,
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmb import workloads
 from llmb.audit.rules import RULES_VERSION
-from llmb.config import Choices, DataSource, OptionValue, Parallelism, RunRequest, WeightsSource
+from llmb.config import Choices, DataSource, OptionValue, RunConfig, RunRequest, WeightsSource
 from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
@@ -35,8 +35,8 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
     whoever knows it can prepare for its weights and tokens (rules.md wants fresh tokens).
 
     Raises:
-        UnavailableError: it cannot be done again here: other rules, several ranks, files of the
-            original that were not given.
+        UnavailableError: it cannot be done again here: other rules, files of the original that were
+            not given.
         UsageError: a file that was given is not the original's, or the original had none; an
             option was given that the original has.
     """
@@ -52,7 +52,7 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
         mode=config.mode,
         plugin=config.plugin,
         plugin_options=_options(record, places),
-        device=places.device or config.device,
+        device=places.device or _device(config),
         precision=config.precision.name,
         batch_size=config.batch_size,
         accumulate=config.accumulate,
@@ -63,7 +63,14 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
         repeats=config.repeats,
         shape_overrides=config.shape_overrides,
         audit=config.audit,
+        parallelism=config.parallelism,
     )
+
+
+def _device(config: RunConfig) -> str:
+    """Return the device to ask for; where there are many ranks, each is given one of that kind."""
+    alone = config.parallelism.world_size == 1
+    return config.device if alone else config.device.partition(":")[0]
 
 
 def notes(record: RunRecord) -> tuple[str, ...]:
@@ -90,11 +97,6 @@ def _check_possible(record: RunRecord) -> None:
         raise UnavailableError(
             f"the bundle is of rules {record.rules_version}, this llmb has rules {RULES_VERSION}: "
             f"their figures cannot be compared; llmb {version} made it"
-        )
-    ranks = record.topology.world_size
-    if ranks != 1 or record.config.parallelism != Parallelism():
-        raise UnavailableError(
-            f"the bundle is of a run with {ranks} ranks: this llmb runs one rank at a time"
         )
     try:
         workloads.of(record.config)

@@ -19,7 +19,7 @@ from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
-from llmb.submission import layout, page, rejudge
+from llmb.submission import layout, page, ranks, rejudge
 from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
@@ -317,6 +317,10 @@ def _readable_diffs(bundle: Bundle, record: RunRecord) -> Iterator[str]:
             yield f"{name} does not show what the evidence of repeat 0 does"
 
 
+def _ranks(case: Case) -> Iterator[str]:
+    yield from ranks.faults(case.bundle, case.record)
+
+
 def _reference(case: Case) -> Iterator[str]:
     record = case.record
     ours = pins.reference_digest(pins.pinned_digests())
@@ -336,6 +340,7 @@ _CHECKS: dict[str, _Faults] = {
     "verdict": _verdict,
     "precision": _precision,
     "diff": _diff,
+    "ranks": _ranks,
     "reference": _reference,
 }
 _AS_IT_SHOULD = {
@@ -347,5 +352,6 @@ _AS_IT_SHOULD = {
     "verdict": "the verdict follows from the findings",
     "precision": "the effective precision claims nothing that was not observed",
     "diff": "the changes to the model are those in the evidence",
+    "ranks": "hosts, devices and fences of the ranks are those in their evidence",
     "reference": "made with a published reference",
 }

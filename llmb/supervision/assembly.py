@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -234,44 +233,49 @@ def _facts(raw: Raw) -> WorkloadFacts:
 
 def _topology(raw: Raw, directory: RunDirectory, timing: Timing) -> Topology:
     config = raw.config
+    seen = _ranks_seen(raw, directory, timing)
     first = Rank(
         rank=0,
         host=host.host_digest(),
         device=config.device,
         peak_memory_bytes=timing.peak_memory_bytes,
         fence_ns=timing.fence_ns,
+        alone_s=seen[0].alone_s if seen else None,
     )
-    ranks = [first, *_others(raw, directory, timing)]
+    others = (
+        _as_recorded(seen[number], timing) if seen else _unknown(number)
+        for number in range(1, config.parallelism.world_size)
+    )
+    ranks = (first, *others)
     nodes = len({rank.host for rank in ranks if rank.host})
     return Topology(
         nodes=nodes,
         devices_per_node=len(ranks) // nodes,
         world_size=config.parallelism.world_size,
         parallelism=config.parallelism,
-        ranks=tuple(ranks),
+        ranks=ranks,
     )
 
 
-def _others(raw: Raw, directory: RunDirectory, timing: Timing) -> Iterator[Rank]:
-    """Yield the ranks besides the first, as their own workers saw them."""
-    path = evidence.path(timing.headline_repeat, evidence.RANKS)
-    if raw.config.parallelism.world_size == 1:
-        return
-    try:
-        raw_bytes = (directory.path / path).read_bytes()
-    except FileNotFoundError:  # the worker died after its window, which is worth keeping
-        for number in range(1, raw.config.parallelism.world_size):
-            yield Rank(rank=number, host="", device="", peak_memory_bytes=None, fence_ns=())
-        return
-    found = evidence.RanksEvidence.model_validate_json(raw_bytes)
-    for rank in found.ranks[1:]:
-        yield Rank(
-            rank=rank.rank,
-            host=rank.host,
-            device=rank.device,
-            peak_memory_bytes=rank.peak_memory_bytes,
-            fence_ns=rank.fence_ns[: len(timing.fence_ns)],  # what came after STOP does not count
-        )
+def _ranks_seen(
+    raw: Raw, directory: RunDirectory, timing: Timing
+) -> tuple[evidence.RankEvidence, ...]:
+    """Return every rank as its own worker saw it; nothing of a run that has one."""
+    repeat = timing.headline_repeat
+    # A worker may have died after its window, which is worth keeping.
+    if evidence.RANKS not in raw.repeats[repeat].files:
+        return ()
+    return _load(directory, repeat, evidence.RANKS, evidence.RanksEvidence).ranks
+
+
+def _as_recorded(seen: evidence.RankEvidence, timing: Timing) -> Rank:
+    """Return ``seen`` without what came after STOP."""
+    fences = seen.fence_ns[: len(timing.fence_ns)]
+    return Rank.model_validate({**seen.model_dump(), "fence_ns": fences})
+
+
+def _unknown(number: int) -> Rank:
+    return Rank(rank=number, host="", device="", peak_memory_bytes=None, fence_ns=())
 
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:

@@ -17,8 +17,17 @@ from llmb.wire.messages import Phase, Tick, Worked, WorkOrder
 _GRACE_S = 10.0
 
 
-def follow(negotiated: Negotiated, place: Place, rank_timeout_s: float, display: Display) -> None:
-    """Hold ``place`` in every repeat of the run.
+def follow(
+    negotiated: Negotiated,
+    place: Place,
+    rank_timeout_s: float,
+    display: Display,
+    *,
+    profile: bool = False,
+) -> None:
+    """Hold ``place`` in every repeat of the run; ``profile``: the first has steps that are traced.
+
+    All ranks make those steps together, and rank 0's trace is kept.
 
     Raises:
         LlmbError: its worker failed.
@@ -34,6 +43,7 @@ def follow(negotiated: Negotiated, place: Place, rank_timeout_s: float, display:
                     config=for_children(negotiated.config),
                     evidence_folder=folder,
                     collect_evidence=True,
+                    profile_folder=folder if profile and number == 0 else "",
                     place=place,
                     repeat=number,
                     rank_timeout_s=rank_timeout_s,

@@ -57,7 +57,7 @@ def negotiate(request: RunRequest, workload: Workload, place: Place | None = Non
     """
     with Probes(_candidates(request), request) as probes:
         offer = _best(probes, request)
-        config = selection.resolve(offer, request, workload)
+        config = selection.resolve(offer, request, workload, place)
         if place is not None:
             config = selection.at(place, offer, config)
         terms = probes.settle(offer.plugin, for_children(config))

@@ -14,6 +14,7 @@ from llmb.config import (
     TF32,
     AuditMode,
     Mode,
+    Parallelism,
     Place,
     Precision,
     Refused,
@@ -33,6 +34,7 @@ _PROCESS_BYTES = 2**30
 #: With these two, the need is 0.1 to 0.8 GB above the measured peaks of llama-1.4b in BF16 on a
 #: CPU: 12.7, 13.6, 14.8, 15.9, 16.3 and 17.3 GB at batch sizes 1, 2, 4, 5, 6 and 8.
 _ACTIVATION_SLACK = 1.3
+_ALONE = Parallelism()
 _COMMON_FORMATS = (*(p.name for p in (FP32, TF32, FP16, BF16)), "FP8")
 
 
@@ -90,15 +92,20 @@ def not_offered(offer: Offer) -> tuple[Refused, ...]:
     return tuple(Refused(name=n, reason=why) for n, why in reasons.items() if n not in offered)
 
 
-def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
+def resolve(
+    offer: Offer, request: RunRequest, workload: Workload, place: Place | None = None
+) -> RunConfig:
     """Return the run in full; a batch size still to be searched stands at 1.
+
+    With ``place`` it is done by ranks, of which those of a host may share its memory.
 
     Raises:
         UsageError: a format nobody knows.
         UnavailableError: a format this device does not compute in.
         NotEnoughMemoryError: it does not fit.
     """
-    precision = _precision(offer, request, workload)
+    here = sharing(place, offer)
+    precision = _precision(offer, request, workload, here)
     mixed = _is_mixed(request, workload, precision)
     if mixed:
         precision = precision.model_copy(update={"master_weights": True})
@@ -128,7 +135,7 @@ def resolve(offer: Offer, request: RunRequest, workload: Workload) -> RunConfig:
         **chosen,
     )
     checks.check_precision(config)
-    load = Load.of(config, workload)
+    load = Load.of(config, workload, here)
     check_memory(offer, workload, precision, batch_size // parts, load)
     return config
 
@@ -148,6 +155,12 @@ def at(place: Place, offer: Offer, config: RunConfig) -> RunConfig:
             "devices: start one rank a device"
         )
     return config.model_copy(update={"device": f"{config.device}:{local}"})
+
+
+def sharing(place: Place | None, offer: Offer) -> int:
+    """Return how many ranks there are in the memory that ``offer`` speaks of."""
+    one_device = is_cpu(offer.device) or ":" in offer.device
+    return place.local_world_size if place is not None and one_device else 1
 
 
 def torchs_cpu(device: str) -> bool:
@@ -191,19 +204,31 @@ class Load:
     #: Positions of the key-value cache, and of the logits that are kept, in mode generate.
     cached: int = 0
     generated: int = 0
+    #: How ranks share a step, in how many parts each takes its own, and how many of them have the
+    #: same memory.
+    parallelism: Parallelism = _ALONE
+    accumulate: int = 1
+    here: int = 1
 
     @classmethod
-    def of(cls, config: RunConfig, workload: Workload) -> Load:
-        """Return that of ``config``."""
+    def of(cls, config: RunConfig, workload: Workload, here: int = 1) -> Load:
+        """Return that of ``config``, with ``here`` ranks in one memory."""
         layers, new = workload.shape.num_hidden_layers, config.new_tokens or 0
-        recomputed = recomputed_blocks(config.sac_freq, layers)
-        return cls(config.mode, recomputed, (config.prompt_length or 0) + new, new)
+        return cls(
+            config.mode,
+            recomputed=recomputed_blocks(config.sac_freq, layers),
+            cached=(config.prompt_length or 0) + new,
+            generated=new,
+            parallelism=config.parallelism,
+            accumulate=config.accumulate,
+            here=here,
+        )
 
 
 def needed_bytes(
     workload: Workload, precision: Precision, batch_size: int, load: Load | None = None
 ) -> int:
-    """Return what a worker needs in bytes, with slack."""
+    """Return what each worker needs in bytes, with slack."""
     load = load or Load()
     weights = precision.bytes_per_value * parameter_count(workload.shape)
     if load.mode is not Mode.TRAIN:
@@ -218,7 +243,34 @@ def needed_bytes(
     # Every worker sets the memory for one copy of the weights aside (rule G1); after the window the
     # probes edit and sketch the largest (at batch size 1: 16.7 GB of llama-1.4b, 15.6 before).
     audit = weights + weights // 4
-    return state + audit + int((activations - state) * _ACTIVATION_SLACK) + _PROCESS_BYTES
+    mesh = load.parallelism
+    held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
+    held += _of_ranks(weights, workload.shape.num_hidden_layers, load)
+    # Every rank makes the whole model, and keeps its own part.
+    held = max(held, weights)
+    own = int((activations - state) * _ACTIVATION_SLACK * _tensor_share(mesh))
+    return held + own + _PROCESS_BYTES
+
+
+def _of_ranks(weights: int, layers: int, load: Load) -> int:
+    """Return the bytes of what is held only because ranks share a step."""
+    mesh = load.parallelism
+    mine = weights // (mesh.tp * mesh.pp)
+    if mesh.dp_shard == 1:
+        return mine if mesh.dp_replicate > 1 else 0  # DDP's buckets: the gradients once more
+    # Of blocks that are given up again, the one at work and the next one are there.
+    gathered = min(mine, 2 * mine // layers) if mesh.reshard_after_forward else mine
+    # Gradients are shared after the last part: until then each rank has all of its own.
+    return gathered + (mine if load.accumulate > 1 else 0)
+
+
+def _tensor_share(mesh: Parallelism) -> float:
+    """Return a rank's part of the activations where ranks share each matrix.
+
+    Of the 34 bytes a token and channel that a block keeps, 24 are shared, and with the sequence all
+    (Korthikanti et al. 2022, arXiv 2205.05198, equations 2 and 4).
+    """
+    return 1 / mesh.tp if mesh.sequence_parallel else (10 + 24 / mesh.tp) / 34
 
 
 def check_memory(
@@ -233,31 +285,36 @@ def check_memory(
     Raises:
         NotEnoughMemoryError: says need, have, and what would fit.
     """
-    have = offer.available_memory_bytes
-    need = needed_bytes(workload, precision, batch_size, load)
+    have, load = offer.available_memory_bytes, load or Load()
+    need = load.here * needed_bytes(workload, precision, batch_size, load)
     if have is None or need <= have:
         return
+    ranks = f"{load.here} ranks of " if load.here > 1 else ""
     raise NotEnoughMemoryError(
-        f"{workload.name} in {precision.name} at batch size {batch_size} needs about "
-        f"{need / 1e9:.1f} GB, {offer.device} has {have / 1e9:.1f} GB free: "
-        f"{_what_fits(offer, workload, precision, have, load)}"
+        f"{ranks}{workload.name} in {precision.name} at batch size {batch_size} "
+        f"{'need' if ranks else 'needs'} about {need / 1e9:.1f} GB, {offer.device} has "
+        f"{have / 1e9:.1f} GB free: {_what_fits(offer, workload, precision, have, load)}"
     )
 
 
 def _what_fits(
-    offer: Offer, workload: Workload, precision: Precision, have: int, load: Load | None
+    offer: Offer, workload: Workload, precision: Precision, have: int, load: Load
 ) -> str:
-    one, two = (needed_bytes(workload, precision, size, load) for size in (1, 2))
+    def needed(how: Precision, size: int) -> int:
+        return load.here * needed_bytes(workload, how, size, load)
+
+    one, two = (needed(precision, size) for size in (1, 2))
     if one <= have:
         return f"use --batch-size {1 + (have - one) // (two - one)}"
     for other in offer.precisions:
-        if other.native and needed_bytes(workload, other, 1, load) <= have:
-            need = needed_bytes(workload, other, 1, load)
+        if other.native and other.name != precision.name and needed(other, 1) <= have:
+            need = needed(other, 1)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
-    return "no precision fits; try --preset debug, or free memory"
+    fewer = "start fewer ranks here, " if load.here > 1 else ""
+    return f"no precision fits; {fewer}try --preset debug, or free memory"
 
 
-def _precision(offer: Offer, request: RunRequest, workload: Workload) -> Precision:
+def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int) -> Precision:
     offered = ", ".join(p.name for p in offer.precisions) or "none"
     if request.precision is not None:
         wanted = request.precision.upper()
@@ -280,8 +337,9 @@ def _precision(offer: Offer, request: RunRequest, workload: Workload) -> Precisi
     if not native:
         raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
     have = offer.available_memory_bytes
-    load = Load(request.mode or workload.modes[0])
+    mode = request.mode or workload.modes[0]
+    load = Load(mode, parallelism=request.parallelism, accumulate=request.accumulate, here=here)
     for precision in native:
-        if have is None or needed_bytes(workload, precision, 1, load) <= have:
+        if have is None or here * needed_bytes(workload, precision, 1, load) <= have:
             return precision
     return native[0]  # does not fit either: the memory check says so with figures

@@ -240,3 +240,21 @@ def test_running_out_of_memory_says_that_the_batch_size_is_the_bundles(
     assert (done.code, len(done.said)) == (FAILED, 1)
     assert "a reproduction has the batch size of the bundle, 1, and no other" in done.said[0]
     assert not done.finished
+
+
+@pytest.mark.further
+def test_a_run_of_ranks_is_done_again_by_as_many(tmp_path: Path) -> None:
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, "--nproc=2", "--dp-shard=2")
+    original = harness.run(tmp_path / "first", *flags)
+    assert original.code == 0, original.stderr
+    done = reproduce(
+        bundle_of(original.directory, tmp_path / "bundle"), tmp_path / "out", "--quiet", "--json"
+    )
+    assert (done.code, done.said) == (0, [])
+    data = json.loads(done.stdout)
+    assert others(data["differences"]) == []
+    assert data["same_class_of_hardware"] is True
+    ours, theirs = done.record, original.record
+    assert ours["topology"]["parallelism"] == theirs["topology"]["parallelism"]
+    assert len(ours["topology"]["ranks"]) == 2
+    assert ours["reproduction_of"]["run_id"] == theirs["run_id"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb.workloads import WORKLOADS
+from llmb.workloads.recipes import RECIPES
 from tests.e2e import harness
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,7 +110,7 @@ def test_every_line_of_the_documents_has_a_row() -> None:
 
 
 def test_every_row_has_a_command_and_a_word_that_is_explained() -> None:
-    assert {row.runs for row in ROWS} == RUN | REFUSED.keys() | ELSEWHERE | {"thunder"}
+    assert {row.runs for row in ROWS} == RUN | REFUSED.keys() | ELSEWHERE | {"thunder", "ranks"}
     assert [row for row in ROWS if (row.command == "-") != (row.runs == "nothing")] == []
     assert [row for row in ROWS if not row.differs] == []
 
@@ -117,8 +118,18 @@ def test_every_row_has_a_command_and_a_word_that_is_explained() -> None:
 def test_a_line_for_several_devices_is_never_said_to_run_as_there() -> None:
     for row in ROWS:
         if "train_ddp" in row.original or "train_fsdp" in row.original or ".sc`" in row.original:
-            assert row.runs != "yes", row
-            assert row.runs == "one process" or "one process today" in row.differs, row
+            one = row.runs == "one process" or "one process today" in row.differs
+            assert one or "--recipe" in row.words, row
+
+
+def test_a_line_of_ranks_is_a_recipe_which_tests_of_recipes_run() -> None:
+    rows = [row for row in ROWS if row.runs == "ranks"]
+    assert rows
+    for row in rows:
+        assert row.words[:3] == ["llmb", "run", "--recipe"], row
+        assert row.words[3] in RECIPES, row
+    shown = {_option(row, "--recipe", "") for row in ROWS}
+    assert RECIPES.keys() <= shown, "every recipe is a line of a document"
 
 
 def test_every_option_in_the_page_is_one_that_llmb_has() -> None:

@@ -113,3 +113,10 @@ def test_the_made_up_bundles_of_the_leaderboard_are_read_and_ranked(tmp_path):
     assert len(ranked.rows) == 40
     assert 0 < len(ranked.apart) < 20, "some are INVALID"
     assert len(ranked.groups) > 5
+
+
+def test_drift_is_the_relative_distance_of_the_losses_and_every_way_has_as_many_ranks():
+    drift = import_module("drift")
+    assert {mesh.world_size for mesh in drift.meshes(4).values()} == {4}
+    line = drift._row(drift.FP32, "DDP", "2 to 1", [2.0, 1.5, 1.0], [2.0, 1.0, 1.0])
+    assert line == "| FP32 | DDP | 2 to 1 | 0.0e+00 | 5.0e-01 | 0.0e+00 |"

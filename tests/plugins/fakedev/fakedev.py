@@ -13,6 +13,10 @@ def autoload() -> None:
     torch.ops.load_library(Path(__file__).with_name("fakedev_device.so"))
     torch.utils.rename_privateuse1_backend("fakedev")
     torch._register_device_module("fakedev", sys.modules[__name__])
+    if torch.distributed.is_available():
+        import fakedev_ccl
+
+        fakedev_ccl.register()
 
 
 def device_count() -> int:
@@ -33,3 +37,13 @@ def current_device() -> int:
 
 def get_device_name(index: int) -> str:
     return f"fake device {index}"
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def set_device(device: object) -> None:
+    import torch
+
+    torch.accelerator.set_device_index(torch.device(device).index or 0)

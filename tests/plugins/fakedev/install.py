@@ -35,11 +35,12 @@ def install(folder: Path) -> None:
     command += [str(HERE / "fakedev.cpp"), "-o", str(folder / "fakedev_device.so")]
     command += [f"-L{library}", f"-Wl,-rpath,{library}", "-ltorch", "-ltorch_cpu", "-lc10"]
     subprocess.run(command, check=True)
-    shutil.copy(HERE / "fakedev.py", folder)
+    for module in ("fakedev.py", "fakedev_ccl.py"):
+        shutil.copy(HERE / module, folder)
     info = folder / "fakedev-0.1.dist-info"
     info.mkdir(exist_ok=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fakedev\nVersion: 0.1\n")
-    (info / "RECORD").write_text("fakedev.py,,\nfakedev_device.so,,\n")
+    (info / "RECORD").write_text("fakedev.py,,\nfakedev_ccl.py,,\nfakedev_device.so,,\n")
     (info / "entry_points.txt").write_text("[torch.backends]\nfakedev = fakedev:autoload\n")
 
 

@@ -10,7 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmb.cli import reproduce, verify
+from llmb.config import Parallelism
 from llmb.errors import BundleRefusedError, UnavailableError, UsageError
+from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
 from llmb.submission.manifest import with_manifest, zip_bytes
@@ -176,3 +178,24 @@ def test_verify_refuses_a_link_that_misquotes_the_original_beside_it(
     assert isinstance(done.exception, BundleRefusedError)
     assert str(tree / "c") in str(done.exception)
     assert f"{tree / 'c'}\n  refused  reproduction: it says that it repeats" in done.output
+
+
+def of_ranks(record: RunRecord, nodes: int) -> RunRecord:
+    """Return the record of two ranks on so many machines."""
+    config = record.config.model_copy(update={"parallelism": Parallelism(tp=2)})
+    topology = record.topology.model_copy(update={"nodes": nodes, "world_size": 2})
+    return record.model_copy(update={"config": config, "topology": topology})
+
+
+def test_other_than_as_many_ranks_are_in_the_way(record: RunRecord) -> None:
+    two = of_ranks(record, nodes=1)
+    assert reproduce._not_as_many(two, None) is None, "they are started here"
+    assert reproduce._not_as_many(two, last_of(2)) is None
+    assert "of 2 ranks, and 3 were started" in str(reproduce._not_as_many(two, last_of(3)))
+    assert "of 1 ranks, and 2 were started" in str(reproduce._not_as_many(record, last_of(2)))
+
+
+def test_ranks_of_several_machines_are_not_started_by_llmb(record: RunRecord) -> None:
+    apart = of_ranks(record, nodes=2)
+    assert "2 ranks were on 2 machines: start" in str(reproduce._not_as_many(apart, None))
+    assert reproduce._not_as_many(apart, last_of(2)) is None

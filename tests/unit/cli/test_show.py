@@ -212,3 +212,22 @@ def test_the_command_shares_the_work_among_as_many_ranks(record, mesh):
     flags = run.command.make_context("run", words).params
     assert run.mesh_of(flags, flags["nproc"]) == config.parallelism
     assert flags["accumulate"] == config.accumulate
+
+
+@pytest.mark.parametrize("alone_s", [(0.5, 0.75), (None, None)])
+def test_of_many_ranks_the_summary_says_what_they_shared_and_which_was_slowest(
+    tmp_path, record, alone_s
+):
+    def share(data):
+        (first,) = data["topology"]["ranks"]
+        ranks = [{**first, "rank": n, "alone_s": seconds} for n, seconds in enumerate(alone_s)]
+        mesh = {**data["config"]["parallelism"], "dp_replicate": 2}
+        data["config"]["parallelism"] = mesh
+        data["topology"] |= {"ranks": ranks, "world_size": 2, "parallelism": mesh}
+
+    path = tmp_path / "record.json"
+    path.write_bytes(pretty_bytes(builders.edited(record, share)))
+    shown = CliRunner().invoke(show.command, [str(path)]).output
+    assert "2 on 1 host: dp_replicate 2" in shown
+    words = "1.200 times the median rank's" if alone_s[0] else "not measured (none can make a step"
+    assert words in " ".join(shown.split())

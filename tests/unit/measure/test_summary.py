@@ -6,10 +6,11 @@ import re
 
 import pytest
 
+from llmb.config import Parallelism
 from llmb.measure import clock, summary
 from llmb.measure.summary import EnergyMeter
 from llmb.plugin.backend import Peak
-from llmb.records.run_record import Result, StepTime, Timing
+from llmb.records.run_record import Rank, Result, StepTime, Timing, Topology
 from tests.unit.builders_runtime import ceilings, host_load, timing, workload_facts
 
 METER = EnergyMeter("counter", "package")
@@ -214,3 +215,31 @@ def test_compilations_and_throttling_are_each_said() -> None:
     assert "5 compilations" in first
     assert "--warmup-steps" in first
     assert "6 of 6 fences" in second
+
+
+def topology_of(*alone_s: float | None) -> Topology:
+    ranks = tuple(
+        Rank(
+            rank=number, host="h", device="x", peak_memory_bytes=None, fence_ns=(), alone_s=seconds
+        )
+        for number, seconds in enumerate(alone_s)
+    )
+    mesh = Parallelism(dp_replicate=len(ranks))
+    return Topology(
+        nodes=1,
+        devices_per_node=len(ranks),
+        world_size=len(ranks),
+        parallelism=mesh,
+        ranks=ranks,
+    )
+
+
+def test_the_slowest_rank_is_held_against_the_median_one() -> None:
+    found = summary.slowest_rank(topology_of(2.0, 2.0, 3.0, 1.0))
+    assert found is not None
+    assert (found[0].rank, found[1]) == (2, 1.5)
+
+
+def test_of_ranks_that_cannot_make_a_step_alone_none_is_called_slow() -> None:
+    assert summary.slowest_rank(topology_of(None, None)) is None
+    assert summary.slowest_rank(topology_of(1.0)) is None

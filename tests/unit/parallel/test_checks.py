@@ -88,10 +88,11 @@ def test_modes_without_gradients_run_on_one_rank(mode: Mode) -> None:
         checked({"dp_replicate": 2}, mode=mode)
 
 
-def test_a_compiled_model_is_replicated_and_not_sharded() -> None:
+def test_a_compiled_model_is_replicated_or_sharded_and_not_sliced() -> None:
     checked({"dp_replicate": 2}, executor="inductor")
-    with pytest.raises(UsageError, match="--dp-shard 2 runs with --executor eager"):
-        checked({"dp_shard": 2}, executor="inductor")
+    checked({"dp_shard": 2}, executor="inductor")
+    with pytest.raises(UsageError, match="--tp 2 runs with --executor eager"):
+        checked({"dp_shard": 2, "tp": 2}, executor="inductor")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ def test_slurm_starts_torchrun_once_a_node_and_restarts_nothing() -> None:
         "#SBATCH --ntasks-per-node=1\n",
         "#SBATCH --time=01:30:00\n",
         "--nproc-per-node=4 --max-restarts=0",
+        '--master-addr="$first" --master-port=29500',
+        '--node-rank="$SLURM_NODEID"',
         "-m llmb run --dp-shard 8\n",
     ):
         assert words in text

@@ -104,11 +104,6 @@ def test_another_device_of_the_same_kind_may_be_named() -> None:
     [
         ({"rules_version": "1"}, "rules 1, this llmb has rules 2"),
         ({"rules_version": "77"}, "rules 77, this llmb has rules 2"),
-        (
-            {"topology": RECORD.topology.model_copy(update={"world_size": 8})},
-            "a run with 8 ranks",
-        ),
-        ({"config": run_config(parallelism=Parallelism(tp=2))}, "one rank at a time"),
         ({"config": run_config(workload="gpt-9")}, r"unknown workload 'gpt-9'.*made by llmb"),
     ],
 )
@@ -117,6 +112,12 @@ def test_what_this_llmb_cannot_do_again_is_refused_as_not_available(
 ) -> None:
     with pytest.raises(UnavailableError, match=words):
         request_of(RECORD.model_copy(update=change))
+
+
+def test_many_ranks_are_asked_for_again_each_on_a_device_of_its_own() -> None:
+    mesh = Parallelism(dp_shard=2, tp=2, sequence_parallel=True)
+    asked = request_of(recorded(parallelism=mesh, device="fast:0"))
+    assert (asked.parallelism, asked.device) == (mesh, "fast")
 
 
 @pytest.mark.parametrize("name", ["x/../../y", "..", "a b", "\u202ex", "", "x" * 65])

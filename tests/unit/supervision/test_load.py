@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, Mode, RunRequest
+from llmb.config import BF16, FP32, Mode, Parallelism, Place, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
 from llmb.supervision.selection import Load, needed_bytes
@@ -86,3 +86,58 @@ def test_what_is_computed_again_makes_a_run_fit() -> None:
     with pytest.raises(NotEnoughMemoryError, match="needs about"):
         selection.resolve(small, request, LLAMA)
     assert selection.resolve(small, every, LLAMA).sac_freq == "1/1"
+
+
+def place(of: int) -> Place:
+    return Place(rank=0, world_size=of, local_rank=0, local_world_size=of, host="localhost", port=1)
+
+
+def need_of(*, accumulate: int = 1, **mesh: int) -> int:
+    """Return what each rank needs for a sequence of LLAMA."""
+    load = Load(parallelism=Parallelism(**mesh), accumulate=accumulate)
+    return needed_bytes(LLAMA, BF16, 1, load)
+
+
+def test_ranks_that_share_a_model_need_less_each_and_replicas_do_not() -> None:
+    alone, weights = need_of(), weight_bytes(LLAMA.shape, BF16)
+    assert need_of(dp_replicate=4) == alone + weights
+    sharded, sliced = need_of(dp_shard=4), need_of(tp=4)
+    assert weights < sliced < sharded < alone
+    assert need_of(dp_shard=4, tp=2) < sharded
+    assert need_of(tp=4, sequence_parallel=True) < sliced
+
+
+def test_what_is_kept_gathered_or_not_yet_shared_counts() -> None:
+    weights = weight_bytes(LLAMA.shape, BF16)
+    again, kept = need_of(dp_shard=4), need_of(dp_shard=4, reshard_after_forward=False)
+    assert kept - again == weights - 2 * weights // LLAMA.shape.num_hidden_layers
+    assert need_of(dp_shard=4, accumulate=2) - again == weights
+
+
+def test_however_many_share_it_each_rank_makes_the_whole_model_first() -> None:
+    assert need_of(dp_shard=1024) > weight_bytes(LLAMA.shape, BF16)
+
+
+def test_ranks_on_a_hosts_processor_need_its_memory_together() -> None:
+    request = RunRequest(
+        workload="llama-2-7b",
+        precision="BF16",
+        batch_size=1,
+        mixed_precision=False,
+        parallelism=Parallelism(dp_shard=4),
+    )
+    need = needed_bytes(LLAMA, BF16, 1, Load(parallelism=request.parallelism))
+    enough = offer(available_memory_bytes=4 * need)
+    assert selection.resolve(enough, request, LLAMA, place(4)).parallelism.dp_shard == 4
+    short = offer(available_memory_bytes=4 * need - 1)
+    with pytest.raises(NotEnoughMemoryError, match=r"^4 ranks of llama-2-7b .* need about") as said:
+        selection.resolve(short, request, LLAMA, place(4))
+    assert "start fewer ranks here" in str(said.value)
+    # One host of several: its own ranks count.
+    assert selection.resolve(short, request, LLAMA, place(2)).batch_size == 1
+
+
+def test_devices_have_memory_of_their_own_unless_all_ranks_were_sent_to_one() -> None:
+    assert selection.sharing(place(4), offer(device="warp")) == 1
+    assert selection.sharing(place(4), offer(device="warp:0")) == 4
+    assert selection.sharing(None, offer()) == 1

@@ -1,0 +1,37 @@
+"""``llmb run --recipe NAME``: what the command line does not say, the recipe does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from llmb.errors import UsageError
+
+
+def apply(ctx: click.Context, flags: dict[str, Any]) -> None:
+    """Put the options of the recipe in ``flags`` that the command line leaves out.
+
+    Raises:
+        UsageError: there is no such recipe, or it does not go with what was asked for.
+    """
+    from llmb.workloads.recipes import recipe_of
+
+    if flags["recipe"] is None:
+        return
+    recipe = recipe_of(flags["recipe"])
+    if flags["scaling"] is not None:
+        raise UsageError("--recipe says how many ranks there are: leave --scaling out")
+    options = (recipe.debug if flags["preset"] == "debug" else recipe).options
+    given = {
+        name for name in flags if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+    if "batch_size" in given:
+        del options["micro_batch_size"]
+    for name in options.keys() - flags.keys():
+        raise UsageError(f"--recipe {recipe.name} is of pipelines: this llmb has no --{name}")
+    for name, value in options.items():
+        if name not in given:
+            flags[name] = value
+            ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)

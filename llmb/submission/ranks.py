@@ -1,0 +1,64 @@
+"""What a record says of its ranks, held against what their workers left as evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmb.records import evidence
+from llmb.records.bundle import Bundle
+from llmb.records.run_record import Rank, RunRecord
+from llmb.submission import rejudge
+
+
+def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for everything in which ``record`` and the evidence contradict each other.
+
+    That its ranks are as many as its mesh has is recomputed elsewhere, from the record alone.
+
+    Raises:
+        BundleRefusedError: evidence of ranks is not what this llmb writes.
+    """
+    ranks, nodes = record.topology.ranks, record.topology.nodes
+    hosts = {rank.host for rank in ranks if rank.host}
+    if len(hosts) != nodes:
+        yield f"the record has {nodes} nodes, and ranks on {len(hosts)} hosts"
+    for repeat in range(len(record.timing.repeats)):
+        path = evidence.path(repeat, evidence.RANKS)
+        if path not in bundle.files:
+            if repeat == record.timing.headline_repeat and any(map(_is_told, ranks[1:])):
+                yield f"{path} is missing, and the record knows of other ranks"
+        elif len(ranks) == 1:
+            yield f"{path} is of several ranks, and the record has one"
+        else:
+            seen = rejudge.load(bundle, repeat, evidence.RANKS, evidence.RanksEvidence).ranks
+            yield from _differences(record, repeat, seen)
+
+
+def _is_told(rank: Rank) -> bool:
+    return bool(rank.host or rank.device or rank.fence_ns)
+
+
+def _differences(
+    record: RunRecord, repeat: int, seen: tuple[evidence.RankEvidence, ...]
+) -> Iterator[str]:
+    """Yield how the ranks of ``repeat`` differ from those of the record."""
+    stated = record.topology.ranks
+    if len(seen) != len(stated):
+        yield f"repeat {repeat} had {len(seen)} ranks, the record has {len(stated)}"
+        return
+    count = len(record.timing.fence_ns)
+    headline = repeat == record.timing.headline_repeat
+    for number, (found, said) in enumerate(zip(seen, stated, strict=True)):
+        where = f"rank {number} of repeat {repeat}"
+        if found.rank != number:
+            yield f"{where} calls itself {found.rank}"
+        if (found.host, found.device) != (said.host, said.device):
+            yield f"{where} was on {found.device!r} of host {found.host!r}, not as in the record"
+        if headline and found.alone_s != said.alone_s:
+            yield f"{where} took {found.alone_s} s for a step alone, in the record {said.alone_s}"
+        # Rank 0's fences are its supervisor's, and are compared with the window.
+        if headline and number > 0:
+            if found.fence_ns[:count] != said.fence_ns:
+                yield f"{where} did not see the fences of the record"
+            if found.peak_memory_bytes != said.peak_memory_bytes:
+                yield f"{where} had another peak of memory than in the record"

@@ -1,0 +1,46 @@
+"""A job file for Slurm starts the ranks of two nodes; here both are this machine."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from llmb.parallel.jobs import Job, slurm
+from tests.distributed.test_equal_to_one_process import free_port
+from tests.e2e import harness
+
+pytestmark = [pytest.mark.slow, pytest.mark.further]
+
+#: What a cluster has: each node runs the step with its own number.
+SLURM = """\
+scontrol() { echo localhost; }
+srun() {
+    SLURM_NODEID=1 "$@" &
+    SLURM_NODEID=0 "$@"
+    wait $!
+}
+SLURM_NNODES=2 SLURM_JOB_NODELIST=here
+"""
+
+
+def test_the_ranks_of_two_nodes_meet_and_run(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("no bash")
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED, "--quiet")
+    arguments = ("run", *flags, "--dp-shard=2", f"--output-dir={tmp_path / 'out'}")
+    text = slurm(Job(2, 1, arguments)).replace("29500", str(free_port()))
+    script = tmp_path / "job.sh"
+    script.write_text(text.replace("set -euo pipefail\n", f"set -euo pipefail\n{SLURM}"))
+    torchrun = tmp_path / "bin" / "torchrun"
+    torchrun.parent.mkdir()
+    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    env = harness.environment()
+    env["PATH"] = f"{torchrun.parent}:{env['PATH']}"
+    ended = harness.ended([bash, str(script)], tmp_path / "out", env, tmp_path)
+    assert ended.code == 0, ended.stderr
+    assert ended.record["topology"]["world_size"] == 2
