@@ -22,7 +22,7 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 _TIMED_STEPS = 20
 #: Options of ``llmb run`` that an examination sets itself, or has no use for.
 _NOT_RUNS = (
-    *("device", "audit", "output_dir", "repeats", "profile", "seed_commitment", "as_json"),
+    *("audit", "output_dir", "repeats", "profile", "seed_commitment", "as_json"),
     *("quiet", *OF_RANKS),
 )
 
@@ -153,4 +153,6 @@ def _request(arguments: Sequence[str], preset: str | None) -> tuple[tuple[str, .
         if ctx.get_parameter_source(name) is not default:
             option = name.removeprefix("as_").replace("_", "-")
             raise UsageError(f"--{option}: llmb node sets it itself; leave it out")
+    if ":" in (ctx.params["device"] or ""):
+        raise UsageError(f"--device {ctx.params['device']}: all are examined; leave the number out")
     return given, run.request_of(ctx, dict(ctx.params))
