@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -11,17 +12,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import llmb
 from llmb.config import Frozen, Place, RunConfig
 from llmb.errors import LlmbError, RunFailedError
+from llmb.measure import clock
 from llmb.observe.shards import whole
 from llmb.parallel.lookout import Lookout
+from llmb.parallel.place import UNREACHABLE
 from llmb.reference.pins import actual_digests, reference_digest
 
 #: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
 _NAMING_S = 4.0
+#: How much longer the others try to connect, where rank 0 opens the store when it comes.
+_AHEAD_S = 600.0
+#: How often those who have come look for the rest.
+_ASK_S = 0.1
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
 _OF_OTHERS = ("gloo", "nccl", "timed out", "connection reset", "connection closed", "broken pipe")
 
@@ -58,6 +65,7 @@ class Ranks:
         self._timeout_s = timeout_s
         try:
             store = _store(place, self._limit, hosting=place.leads and not place.store_is_there)
+            _wait_for_all(place, PrefixStore(f"llmb/{repeat}/here", store), timeout_s)
             beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self._limit))
             dist.init_process_group(
                 backend,
@@ -148,8 +156,13 @@ class Ranks:
             kind = "" if isinstance(error, LlmbError) else f"{type(error).__name__}: "
             return f"rank {self.place.rank}: {kind}{_first_line(error)}"
         gone = self.lookout.gone()
+        if gone is None:
+            return UNREACHABLE
         if gone:
-            return f"{_named(gone)} ended while the others were at work ({_first_line(error)})"
+            return (
+                f"{_named(gone)} ended while the others were at work, or cannot be reached "
+                f"({_first_line(error)})"
+            )
         missing = self._missing()
         if not missing:
             return f"rank {self.place.rank} could not communicate: {_first_line(error)}"
@@ -178,9 +191,36 @@ class Ranks:
 
 
 def _store(place: Place, limit: timedelta, *, hosting: bool = False) -> TCPStore:
-    return TCPStore(
-        place.host, place.port, place.world_size, hosting, limit, wait_for_workers=False
+    patience = limit if place.leads else limit + timedelta(seconds=_AHEAD_S)
+    store = TCPStore(
+        place.host, place.port, place.world_size, hosting, patience, wait_for_workers=False
     )
+    store.set_timeout(limit)
+    return store
+
+
+def _wait_for_all(place: Place, here: Store, timeout_s: float) -> None:
+    """Return when every rank is here.
+
+    However long rank 0 takes to come: before its worker it measures ceilings, and audits the repeat
+    before. A network that is lost meanwhile ends the asking with an error.
+
+    Raises:
+        RunFailedError: some rank has not come ``timeout_s`` after rank 0.
+    """
+    here.set(str(place.rank), "")
+    while not here.check(["0"]):
+        time.sleep(_ASK_S)
+    deadline = clock.now_ns() + int(timeout_s * 1e9)
+    everybody = list(map(str, range(place.world_size)))
+    while not here.check(everybody):
+        if clock.now_ns() > deadline:
+            missing = [int(rank) for rank in everybody if not here.check([rank])]
+            raise RunFailedError(
+                f"{_named(missing)} did not come to {place.host}:{place.port} within "
+                f"{timeout_s:.0f} s"
+            )
+        time.sleep(_ASK_S)
 
 
 def _named(ranks: Sequence[int]) -> str:
