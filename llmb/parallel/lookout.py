@@ -22,7 +22,7 @@ from llmb.parallel.place import UNREACHABLE
 
 _BEAT_S = 0.5
 #: Without a sign for so long, a process is gone: what holds the interpreter that long is not said.
-_SILENT_S = 3.0
+_SILENT_S, _GLANCE_S = 3.0, 0.1
 #: As long as a store's answer may take.
 _ANSWER_S = 2.0
 _FAILED = "failed"
@@ -54,14 +54,18 @@ class Lookout:
         return reason if said is None else said.decode(errors="replace")
 
     def gone(self) -> list[int] | None:
-        """Return the ranks who are silent for a moment; None where rank 0's store is."""
+        """Return the ranks who show no sign for a while; None where rank 0's store gives none."""
         before = self._signs()
-        if before is None:
-            return None
-        time.sleep(_SILENT_S)
-        after = self._signs()
-        others = (rank for rank in range(self._world_size) if rank != self._rank)
-        return None if after is None else [rank for rank in others if before[rank] == after[rank]]
+        silent = [rank for rank in range(self._world_size) if rank != self._rank]
+        for _ in range(round(_SILENT_S / _GLANCE_S)):
+            time.sleep(_GLANCE_S)
+            after = self._signs()
+            if before is None or after is None:
+                return None
+            silent = [rank for rank in silent if before[rank] == after[rank]]
+            if not silent:
+                break
+        return silent
 
     def where(self, rank: int) -> str:
         """Return the line in which the main thread of ``rank`` was last seen, or nothing."""

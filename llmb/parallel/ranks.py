@@ -24,7 +24,7 @@ from llmb.parallel.place import UNREACHABLE
 from llmb.reference.pins import actual_digests, reference_digest
 
 #: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
-_NAMING_S = 4.0
+_NAMING_S = 2.5
 #: How much longer the others try to connect, where rank 0 opens the store when it comes.
 _AHEAD_S = 600.0
 #: How often those who have come look for the rest.
@@ -180,10 +180,14 @@ class Ranks:
         )
 
     def _missing(self) -> tuple[int, ...]:
-        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers."""
+        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers.
+
+        Those wait twice as long, so that rank 0, which alone learns the names, says them first.
+        """
+        wait_s = _NAMING_S if self.place.leads else 2 * _NAMING_S
         try:
             dist.monitored_barrier(
-                self._control, timedelta(seconds=_NAMING_S), wait_all_ranks=self.place.leads
+                self._control, timedelta(seconds=wait_s), wait_all_ranks=self.place.leads
             )
         except RuntimeError as error:
             return _ranks_in(str(error))
