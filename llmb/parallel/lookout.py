@@ -23,8 +23,8 @@ from llmb.parallel.place import UNREACHABLE
 _BEAT_S = 0.5
 #: Without a sign for so long, a process is gone: what holds the interpreter that long is not said.
 _SILENT_S, _GLANCE_S = 3.0, 0.1
-#: As long as a store's answer may take.
-_ANSWER_S = 2.0
+#: As long as a store's answer may take, and another rank's to tell what it has learnt.
+_ANSWER_S, _WORD_S = 2.0, 1.0
 _FAILED = "failed"
 T = TypeVar("T")
 
@@ -52,6 +52,17 @@ class Lookout:
         self.end()
         said: bytes | None = self._answer(lambda: self._store.compare_set(_FAILED, "", reason))
         return reason if said is None else said.decode(errors="replace")
+
+    def word(self) -> str:
+        """Return why another rank has given the run up; nothing where none soon does."""
+        for _ in range(round(_WORD_S / _GLANCE_S)):
+            said = self._answer(
+                lambda: self._store.get(_FAILED) if self._store.check([_FAILED]) else b""
+            )
+            if said:
+                return said.decode(errors="replace")
+            time.sleep(_GLANCE_S)
+        return ""
 
     def gone(self) -> list[int] | None:
         """Return the ranks who show no sign for a while; None where rank 0's store gives none."""

@@ -16,7 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import llmb
 from llmb.config import Frozen, Place, RunConfig
-from llmb.errors import LlmbError, RunFailedError
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.observe.shards import whole
 from llmb.parallel.lookout import Lookout
@@ -24,13 +24,16 @@ from llmb.parallel.place import UNREACHABLE
 from llmb.reference.pins import actual_digests, reference_digest
 
 #: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
-_NAMING_S = 2.5
+_NAMING_S = 2.0
 #: How much longer the others try to connect, where rank 0 opens the store when it comes.
 _AHEAD_S = 600.0
 #: How often those who have come look for the rest.
 _ASK_S = 0.1
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
-_OF_OTHERS = ("gloo", "nccl", "timed out", "connection reset", "connection closed", "broken pipe")
+_OF_OTHERS = (
+    *("gloo", "nccl", "timed out", "pair closure"),
+    *("connection reset", "connection closed", "broken pipe"),
+)
 
 
 class Sameness(Frozen):
@@ -140,12 +143,15 @@ class Ranks:
         """Leave the others; what went wrong here, they are told.
 
         Raises:
-            RunFailedError: instead of the error that another rank's failure was met as here.
+            LlmbError: instead of what was met here, with the rank that is at fault.
         """
         if isinstance(error, Exception):
             said = self.lookout.fail(self._reason(error))
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
+            if self.place.leads:  # of the others' errors their own supervisors say of whom they are
+                kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
+                raise (type(error) if isinstance(error, LlmbError) else kind)(said) from error
         self.lookout.end()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -165,7 +171,8 @@ class Ranks:
             )
         missing = self._missing()
         if not missing:
-            return f"rank {self.place.rank} could not communicate: {_first_line(error)}"
+            said = self.lookout.word()
+            return said or f"rank {self.place.rank} could not communicate: {_first_line(error)}"
         where = self.lookout.where(missing[0])
         return (
             f"{_named(missing)} did not come within {self._timeout_s:.0f} s: it hangs"
@@ -182,15 +189,18 @@ class Ranks:
     def _missing(self) -> tuple[int, ...]:
         """Return the ranks that do not answer: rank 0 asks, and every sound rank answers.
 
-        Those wait twice as long, so that rank 0, which alone learns the names, says them first.
+        It alone learns the names, and leaves the others to read them. Where it says nothing, it is
+        what does not answer.
         """
-        wait_s = _NAMING_S if self.place.leads else 2 * _NAMING_S
+        wait_s = _NAMING_S if self.place.leads else _NAMING_S + 0.5
         try:
             dist.monitored_barrier(
                 self._control, timedelta(seconds=wait_s), wait_all_ranks=self.place.leads
             )
         except RuntimeError as error:
-            return _ranks_in(str(error))
+            if self.place.leads:
+                return _ranks_in(str(error))
+            return () if self.lookout.word() else (0,)
         return ()
 
 
