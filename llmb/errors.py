@@ -7,7 +7,7 @@ LlmbError                    1  a defect of llmb itself
 │   └── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
 ├── AuditInvalidError        5  a blocking rule of the audit failed
 ├── BundleRefusedError       6  a record or bundle is damaged, forged or not submittable
-├── RequirementError         7  a condition of ``llmb compare --require`` does not hold
+├── RequirementError         7  a condition of ``llmb compare`` or ``llmb node`` does not hold
 └── ConformanceError         8  a plugin failed a check of ``llmb plugin check``
 
 A message says what, which value, and what to do next, in one line.
@@ -60,7 +60,7 @@ class BundleRefusedError(LlmbError):
 
 
 class RequirementError(LlmbError):
-    """A required condition of a comparison is not met."""
+    """A required condition of a comparison, or of a node, is not met."""
 
     exit_code = 7
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "project": ("project", "Compute figures of merit, FLOP/s and node-hours from a step's time."),
     "simulate": ("simulate", "Execute ranks of a huge job without its memory."),
     "launch": ("launch", "Write a job file for many ranks."),
+    "node": ("node", "Examine a new node: every device alone, all at once, DDP; yes or no."),
     "calibrate": ("calibrate", "Measure what a device attains on the model's own shapes."),
     "plugin": ("plugin", "List, check and write plugins."),
     "doctor": ("doctor", "Show what llmb finds here and what is missing."),

@@ -11,15 +11,22 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
 from torch._C._distributed_c10d import Store
 
+from llmb.parallel.place import UNREACHABLE
+
 _BEAT_S = 0.5
 #: Without a sign for so long, a process is gone: what holds the interpreter that long is not said.
-_SILENT_S = 3.0
+_SILENT_S, _GLANCE_S = 3.0, 0.1
+#: As long as a store's answer may take, and another rank's to tell what it has learnt.
+_ANSWER_S, _WORD_S = 2.0, 1.0
 _FAILED = "failed"
+T = TypeVar("T")
 
 
 class Lookout:
@@ -32,7 +39,7 @@ class Lookout:
         self._rank, self._world_size, self._store = rank, world_size, store
         self._give_up, self._ended = give_up, threading.Event()
         self._main = threading.main_thread().ident or 0
-        self._beats = 0
+        self._beats, self._reachable = 0, True
         self.thread = threading.Thread(target=self._look, name="llmb-lookout", daemon=True)
         self.thread.start()
 
@@ -43,33 +50,66 @@ class Lookout:
     def fail(self, reason: str) -> str:
         """Tell all ranks that the run has failed; return why, as the first of them said."""
         self.end()
-        try:
-            said: bytes = self._store.compare_set(_FAILED, "", reason)
-        except RuntimeError:  # the store has gone with its host
-            return reason
-        return said.decode(errors="replace")
+        said: bytes | None = self._answer(lambda: self._store.compare_set(_FAILED, "", reason))
+        return reason if said is None else said.decode(errors="replace")
 
-    def gone(self) -> list[int]:
-        """Return the ranks whose processes have ended, after a moment to see who is silent."""
+    def word(self) -> str:
+        """Return why another rank has given the run up; nothing where none soon does."""
+        for _ in range(round(_WORD_S / _GLANCE_S)):
+            said = self._answer(
+                lambda: self._store.get(_FAILED) if self._store.check([_FAILED]) else b""
+            )
+            if said:
+                return said.decode(errors="replace")
+            time.sleep(_GLANCE_S)
+        return ""
+
+    def gone(self) -> list[int] | None:
+        """Return the ranks who show no sign for a while; None where rank 0's store gives none."""
         before = self._signs()
-        time.sleep(_SILENT_S)
-        after = self._signs()
-        others = (rank for rank in range(self._world_size) if rank != self._rank)
-        return [rank for rank in others if before[rank] == after[rank]]
+        silent = [rank for rank in range(self._world_size) if rank != self._rank]
+        for _ in range(round(_SILENT_S / _GLANCE_S)):
+            time.sleep(_GLANCE_S)
+            after = self._signs()
+            if before is None or after is None:
+                return None
+            silent = [rank for rank in silent if before[rank] == after[rank]]
+            if not silent:
+                break
+        return silent
 
     def where(self, rank: int) -> str:
         """Return the line in which the main thread of ``rank`` was last seen, or nothing."""
-        return self._signs()[rank].partition(" ")[2]
+        signs = self._signs()
+        return "" if signs is None else signs[rank].partition(" ")[2]
 
-    def _signs(self) -> list[str]:
+    def _signs(self) -> list[str] | None:
         keys = [_sign(rank) for rank in range(self._world_size)]
-        try:
-            return [
+        return self._answer(
+            lambda: [
                 self._store.get(key).decode(errors="replace") if self._store.check([key]) else ""
                 for key in keys
             ]
-        except RuntimeError:
-            return [""] * self._world_size
+        )
+
+    def _answer(self, ask: Callable[[], T]) -> T | None:
+        """Return what ``ask`` says, None where the store is gone or gives no answer for a moment.
+
+        A store waits for ever for one whose host has been cut off: so it is asked in a thread, and
+        never again.
+        """
+        answers: list[T] = []
+
+        def wait() -> None:
+            with suppress(RuntimeError):  # the store has gone with its host
+                answers.append(ask())
+
+        if self._reachable:
+            asking = threading.Thread(target=wait, daemon=True)
+            asking.start()
+            asking.join(_ANSWER_S)
+            self._reachable = bool(answers)
+        return answers[0] if answers else None
 
     def _look(self) -> None:
         while not self._ended.wait(_BEAT_S):
@@ -80,7 +120,7 @@ class Lookout:
                     reason = self._store.get(_FAILED).decode(errors="replace")
                     break
             except RuntimeError:
-                reason = "rank 0 is gone, or its host cannot be reached any more"
+                reason = UNREACHABLE
                 break
         else:
             return

@@ -27,6 +27,8 @@ _LAUNCHERS = (
     _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
+#: What a rank says that can ask no other rank why, because rank 0's store does not answer.
+UNREACHABLE = "rank 0 is gone, or its host cannot be reached any more"
 _STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 

@@ -12,22 +12,28 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import llmb
 from llmb.config import Frozen, Place, RunConfig
-from llmb.errors import LlmbError, RunFailedError
+from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
+from llmb.measure import clock
 from llmb.observe.shards import whole
 from llmb.parallel.lookout import Lookout
+from llmb.parallel.place import UNREACHABLE
 from llmb.reference.pins import actual_digests, reference_digest
 
 #: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
-_NAMING_S = 4.0
-#: Until rank 0, which knows who did not answer, has said so: the others know at the same time that
-#: somebody did not.
-_WORD_S = 1.0
+_NAMING_S = 2.0
+#: How much longer the others try to connect, where rank 0 opens the store when it comes.
+_AHEAD_S = 600.0
+#: How often those who have come look for the rest.
+_ASK_S = 0.1
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
-_OF_OTHERS = ("gloo", "nccl", "timed out", "connection reset", "connection closed", "broken pipe")
+_OF_OTHERS = (
+    *("gloo", "nccl", "timed out", "pair closure"),
+    *("connection reset", "connection closed", "broken pipe"),
+)
 
 
 class Sameness(Frozen):
@@ -62,6 +68,7 @@ class Ranks:
         self._timeout_s = timeout_s
         try:
             store = _store(place, self.limit, hosting=place.leads and not place.store_is_there)
+            _wait_for_all(place, PrefixStore(f"llmb/{repeat}/here", store), timeout_s)
             beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self.limit))
             dist.init_process_group(
                 backend,
@@ -138,12 +145,15 @@ class Ranks:
         """Leave the others; what went wrong here, they are told.
 
         Raises:
-            RunFailedError: instead of the error that another rank's failure was met as here.
+            LlmbError: instead of what was met here, with the rank that is at fault.
         """
         if isinstance(error, Exception):
             said = self.lookout.fail(self._reason(error))
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
+            if self.place.leads:  # of the others' errors their own supervisors say of whom they are
+                kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
+                raise (type(error) if isinstance(error, LlmbError) else kind)(said) from error
         self.lookout.end()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -154,11 +164,17 @@ class Ranks:
             kind = "" if isinstance(error, LlmbError) else f"{type(error).__name__}: "
             return f"rank {self.place.rank}: {kind}{_first_line(error)}"
         gone = self.lookout.gone()
+        if gone is None:
+            return UNREACHABLE
         if gone:
-            return f"{_named(gone)} ended while the others were at work ({_first_line(error)})"
+            return (
+                f"{_named(gone)} ended while the others were at work, or cannot be reached "
+                f"({_first_line(error)})"
+            )
         missing = self._missing()
         if not missing:
-            return f"rank {self.place.rank} could not communicate: {_first_line(error)}"
+            said = self.lookout.word()
+            return said or f"rank {self.place.rank} could not communicate: {_first_line(error)}"
         where = self.lookout.where(missing[0])
         return (
             f"{_named(missing)} did not come within {self._timeout_s:.0f} s: it hangs"
@@ -173,22 +189,54 @@ class Ranks:
         )
 
     def _missing(self) -> tuple[int, ...]:
-        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers."""
+        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers.
+
+        It alone learns the names, and leaves the others to read them. Where it says nothing, it is
+        what does not answer.
+        """
+        wait_s = _NAMING_S if self.place.leads else _NAMING_S + 0.5
         try:
             dist.monitored_barrier(
-                self._control, timedelta(seconds=_NAMING_S), wait_all_ranks=self.place.leads
+                self._control, timedelta(seconds=wait_s), wait_all_ranks=self.place.leads
             )
         except RuntimeError as error:
-            if not self.place.leads:
-                time.sleep(_WORD_S)
-            return _ranks_in(str(error))
+            if self.place.leads:
+                return _ranks_in(str(error))
+            return () if self.lookout.word() else (0,)
         return ()
 
 
 def _store(place: Place, limit: timedelta, *, hosting: bool = False) -> TCPStore:
-    return TCPStore(
-        place.host, place.port, place.world_size, hosting, limit, wait_for_workers=False
+    patience = limit if place.leads else limit + timedelta(seconds=_AHEAD_S)
+    store = TCPStore(
+        place.host, place.port, place.world_size, hosting, patience, wait_for_workers=False
     )
+    store.set_timeout(limit)
+    return store
+
+
+def _wait_for_all(place: Place, here: Store, timeout_s: float) -> None:
+    """Return when every rank is here.
+
+    However long rank 0 takes to come: before its worker it measures ceilings, and audits the repeat
+    before. A network that is lost meanwhile ends the asking with an error.
+
+    Raises:
+        RunFailedError: some rank has not come ``timeout_s`` after rank 0.
+    """
+    here.set(str(place.rank), "")
+    while not here.check(["0"]):
+        time.sleep(_ASK_S)
+    deadline = clock.now_ns() + int(timeout_s * 1e9)
+    everybody = list(map(str, range(place.world_size)))
+    while not here.check(everybody):
+        if clock.now_ns() > deadline:
+            missing = [int(rank) for rank in everybody if not here.check([rank])]
+            raise RunFailedError(
+                f"{_named(missing)} did not come to {place.host}:{place.port} within "
+                f"{timeout_s:.0f} s"
+            )
+        time.sleep(_ASK_S)
 
 
 def _named(ranks: Sequence[int]) -> str:

@@ -7,6 +7,7 @@ import time
 
 from llmb.config import Place
 from llmb.errors import LlmbError
+from llmb.parallel.place import UNREACHABLE
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stations import Display
 from llmb.supervision.stream import Patience
@@ -53,7 +54,8 @@ def follow(
                 _look_after(child, display)
             except LlmbError as error:
                 # Rank 0's says of whom it was, and a launcher ends it as soon as this one has.
-                time.sleep(_GRACE_S)
+                if UNREACHABLE not in str(error):
+                    time.sleep(_GRACE_S)
                 raise type(error)(f"rank {place.rank}: {error}") from error
 
 

@@ -17,6 +17,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.plugin.backend import Peak
+from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import Ceiling, StepClock
 from llmb.records.system import Device
 
@@ -260,6 +261,13 @@ class Worked(Frozen):
     steps: int
 
 
+class Collected(Frozen):
+    """What collectives attained between ranks that were ordered to work, and hold no model."""
+
+    kind: Literal["collected"] = "collected"
+    rates: tuple[CollectiveRate, ...]
+
+
 # -- audit: calibrator and verifier -----------------------------------------------------------
 
 
@@ -360,6 +368,7 @@ Message = Annotated[
     | Fence
     | EvidenceFile
     | Worked
+    | Collected
     | HonestOrder
     | ReferenceOrder
     | CheckOrder

@@ -218,6 +218,18 @@ def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: P
     assert "rank 1 is not as rank 0: timed_steps 21 instead of 20" in said[0]
 
 
+def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    folder = harness.plugin(tmp_path / "plugins", "odd")
+    flags = (*harness.with_plugin("odd"), "--rank-timeout=1", harness.UNAUDITED)
+    ended = harness.run(tmp_path / "out", *flags, plugins=[folder], **place)
+    assert ended.code == 4
+    assert f"ranks 1, 2 did not come to 127.0.0.1:{port} within 1 s" in ended.said[0]
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

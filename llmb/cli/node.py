@@ -1,0 +1,158 @@
+"""``llmb node``: is this new node fit for training? Every device, all of them, and yes or no."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.cli import run
+from llmb.cli.run_options import OF_RANKS
+from llmb.errors import RequirementError, UsageError
+
+if TYPE_CHECKING:
+    from llmb.config import RunRequest
+    from llmb.node.plan import Plan
+
+_SHARE = click.FloatRange(min=0.0, max=1.0)
+#: Timed steps of a run, unless something else is said.
+_TIMED_STEPS = 20
+#: Options of ``llmb run`` that an examination sets itself, or has no use for.
+_NOT_RUNS = (
+    *("audit", "output_dir", "repeats", "profile", "seed_commitment", "as_json"),
+    *("quiet", *OF_RANKS),
+)
+
+
+@click.command(
+    "node",
+    short_help="Examine a new node: every device alone, all at once, DDP; yes or no.",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.option(
+    "--nproc",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Devices, from the first [default: all; on a processor 2 shares of its cores].",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(["full", "debug"]),
+    help="debug: tiny runs, no measure of speed [default: debug on a processor, or else full].",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=1),
+    default=480.0,
+    show_default=True,
+    help="What all steps together should take; devices are left out of step 4 for it.",
+)
+@click.option("--min-device", type=_SHARE, help="Of the others' median [default: 0.9; debug 0.25].")
+@click.option(
+    "--min-together", type=_SHARE, help="Beside the others, of alone [default: 0.8; debug 0.25]."
+)
+@click.option(
+    "--min-efficiency",
+    type=_SHARE,
+    help="Of DDP, of all side by side [default: 0.8; debug 0.25].",
+)
+@click.option(
+    "--submissions",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Bundles, of which the nearest of the same device is shown and held against.",
+)
+@click.option(
+    "--output-dir",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="Where the folder of the examination goes.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF llmb run]")
+def command(arguments: tuple[str, ...], **flags: Any) -> None:
+    """Examine a new node and say whether it is fit: yes (exit code 0) or no (7), and why.
+
+    Steps: 1 doctor, 2 each device's ceilings, 3 collectives between the devices, 4 each device
+    alone, 5 all of them side by side, 6 as ranks of one run (DDP). Each run is kept. Any other
+    option is llmb run's and holds for every run: --plugin, -O, --precision, --timed-steps.
+
+    \b
+    llmb node                                       all accelerators; docs/node.md
+    llmb node --preset debug --timed-steps 5        quick, to see that everything works
+    llmb node --precision BF16 --submissions submissions --json > node.json
+    """
+    from llmb.cli.node_tables import print_report
+    from llmb.cli.progress import display
+    from llmb.node.examination import examine
+    from llmb.records.canonical import pretty_bytes
+
+    with display(quiet=flags["quiet"]) as shown:
+        shown.phase("asking the plugins")
+        plan = _plan(arguments, flags)
+        report = examine(plan, shown)
+    (plan.folder / "node.json").write_bytes(pretty_bytes(report))
+    if flags["as_json"]:
+        click.echo(pretty_bytes(report), nl=False)
+    else:
+        print_report(report)
+        click.echo(f"\nreport and runs: {plan.folder}")
+    if report.reasons:
+        more = f" (and {len(report.reasons) - 1} more)" if len(report.reasons) > 1 else ""
+        raise RequirementError(f"this node is not fit: {report.reasons[0]}{more}")
+
+
+def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> Plan:
+    """Return the examination that the options ask for, settled with the plugins."""
+    from llmb.config import environment
+    from llmb.node import plan
+    from llmb.parallel.place import place_in
+    from llmb.records.run_directory import check_writable
+    from llmb.report.bundles import gather
+
+    if place_in(environment()) is not None:
+        raise UsageError("llmb node starts the ranks itself: leave torchrun or srun out")
+    submissions = gather([flags["submissions"]]).entries if flags["submissions"] else ()
+    check_writable(flags["output_dir"])
+    given, request = _request(arguments, flags["preset"])
+    if flags["preset"] is None and not plan.is_debug(request) and plan.is_processor(request):
+        given, request = _request(arguments, "debug")
+    negotiated, seats = plan.settle(request, flags["nproc"])
+    folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    shares = (flags["min_device"], flags["min_together"], flags["min_efficiency"])
+    sized = request.batch_size is not None
+    return plan.Plan(
+        request=request,
+        arguments=plan.arguments_of(given, negotiated.config, sized),
+        negotiated=negotiated,
+        seats=seats,
+        limits=plan.limits_of(request, *shares),
+        seconds=flags["seconds"],
+        folder=folder,
+        submissions=submissions,
+    )
+
+
+def _request(arguments: Sequence[str], preset: str | None) -> tuple[tuple[str, ...], RunRequest]:
+    """Return the options of ``llmb run`` on each device, and the request they make.
+
+    Raises:
+        UsageError: one of them is not to be chosen here.
+    """
+    size = ("--preset=debug",) if preset == "debug" else ()
+    given = (f"--timed-steps={_TIMED_STEPS}", *arguments, *size)
+    ctx = run.command.make_context("llmb node", list(given))
+    default = click.core.ParameterSource.DEFAULT
+    for name in _NOT_RUNS:
+        if ctx.get_parameter_source(name) is not default:
+            option = name.removeprefix("as_").replace("_", "-")
+            raise UsageError(f"--{option}: llmb node sets it itself; leave it out")
+    if ":" in (ctx.params["device"] or ""):
+        raise UsageError(f"--device {ctx.params['device']}: all are examined; leave the number out")
+    return given, run.request_of(ctx, dict(ctx.params))

@@ -1,0 +1,95 @@
+"""Starts one process a device, in which collectives between them are timed."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+from llmb.config import Parallelism, Place
+from llmb.errors import RunFailedError
+from llmb.measure import clock
+from llmb.records.node_report import CollectiveRate
+from llmb.supervision import selection
+from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.wire.channel import Child
+from llmb.wire.messages import Collected, Done, WorkOrder
+
+#: How long a rank waits for another, in seconds.
+RANK_TIMEOUT_S = 60.0
+
+
+def time_collectives(
+    negotiated: Negotiated, count: int, limit_s: float, waiting: Callable[[], None]
+) -> tuple[CollectiveRate, ...]:
+    """Return what collectives between the first ``count`` devices attain.
+
+    ``waiting`` is called now and then.
+
+    Raises:
+        LlmbError: a rank failed, of which the message says the number; or they took longer.
+    """
+    deadline = clock.now_ns() + int(limit_s * 1e9)
+    with ExitStack() as stack, tempfile.TemporaryFile() as log:
+        places, children = [*_places(count, _free_port())], []
+        for place in places:
+            variables = {**negotiated.terms.environment, **_as_torchrun(place)}
+            children.append(Child("llmb.collectives", variables, log))
+            stack.callback(children[-1].end)
+        for place, child in zip(places, children, strict=True):
+            child.begin()
+            child.send(_order(negotiated, place))
+        rates: tuple[CollectiveRate, ...] = ()
+        for child in children:
+            while (message := child.receive(1.0)) is None:
+                waiting()
+                if clock.now_ns() > deadline:
+                    raise RunFailedError(f"they did not end within {limit_s:.0f} s")
+            if not isinstance(message, Collected):
+                raise RunFailedError(f"{child.module} said {message.kind!r} out of turn")
+            rates = message.rates  # of the slowest rank, in each rank's words
+        for child in children:
+            child.send(Done())
+    return rates
+
+
+def _order(negotiated: Negotiated, place: Place) -> WorkOrder:
+    config = selection.at(place, negotiated.offer, for_children(negotiated.config))
+    mesh = Parallelism(dp_replicate=place.world_size)
+    return WorkOrder(
+        config=config.model_copy(update={"parallelism": mesh}),
+        evidence_folder="",
+        collect_evidence=False,
+        place=place,
+        rank_timeout_s=RANK_TIMEOUT_S,
+    )
+
+
+def _places(count: int, port: int) -> Iterator[Place]:
+    """Yield where ``count`` ranks of this host stand."""
+    for rank in range(count):
+        yield Place(
+            rank=rank,
+            world_size=count,
+            local_rank=rank,
+            local_world_size=count,
+            host="127.0.0.1",
+            port=port,
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _as_torchrun(place: Place) -> dict[str, str]:
+    """Return the variables by which plugins and libraries know a rank."""
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_world_size),
+    }

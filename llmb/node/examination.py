@@ -1,0 +1,237 @@
+"""Examines a node, step by step: what fails is written down, and the examination goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from statistics import median
+from typing import Literal
+
+from llmb import __version__, supervisor, workloads
+from llmb.config import limit_threads
+from llmb.errors import LlmbError
+from llmb.measure import clock
+from llmb.node import judgement
+from llmb.node.bus import RANK_TIMEOUT_S, time_collectives
+from llmb.node.nearest import nearest
+from llmb.node.plan import Plan, Seat
+from llmb.node.runs import Run, on_cores
+from llmb.plugin.builtin.host import usable_cores
+from llmb.records.node_report import (
+    CollectiveRate,
+    DeviceCeiling,
+    Nearest,
+    NodeReport,
+    Speed,
+    Step,
+    StepName,
+)
+from llmb.records.redact import redact_paths
+from llmb.records.run_record import Ceiling, RunRecord
+from llmb.supervision import doctor
+from llmb.supervision.stations import Display
+
+#: Seconds of matrix products a device, by the size of the runs.
+_CEILING_S = {"full": 2.0, "debug": 0.5}
+#: However little time is left, a run may take so long.
+_LEAST_S = 60.0
+#: Runs for which there must be time before another device is run alone: its own, all devices side
+#: by side, and DDP; each as long as the longest so far.
+_STILL_TO_COME = 3
+
+#: What to know of a step, and what went wrong in it.
+_Told = tuple[list[str], list[str]]
+
+
+def examine(plan: Plan, display: Display) -> NodeReport:
+    """Carry out every step of ``plan`` and return what was found; run directories stay."""
+    return _Examination(plan, display).carry_out()
+
+
+class _Examination:
+    """One node under examination."""
+
+    def __init__(self, plan: Plan, display: Display) -> None:
+        self._plan, self._display = plan, display
+        self._began_ns = clock.now_ns()
+        self._devices = [seat.device for seat in plan.seats]
+        self._steps: list[Step] = []
+        self._collectives: tuple[CollectiveRate, ...] = ()
+        self._ddp: Speed | None = None
+        self._record: RunRecord | None = None
+
+    def carry_out(self) -> NodeReport:
+        # Alone or beside the others, a device's processes compute with as many threads.
+        limit_threads(max(1, usable_cores() // len(self._devices)))
+        self._step("doctor", self._doctor)
+        self._step("ceilings", self._ceilings)
+        self._step("collectives", self._time_collectives, of_ranks=True)
+        self._step("alone", self._alone)
+        self._step("together", self._together, of_ranks=True)
+        self._step("ddp", self._as_ranks, of_ranks=True)
+        return self._report()
+
+    def _step(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool = False) -> None:
+        if of_ranks and len(self._devices) == 1:
+            message = "there is one device"
+            self._steps.append(Step(name=name, status="left out", seconds=0, messages=(message,)))
+            return
+        began_ns = clock.now_ns()
+        try:
+            notes, faults = work()
+        except LlmbError as error:
+            notes, faults = [], [str(error)]
+        told = faults or notes
+        self._steps.append(
+            Step(
+                name=name,
+                status="failed" if faults else "done",
+                seconds=round((clock.now_ns() - began_ns) / 1e9, 1),
+                messages=tuple(map(redact_paths, told)),
+            )
+        )
+
+    def _doctor(self) -> _Told:
+        self._display.phase("looking at llmb, torch and plugins")
+        found = doctor.examine()
+        faults = [found.torch.error] if found.torch.error else []
+        if found.llmb.reference_changed:
+            faults.append(f"changed in the reference: {', '.join(found.llmb.reference_changed)}")
+        return list(found.missing), faults
+
+    def _ceilings(self) -> _Told:
+        if not self._plan.config.precision.native:
+            return [f"{self._plan.config.precision.name} is emulated here: not measured"], []
+        faults = []
+        for seat in self._plan.seats:
+            self._display.phase(f"{seat.device.name}: what it attains")
+            request = self._plan.request.model_copy(
+                update={"device": seat.name, "batch_size": self._plan.config.batch_size}
+            )
+            try:
+                with on_cores(seat.cores):
+                    ceiling = supervisor.calibrate(request, _CEILING_S[self._size])
+            except LlmbError as error:
+                faults.append(f"{seat.device.name}: {error}")
+            else:
+                self._note(seat, ceiling=self._attained(ceiling))
+        return [], faults
+
+    def _attained(self, ceiling: Ceiling) -> DeviceCeiling:
+        best = ceiling.best_product_flops_per_second or ceiling.flops_per_second
+        peak = self._plan.negotiated.terms.peak
+        return DeviceCeiling(
+            product_flops_per_second=best,
+            of_datasheet=best / peak.flops_per_second if peak else None,
+            memory_bytes_per_second=ceiling.memory_bytes_per_second,
+        )
+
+    def _time_collectives(self) -> _Told:
+        count = len(self._devices)
+        self._display.phase(f"collectives between {count} ranks")
+        self._collectives = time_collectives(
+            self._plan.negotiated, count, self._limit_s(), lambda: self._display.message(None)
+        )
+        return [], []
+
+    def _alone(self) -> _Told:
+        notes, faults, longest_s = [], [], 0.0
+        for seat in self._plan.seats:
+            name = seat.device.name
+            if longest_s * _STILL_TO_COME > self._left_s():
+                notes.append(f"{name} was not run alone: the {self._plan.seconds:.0f} s would end")
+                continue
+            began_ns = clock.now_ns()
+            try:
+                self._display.phase(f"{name} alone")
+                with self._start(seat, "alone") as run:
+                    self._note(seat, alone=self._speed(run))
+            except LlmbError as error:
+                faults.append(f"{name}: {error}")
+            longest_s = max(longest_s, (clock.now_ns() - began_ns) / 1e9)
+        return notes, faults
+
+    def _together(self) -> _Told:
+        faults, seats = [], self._plan.seats
+        with ExitStack() as stack:
+            self._display.phase(f"all {len(seats)} devices side by side")
+            runs = [stack.enter_context(self._start(seat, "together")) for seat in seats]
+            for seat, run in zip(seats, runs, strict=True):
+                try:
+                    self._note(seat, together=self._speed(run))
+                except LlmbError as error:
+                    faults.append(f"{seat.device.name}: {error}")
+        return [], faults
+
+    def _as_ranks(self) -> _Told:
+        count = len(self._devices)
+        self._display.phase(f"{count} ranks of one run (DDP)")
+        ranks = (f"--nproc={count}", f"--rank-timeout={RANK_TIMEOUT_S:.0f}")
+        with Run((*self._plan.arguments, *ranks), self._plan.folder / "ddp") as run:
+            self._ddp = self._speed(run)
+        return [], []
+
+    def _start(self, seat: Seat, step: StepName) -> Run:
+        folder = self._plan.folder / step / str(seat.device.index)
+        with on_cores(seat.cores):
+            return Run((*self._plan.arguments, f"--device={seat.name}"), folder)
+
+    def _speed(self, run: Run) -> Speed:
+        path, record = run.record(self._limit_s(), lambda: self._display.message(None))
+        self._record = self._record or record
+        result = record.result
+        return Speed(
+            run=path.relative_to(self._plan.folder).as_posix(),
+            tokens_per_second=result.tokens_per_second,
+            ci95=result.ci95,
+            of_datasheet=result.mfu.value if result.mfu else None,
+            of_ceiling=result.fraction_of_ceiling,
+        )
+
+    def _note(self, seat: Seat, **found: DeviceCeiling | Speed) -> None:
+        index = seat.device.index
+        self._devices[index] = self._devices[index].model_copy(update=found)
+
+    def _left_s(self) -> float:
+        return self._plan.seconds - (clock.now_ns() - self._began_ns) / 1e9
+
+    def _limit_s(self) -> float:
+        """Return how long one run may take: what hangs must not take the time of all others."""
+        return max(_LEAST_S, self._left_s() / 2)
+
+    @property
+    def _size(self) -> Literal["full", "debug"]:
+        return "debug" if self._plan.is_debug else "full"
+
+    def _report(self) -> NodeReport:
+        plan, devices = self._plan, self._devices
+        outliers = judgement.outliers(devices, plan.limits)
+        share = judgement.efficiency(devices, self._ddp)
+        held = self._nearest()
+        reasons = judgement.reasons(self._steps, devices, outliers, share, held, plan.limits)
+        why = tuple(reasons)
+        return NodeReport(
+            created_utc=clock.utc_now().isoformat().replace("+00:00", "Z"),
+            llmb_version=__version__,
+            plugin=plan.config.plugin,
+            precision=plan.config.precision.name,
+            workload=workloads.of(plan.config).name,
+            size=self._size,
+            batch_size=plan.config.batch_size,
+            limits=plan.limits,
+            steps=tuple(self._steps),
+            devices=tuple(devices),
+            collectives=self._collectives,
+            ddp=self._ddp,
+            ddp_efficiency=share,
+            outliers=outliers,
+            nearest=held,
+            verdict="no" if why else "yes",
+            reasons=why,
+        )
+
+    def _nearest(self) -> Nearest | None:
+        alone = [device.alone.tokens_per_second for device in self._devices if device.alone]
+        if self._record is None or not alone:
+            return None
+        return nearest(self._plan.submissions, self._record, median(alone))

@@ -1,0 +1,114 @@
+"""Starts ``llmb run`` as a user would, on some of the node's cores, and waits as long as it may."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from llmb.errors import BundleRefusedError, RunFailedError
+from llmb.measure import clock
+from llmb.records.bundle import read_record
+from llmb.records.run_record import RunRecord
+
+_LOG = "run.log"
+_SLICE_S = 0.5
+_FAREWELL_S = 10.0
+
+
+@contextmanager
+def on_cores(cores: Sequence[int]) -> Iterator[None]:
+    """Let child processes that are started meanwhile run on ``cores``; on any where there is none.
+
+    Only where the system lets a process choose.
+    """
+    if not cores or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def cores_of(count: int) -> tuple[tuple[int, ...], ...]:
+    """Return ``count`` shares of the cores that this process may use, neighbours together."""
+    if not hasattr(os, "sched_getaffinity"):
+        return ((),) * count
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < count:  # more ranks than cores share them in turn
+        return tuple((cores[number % len(cores)],) for number in range(count))
+    ends = [len(cores) * number // count for number in range(count + 1)]
+    return tuple(tuple(cores[a:b]) for a, b in pairwise(ends))
+
+
+class Run:
+    """An ``llmb run`` at work; leaving the context ends it and all it has started."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
+        """Start it: its run directory, and what it says, go to ``folder``."""
+        folder.mkdir(parents=True)
+        self._folder, self._arguments = folder, arguments
+        command = [sys.executable, "-m", "llmb", "run", *arguments, f"--output-dir={folder}"]
+        with (folder / _LOG).open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--quiet"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def __enter__(self) -> Run:
+        """Return the run."""
+        return self
+
+    def __exit__(self, *how: object) -> None:
+        """End it, if it has not ended: politely, then for good."""
+        if self._process.poll() is not None:
+            return
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(self._process.pid).children(recursive=True)
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_FAREWELL_S)
+            self._process.kill()
+            for process in family:  # by now they have ended, or never will
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self._process.wait()
+
+    def record(self, limit_s: float, waiting: Callable[[], None]) -> tuple[Path, RunRecord]:
+        """Return where the run directory is and its record; ``waiting`` is called now and then.
+
+        Raises:
+            RunFailedError: it failed, with what it said, or did not end within ``limit_s``.
+        """
+        deadline = clock.now_ns() + int(limit_s * 1e9)
+        while (code := self._code()) is None:
+            waiting()
+            if clock.now_ns() > deadline:
+                raise RunFailedError(f"did not end within {limit_s:.0f} s (see {self._folder})")
+        if code:
+            raise RunFailedError(self._said(code))
+        try:
+            path = next(found.parent for found in self._folder.glob("*/record.json"))
+            return path, read_record(path)
+        except (StopIteration, BundleRefusedError) as error:
+            raise RunFailedError(f"left no record that can be read (see {self._folder})") from error
+
+    def _code(self) -> int | None:
+        try:
+            return self._process.wait(_SLICE_S)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _said(self, code: int) -> str:
+        """Return the first line in which llmb says why it failed."""
+        lines = (self._folder / _LOG).read_text(errors="replace").splitlines()
+        said = [line.partition(": ")[2] for line in lines if line.startswith(("llmb: ", "Error: "))]
+        return said[0] if said else f"ended with exit code {code} (see {self._folder / _LOG})"

@@ -1,0 +1,113 @@
+"""What collectives attain between the ranks, in the terms of nccl-tests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from llmb.errors import RunFailedError
+from llmb.measure import clock
+from llmb.parallel.ranks import Ranks
+from llmb.plugin.backend import Backend
+from llmb.records.node_report import CollectiveKind, CollectiveRate
+
+#: Sizes in bytes: small ones show latency, the largest what a link carries.
+_SIZES_OF_HOSTS = (64 * 2**10, 2**20, 16 * 2**20)
+_SIZES_OF_DEVICES = (2**20, 16 * 2**20, 256 * 2**20)
+_KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+_ROW_S = 0.2  # calls in a row take about this long
+_FEWEST, _MOST = 3, 200
+_MEMORY_SHARE = 8  # buffers take at most two parts in so many of what is free
+
+
+def bus_bytes_per_second(kind: CollectiveKind, size: int, ranks: int, seconds: float) -> float:
+    """Return the bus bandwidth of a collective of ``size`` bytes, in bytes a second.
+
+    The size over the time, times what each link must carry of it: 2(n-1)/n of an all-reduce,
+    (n-1)/n of all-gather and reduce-scatter, 1 of a broadcast. Source: nccl-tests,
+    doc/PERFORMANCE.md ("Bus bandwidth").
+    """
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}
+    return size / seconds * share.get(kind, (ranks - 1) / ranks)
+
+
+def measure(backend: Backend, device: str, ranks: Ranks) -> tuple[CollectiveRate, ...]:
+    """Return the rate of each collective at a few sizes: a collective call.
+
+    Raises:
+        RunFailedError: one gives a wrong sum, or another rank failed.
+    """
+    world_size = ranks.place.world_size
+    on_host = torch.device(device).type == "cpu"
+    sizes = _SIZES_OF_HOSTS if on_host else _SIZES_OF_DEVICES
+    free = backend.memory().available_bytes
+    room = min((own for own in ranks.gather(free) if own is not None), default=None)
+    found = []
+    for kind in _KINDS:
+        for wanted in sizes:
+            if room is not None and wanted > room // _MEMORY_SHARE:
+                continue
+            count = max(1, wanted // 4 // world_size) * world_size  # ranks have equal parts
+            call, result = _collective(kind, count, device, ranks)
+            call()
+            backend.synchronize()
+            _check(kind, result, ranks)
+            seconds = _slowest_s(call, backend, ranks)
+            rate = bus_bytes_per_second(kind, 4 * count, world_size, seconds)
+            found.append(
+                CollectiveRate(
+                    kind=kind, bytes=4 * count, seconds=seconds, bus_bytes_per_second=rate
+                )
+            )
+    return tuple(found)
+
+
+def _collective(
+    kind: CollectiveKind, count: int, device: str, ranks: Ranks
+) -> tuple[Callable[[], object], Tensor]:
+    """Return a collective over ``count`` float32 numbers, and where its first result will be."""
+    rank, part = ranks.place.rank, count // ranks.place.world_size
+    whole = torch.full((count,), float(rank + 1), device=device)
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole), whole
+    if kind == "broadcast":
+        return lambda: dist.broadcast(whole, src=0), whole
+    mine = torch.full((part,), float(rank + 1), device=device)
+    if kind == "all_gather":
+        return lambda: dist.all_gather_into_tensor(whole, mine), whole
+    return lambda: dist.reduce_scatter_tensor(mine, whole), mine
+
+
+def _check(kind: CollectiveKind, result: Tensor, ranks: Ranks) -> None:
+    """Hold the first result against what is due: rank r gave r + 1."""
+    n = ranks.place.world_size
+    due = torch.full_like(result, {"broadcast": 1.0}.get(kind, n * (n + 1) / 2))
+    if kind == "all_gather":
+        parts = torch.arange(1.0, n + 1, device=result.device)
+        due = parts.repeat_interleave(result.numel() // n)
+    wrong = int((result != due).sum())
+    if wrong:
+        raise RunFailedError(
+            f"{kind} of {result.numel()} numbers gave {wrong} wrong ones on rank "
+            f"{ranks.place.rank}: the connection or its library is faulty"
+        )
+
+
+def _slowest_s(call: Callable[[], object], backend: Backend, ranks: Ranks) -> float:
+    """Return seconds a call takes: the mean of a row, of the rank where that is longest."""
+    once: float = max(ranks.gather(_row_s(call, backend, 1)))
+    calls = min(_MOST, max(_FEWEST, math.ceil(_ROW_S / once)))
+    slowest: float = max(ranks.gather(_row_s(call, backend, calls)))
+    return slowest
+
+
+def _row_s(call: Callable[[], object], backend: Backend, calls: int) -> float:
+    begin = clock.now_ns()
+    for _ in range(calls):
+        call()
+    backend.synchronize()
+    return (clock.now_ns() - begin) / 1e9 / calls

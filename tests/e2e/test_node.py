@@ -1,0 +1,121 @@
+"""``llmb node``: every step of an examination, the runs it leaves, and its yes or no."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import harness
+from tests.e2e.harness import Ended
+
+pytestmark = pytest.mark.slow
+
+RUN = (*harness.TINY, "--batch-size=1", "--timed-steps=2")
+ON_CPU = ("--plugin=cpu", "--precision=FP32", *RUN)
+#: On a busy machine one of two may well have half the speed of the other.
+WHATEVER = ("--min-device=0", "--min-together=0", "--min-efficiency=0")
+
+
+def node(output: Path, *arguments: object, plugins: tuple[Path, ...] = (), **env: str) -> Ended:
+    command = harness.llmb_command("node", "--output-dir", output, "--quiet", *arguments)
+    return harness.ended(command, output, harness.environment(*plugins, **env), None)
+
+
+def report_of(ended: Ended) -> dict[str, Any]:
+    """Return the report on stdout, which is the one in the folder; every run of it is whole."""
+    report = json.loads(ended.stdout)
+    assert json.loads((ended.directory / "node.json").read_bytes()) == report
+    speeds = [d[how] for d in report["devices"] for how in ("alone", "together")]
+    for speed in filter(None, [*speeds, report["ddp"]]):
+        record = json.loads((ended.directory / speed["run"] / "record.json").read_bytes())
+        assert record["result"]["tokens_per_second"] == speed["tokens_per_second"]
+    return report
+
+
+def status(report: dict[str, Any]) -> dict[str, str]:
+    return {step["name"]: step["status"] for step in report["steps"]}
+
+
+def test_one_device_is_examined_alone(tmp_path: Path) -> None:
+    ended = node(tmp_path / "out", "--nproc=1", *ON_CPU, "--json")
+    assert ended.code == 0, ended.stderr
+    report = report_of(ended)
+    assert (report["verdict"], report["reasons"], report["size"]) == ("yes", [], "debug")
+    assert status(report) == {
+        "doctor": "done",
+        "ceilings": "done",
+        "collectives": "left out",
+        "alone": "done",
+        "together": "left out",
+        "ddp": "left out",
+    }
+    (device,) = report["devices"]
+    assert device["ceiling"]["product_flops_per_second"] > 0
+    assert device["ceiling"]["of_datasheet"] is None
+    assert device["alone"]["tokens_per_second"] > 0
+
+
+@pytest.mark.further
+def test_two_ranks_go_through_every_step(tmp_path: Path) -> None:
+    ended = node(tmp_path / "out", "--nproc=2", *ON_CPU, *WHATEVER, "--json")
+    assert ended.code == 0, ended.stderr
+    report = report_of(ended)
+    assert set(status(report).values()) == {"done"}
+    together = sum(device["together"]["tokens_per_second"] for device in report["devices"])
+    rate = report["ddp"]["tokens_per_second"]
+    assert report["ddp_efficiency"] == pytest.approx(rate / together)
+    assert {rate["kind"] for rate in report["collectives"]} == {
+        *("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
+    }
+
+
+@pytest.mark.further
+def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_path: Path) -> None:
+    source = """
+    from llmb.plugin.builtin.cpu import CpuBackend
+    slow = min(os.sched_getaffinity(0)) > 0
+    @hookimpl
+    def llmb_backend(config):
+        return CpuBackend()
+    @hookimpl
+    def llmb_post_process_model(model, config):
+        def before(call, ids):
+            if os.environ.get("RANK") == "1":
+                raise ValueError("no more")
+            if slow:
+                time.sleep(1)
+        return Around(model, before)
+    """
+    folder = harness.plugin(tmp_path / "plugins", "odd", source)
+    flags = ("--plugin=odd", "--precision=FP32", *RUN, "--nproc=2", "--min-device=0.5")
+    ended = node(tmp_path / "out", *flags, plugins=(folder,))
+    assert ended.code == 7, ended.stderr
+    report = json.loads((ended.directory / "node.json").read_bytes())
+    assert status(report)["ddp"] == "failed"
+    assert status(report)["alone"] == status(report)["together"] == "done"
+    assert {one["device"] for one in report["outliers"]} == {"share 1"}
+    assert any("ddp: rank 1: ValueError: no more" in reason for reason in report["reasons"])
+    assert any(reason.startswith("share 1: ") for reason in report["reasons"])
+    assert ended.said[-1].startswith("llmb: this node is not fit: ")
+    assert "fit: no" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "code", "words"),
+    [
+        (("--audit=full",), {}, 2, "--audit: llmb node sets it itself"),
+        (("--submissions=nowhere",), {}, 2, "there is nothing at 'nowhere'"),
+        ((), {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, 2, "itself"),
+        (("--plugin=none",), {}, 3, "'none'"),
+        (("--workload=litgpt-forward", "--plugin=cpu"), {}, 2, "--mode forward runs on one rank"),
+    ],
+)
+def test_what_cannot_be_examined_is_refused_in_one_line(
+    tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str], code: int, words: str
+) -> None:
+    ended = node(tmp_path / "out", *arguments, **env)
+    assert (ended.code, len(ended.said)) == (code, 1), ended.stderr
+    assert words in ended.said[0]
