@@ -94,6 +94,26 @@ def test_a_pipeline_and_what_it_goes_with_keep_every_rule(tmp_path: Path, layout
     assert ended.record["topology"]["parallelism"]["pp"] == 2
 
 
+ROUNDED = """
+@hookimpl
+def llmb_post_process_model(model, config):
+    if os.environ["RANK"] == "1":
+        late = model.model.layers["1"].mlp
+        late.register_forward_hook(lambda module, given, out: out.bfloat16().float())
+    return model
+"""
+
+
+@pytest.mark.further
+def test_a_stage_that_rounds_is_seen_where_rank_0_has_another(tmp_path: Path) -> None:
+    folder = harness.plugin(tmp_path / "plugins", "odd", ROUNDED)
+    flags = (*harness.with_plugin("odd"), "--nproc=2", "--pp=2", "--batch-size=2")
+    ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
+    assert ended.code == 5, ended.stderr
+    failed = {f["id"] for f in ended.record["audit"]["findings"] if f["status"] == "fail"}
+    assert failed >= {"E1", "E2", "G1", "P1"}
+
+
 LATE = """
 @hookimpl
 def llmb_post_process_model(model, config):
