@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,21 @@ def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_pa
     assert any(reason.startswith("share 1: ") for reason in report["reasons"])
     assert ended.said[-1].startswith("llmb: this node is not fit: ")
     assert "fit: no" in ended.stdout
+
+
+@pytest.mark.further
+def test_an_examination_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
+    flags = (*harness.with_plugin("odd"), "--nproc=2", "--timed-steps=100000")
+    flags = tuple(flag for flag in flags if flag != "--timed-steps=20")
+    folder = harness.plugin(tmp_path / "plugins", "odd")
+    with harness.running(tmp_path / "out", *flags, plugins=[folder], verb="node") as started:
+        started.wait_for("share 0 alone")
+        started.wait_until(lambda: any((tmp_path / "out").glob("node-*/alone/0/*/log.txt")))
+        ended = started.kill(signal.SIGTERM)
+        assert ended.code == 130
+        assert started.survivors() == []
+    (log,) = (tmp_path / "out").glob("node-*/alone/0/*/log.txt")
+    assert "interrupted" in log.read_text()
 
 
 @pytest.mark.parametrize(
