@@ -135,3 +135,20 @@ def test_what_cannot_be_examined_is_refused_in_one_line(
     ended = node(tmp_path / "out", *arguments, **env)
     assert (ended.code, len(ended.said)) == (code, 1), ended.stderr
     assert words in ended.said[0]
+
+
+@pytest.mark.further
+def test_accelerators_are_examined_by_name_at_a_batch_size_that_fits(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    flags = ("--precision=FP32", *harness.TINY, "--timed-steps=2", *WHATEVER, "--json")
+    small = {"FAKEDEV_KERNEL_US": "400", "FAKEDEV_MEMORY_MB": "110"}
+    ended = node(tmp_path / "out", *flags, plugins=(fake_site,), **small)
+    report = report_of(ended)
+    assert [device["name"] for device in report["devices"]] == ["fakedev:0", "fakedev:1"]
+    assert report["batch_size"] in (1, 2, 4, 8)
+    assert all(device["alone"] and device["together"] for device in report["devices"])
+    # No library of collectives knows the device: it cannot train in ranks, and that is said.
+    assert (ended.code, report["verdict"]) == (7, "no")
+    assert status(report)["collectives"] == status(report)["ddp"] == "failed"
+    assert any("names no library for ranks" in reason for reason in report["reasons"])
