@@ -126,10 +126,9 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> Plan:
     folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     shares = (flags["min_device"], flags["min_together"], flags["min_efficiency"])
-    sized = request.batch_size is not None
     return plan.Plan(
         request=request,
-        arguments=plan.arguments_of(given, negotiated.config, sized),
+        arguments=plan.arguments_of(given, negotiated.config),
         negotiated=negotiated,
         seats=seats,
         limits=plan.limits_of(request, *shares),

@@ -9,7 +9,7 @@ from typing import Literal
 
 from llmb import __version__, supervisor, workloads
 from llmb.config import limit_threads
-from llmb.errors import LlmbError
+from llmb.errors import LlmbError, is_out_of_memory
 from llmb.measure import clock
 from llmb.node import judgement
 from llmb.node.bus import RANK_TIMEOUT_S, time_collectives
@@ -59,6 +59,7 @@ class _Examination:
         self._collectives: tuple[CollectiveRate, ...] = ()
         self._ddp: Speed | None = None
         self._record: RunRecord | None = None
+        self._batch_size = plan.config.batch_size
 
     def carry_out(self) -> NodeReport:
         # Alone or beside the others, a device's processes compute with as many threads.
@@ -144,12 +145,24 @@ class _Examination:
             began_ns = clock.now_ns()
             try:
                 self._display.phase(f"{name} alone")
-                with self._start(seat, "alone") as run:
-                    self._note(seat, alone=self._speed(run))
+                self._note(seat, alone=self._run_alone(seat))
             except LlmbError as error:
                 faults.append(f"{name}: {error}")
             longest_s = max(longest_s, (clock.now_ns() - began_ns) / 1e9)
         return notes, faults
+
+    def _run_alone(self, seat: Seat) -> Speed:
+        """Return the speed of one device; the first may find that fewer sequences fit."""
+        try:
+            with self._start(seat, "alone") as run:
+                return self._speed(run)
+        except LlmbError as error:
+            accumulated = self._plan.config.accumulate
+            settled = self._plan.request.batch_size is not None or self._record is not None
+            if settled or self._batch_size == accumulated or not is_out_of_memory(error):
+                raise
+        self._batch_size = max(1, self._batch_size // accumulated // 2) * accumulated
+        return self._run_alone(seat)
 
     def _together(self) -> _Told:
         faults, seats = [], self._plan.seats
@@ -167,14 +180,20 @@ class _Examination:
         count = len(self._devices)
         self._display.phase(f"{count} ranks of one run (DDP)")
         ranks = (f"--nproc={count}", f"--rank-timeout={RANK_TIMEOUT_S:.0f}")
-        with Run((*self._plan.arguments, *ranks), self._plan.folder / "ddp") as run:
+        with Run((*self._arguments(), *ranks), self._plan.folder / "ddp") as run:
             self._ddp = self._speed(run)
         return [], []
 
     def _start(self, seat: Seat, step: StepName) -> Run:
         folder = self._plan.folder / step / str(seat.device.index)
         with on_cores(seat.cores):
-            return Run((*self._plan.arguments, f"--device={seat.name}"), folder)
+            return Run((*self._arguments(), f"--device={seat.name}"), folder)
+
+    def _arguments(self) -> tuple[str, ...]:
+        """Return the options of every run."""
+        if self._plan.request.batch_size is not None:
+            return self._plan.arguments
+        return (*self._plan.arguments, f"--batch-size={self._batch_size}")
 
     def _speed(self, run: Run) -> Speed:
         path, record = run.record(self._limit_s(), lambda: self._display.message(None))
@@ -217,7 +236,7 @@ class _Examination:
             precision=plan.config.precision.name,
             workload=workloads.of(plan.config).name,
             size=self._size,
-            batch_size=plan.config.batch_size,
+            batch_size=self._batch_size,
             limits=plan.limits,
             steps=tuple(self._steps),
             devices=tuple(devices),

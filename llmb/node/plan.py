@@ -137,9 +137,7 @@ def _share(index: int, cores: Sequence[int]) -> NodeDevice:
     return NodeDevice(index=index, name=f"share {index}", description=listed)
 
 
-def arguments_of(given: Sequence[str], config: RunConfig, batch_given: bool) -> tuple[str, ...]:
+def arguments_of(given: Sequence[str], config: RunConfig) -> tuple[str, ...]:
     """Return ``given`` with what was settled beyond it: of equal options the last counts."""
-    settled = [f"--plugin={config.plugin}", f"--precision={config.precision.name}"]
-    if not batch_given:
-        settled.append(f"--batch-size={config.batch_size}")
+    settled = (f"--plugin={config.plugin}", f"--precision={config.precision.name}")
     return (*given, *settled, "--audit=off")

@@ -55,8 +55,8 @@ class Run:
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
         """Start it: its run directory, and what it says, go to ``folder``."""
-        folder.mkdir(parents=True)
-        self._folder, self._arguments = folder, arguments
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         command = [sys.executable, "-m", "llmb", "run", *arguments, f"--output-dir={folder}"]
         with (folder / _LOG).open("wb") as log:
             self._process = subprocess.Popen(

@@ -161,8 +161,11 @@ class Ranks:
     def _reason(self, error: Exception) -> str:
         """Return which rank is at fault, and with what."""
         if not self._is_of_others(error):
-            kind = "" if isinstance(error, LlmbError) else f"{type(error).__name__}: "
-            return f"rank {self.place.rank}: {kind}{_first_line(error)}"
+            text, ours = _first_line(error), isinstance(error, LlmbError)
+            if ours and text.startswith("rank "):  # it says of whom it is
+                return text
+            kind = "" if ours else f"{type(error).__name__}: "
+            return f"rank {self.place.rank}: {kind}{text}"
         gone = self.lookout.gone()
         if gone is None:
             return UNREACHABLE

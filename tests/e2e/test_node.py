@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,21 @@ def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_pa
     assert "fit: no" in ended.stdout
 
 
+@pytest.mark.further
+def test_an_examination_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
+    flags = (*harness.with_plugin("odd"), "--nproc=2", "--timed-steps=100000")
+    flags = tuple(flag for flag in flags if flag != "--timed-steps=20")
+    folder = harness.plugin(tmp_path / "plugins", "odd")
+    with harness.running(tmp_path / "out", *flags, plugins=[folder], verb="node") as started:
+        started.wait_for("share 0 alone")
+        started.wait_until(lambda: any((tmp_path / "out").glob("node-*/alone/0/*/log.txt")))
+        ended = started.kill(signal.SIGTERM)
+        assert ended.code == 130
+        assert started.survivors() == []
+    (log,) = (tmp_path / "out").glob("node-*/alone/0/*/log.txt")
+    assert "interrupted" in log.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "code", "words"),
     [
@@ -119,3 +135,20 @@ def test_what_cannot_be_examined_is_refused_in_one_line(
     ended = node(tmp_path / "out", *arguments, **env)
     assert (ended.code, len(ended.said)) == (code, 1), ended.stderr
     assert words in ended.said[0]
+
+
+@pytest.mark.further
+def test_accelerators_are_examined_by_name_at_a_batch_size_that_fits(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    flags = ("--precision=FP32", *harness.TINY, "--timed-steps=2", *WHATEVER, "--json")
+    small = {"FAKEDEV_KERNEL_US": "400", "FAKEDEV_MEMORY_MB": "110"}
+    ended = node(tmp_path / "out", *flags, plugins=(fake_site,), **small)
+    report = report_of(ended)
+    assert [device["name"] for device in report["devices"]] == ["fakedev:0", "fakedev:1"]
+    assert report["batch_size"] in (1, 2, 4, 8)
+    assert all(device["alone"] and device["together"] for device in report["devices"])
+    # No library of collectives knows the device: it cannot train in ranks, and that is said.
+    assert (ended.code, report["verdict"]) == (7, "no")
+    assert status(report)["collectives"] == status(report)["ddp"] == "failed"
+    assert any("names no library for ranks" in reason for reason in report["reasons"])
