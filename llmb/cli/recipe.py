@@ -29,8 +29,6 @@ def apply(ctx: click.Context, flags: dict[str, Any]) -> None:
     }
     if "batch_size" in given:
         del options["micro_batch_size"]
-    for name in options.keys() - flags.keys():
-        raise UsageError(f"--recipe {recipe.name} is of pipelines: this llmb has no --{name}")
     for name, value in options.items():
         if name not in given:
             flags[name] = value

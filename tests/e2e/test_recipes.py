@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from llmb.cli import run
 from llmb.workloads.recipes import RECIPES
 from tests.e2e import harness
 
@@ -16,18 +15,13 @@ pytestmark = pytest.mark.slow
 #: Of each model and way of sharing one: tensor parallelism of Llama, and stage 3 with blocks that
 #: compute again.
 ALWAYS = ("nanotron-llama2-7b", "llm-train-bench-fsdp")
-_PIPELINES = any(option.name == "pp" for option in run.command.params)
 
 
 def _marked(name: str) -> object:
     return pytest.param(name, marks=() if name in ALWAYS else pytest.mark.further)
 
 
-RUN = [
-    _marked(name)
-    for name, recipe in RECIPES.items()
-    if recipe.precision != "FP8" and (recipe.pp == 1 or _PIPELINES)
-]
+RUN = [_marked(name) for name, recipe in RECIPES.items() if recipe.precision != "FP8"]
 
 
 @pytest.mark.parametrize("name", RUN)

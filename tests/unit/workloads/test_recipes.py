@@ -16,8 +16,6 @@ from llmb.parallel import checks
 from llmb.workloads.recipes import RECIPES, RunRecipe, recipe_of
 
 FORMS = [(name, form) for name in RECIPES for form in ("full", "debug")]
-#: Whether this llmb has them.
-PIPELINES = any(option.name == "pp" for option in run.command.params)
 
 
 def command_line(*words: str) -> tuple[RunRequest, dict[str, Any]]:
@@ -35,10 +33,6 @@ def words_of(name: str, form: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize(("name", "form"), FORMS)
 def test_a_recipe_is_a_run_that_its_ranks_can_share(name: str, form: str) -> None:
-    if "pp" in RECIPES[name].options and not PIPELINES:
-        with pytest.raises(UsageError, match="is of pipelines: this llmb has no --"):
-            command_line(*words_of(name, form))
-        return
     request, _ = command_line(*words_of(name, form))
     recipe = RECIPES[name] if form == "full" else RECIPES[name].debug
     mesh, workload = request.parallelism, workloads.of(request)
