@@ -39,6 +39,7 @@ _PIPED_WIDTH = 160
 @click.option("--micro-batch-size", type=_COUNT, default=1, show_default=True, help="Sequences.")
 @click.option("--accumulate", type=_COUNT, help="Micro-batches of a step [default: --pp].")
 @click.option("--sac-freq", metavar="Q/P|op", help="Checkpointed blocks, as in llmb run.")
+@click.option("--whole-step", is_flag=True, help="All micro-batches by the schedule itself: slow.")
 @click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="Several times.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**flags: Any) -> None:
@@ -73,6 +74,7 @@ def command(**flags: Any) -> None:
             micro_batch=flags["micro_batch_size"],
             micro_batches=flags["accumulate"] or how.stages,
             sac_freq=flags["sac_freq"],
+            whole_step=flags["whole_step"],
         )
         for rank in ranks
     ]
@@ -160,9 +162,16 @@ def _cells(one: Simulated) -> dict[str, str]:
         "moments, BF16": _gb(one.optimizer_bytes),
         "activations of a micro-batch": _gb(one.activations_bytes),
         "micro-batches on their way": f"{one.in_flight:,}",
+        **_of_schedule(one),
         "peak": _gb(one.peak_bytes),
         "FLOPs of a micro-batch": f"{one.flops:.4g}",
     }
+
+
+def _of_schedule(one: Simulated) -> dict[str, str]:
+    if one.schedule_activations_bytes is None:
+        return {}
+    return {"activations of a step, at most": _gb(one.schedule_activations_bytes)}
 
 
 def _gb(count: int) -> str:

@@ -6,12 +6,13 @@ dtype and device, and no memory. Tried with torch 2.13; the test of this file sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from llmb.errors import UnavailableError
@@ -46,6 +47,46 @@ def _forget() -> None:
 
     _redistribute._gen_transform_infos.cache_clear()
     debug._clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+
+
+def schedule_alone(
+    name: str,
+    stages: Mapping[int, nn.Module],
+    count: int,
+    micro_batches: int,
+    states: Mapping[int, tuple[Tensor, Tensor]],
+    group: dist.ProcessGroup,
+    loss: Callable[[Tensor, Tensor], Tensor],
+) -> Any:
+    """Return torch's schedule ``name`` over this rank's ``stages`` of ``count``.
+
+    No other is there to say what it hands over: ``states`` are the input and the output of a
+    micro-batch, by stage.
+    """
+    from torch.distributed.pipelining import PipelineStage
+    from torch.distributed.pipelining._utils import InferenceMode
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+    made = [
+        PipelineStage(
+            *(stage, number, count, torch.device("cpu")),
+            input_args=states[number][0],
+            output_args=states[number][1],
+            group=group,
+        )
+        for number, stage in stages.items()
+    ]
+    kind: Any = get_schedule_class(name)
+    several = issubclass(kind, PipelineScheduleMulti)
+    schedule = kind(made if several else made[0], micro_batches, loss, scale_grads=False)
+
+    def agreed(stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
+        """Ranks vote on whether all know what is handed over; the others are not there to."""
+        for stage in stages:
+            stage._inference_mode = InferenceMode.STATIC
+
+    schedule._warmup_p2p = agreed
+    return schedule
 
 
 def fake_tensors() -> AbstractContextManager[Any]:

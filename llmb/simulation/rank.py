@@ -7,6 +7,7 @@ DTensors, collectives with what they are given, storages that autograd keeps. No
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from llmb.config import BF16, Mode, Parallelism, RunConfig, RunRequest
+from llmb.errors import UsageError
 from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.collectives import Collectives
 from llmb.observe.shards import is_elsewhere, local
@@ -60,11 +62,16 @@ class Simulated:
     #: Of one micro-batch, forward and backward, of this rank's own tensors.
     flops: int
     collectives: dict[str, Traffic] = field(default_factory=dict)
+    #: Of a whole step by the schedule itself: the most that was kept at a time, and the FLOPs.
+    schedule_activations_bytes: int | None = None
+    schedule_flops: int | None = None
 
     @property
     def peak_bytes(self) -> int:
         """Bytes at the peak: all that is kept, and every micro-batch that is on its way."""
         kept = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        if self.schedule_activations_bytes is not None:
+            return kept + self.schedule_activations_bytes
         return kept + self.in_flight * self.activations_bytes
 
 
@@ -76,13 +83,15 @@ def simulate(
     micro_batch: int = 1,
     micro_batches: int = 1,
     sac_freq: str | None = None,
+    whole_step: bool = False,
 ) -> Simulated:
     """Return what ``rank`` of a job has and does, without the others.
 
-    ``micro_batch`` is in sequences. Of a pipeline's rank each of its stages takes one micro-batch.
+    ``micro_batch`` is in sequences. Of a pipeline's rank each of its stages takes one micro-batch;
+    with ``whole_step`` torch's schedule then takes all ``micro_batches`` through them in its order.
 
     Raises:
-        UsageError: the ranks cannot share the model so.
+        UsageError: the ranks cannot share the model so, or there is no such schedule.
         UnavailableError: this torch cannot pretend.
     """
     shape = workload.shape
@@ -101,9 +110,8 @@ def simulate(
     with private.fake_ranks(rank, how.world_size), warnings.catch_warnings():
         # That FSDP2's root returns a view, which nobody changes.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-        return _simulated(
-            workload, _config(workload, how, micro_batch, sac_freq), rank, micro_batches
-        )
+        config = _config(workload, how, micro_batch, sac_freq)
+        return _simulated(workload, config, rank, micro_batches, whole_step)
 
 
 def _config(
@@ -126,7 +134,9 @@ def _config(
     )
 
 
-def _simulated(workload: Workload, config: RunConfig, rank: int, micro_batches: int) -> Simulated:
+def _simulated(
+    workload: Workload, config: RunConfig, rank: int, micro_batches: int, whole_step: bool
+) -> Simulated:
     shape, how = workload.shape, config.parallelism
     layout = Layout(config)
     with torch.device("meta"):
@@ -147,7 +157,7 @@ def _simulated(workload: Workload, config: RunConfig, rank: int, micro_batches: 
         _micro_batch(model, shape, config, layout, ledger)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        ledger.kept = 0
+        ledger.kept = ledger.most = 0
         with ledger:
             _micro_batch(model, shape, config, layout, ledger)
             optimizer.step()
@@ -158,6 +168,7 @@ def _simulated(workload: Workload, config: RunConfig, rank: int, micro_batches: 
             if isinstance(value, Tensor) and value.dim()
         )
         gradients = sum(local(p.grad).nbytes for p in ours if p.grad is not None)
+        step = _whole_step(model, shape, config, layout, micro_batches) if whole_step else None
     stages = tuple(layout.pipeline.stages) if layout.pipeline else ()
     return Simulated(
         rank=rank,
@@ -167,12 +178,14 @@ def _simulated(workload: Workload, config: RunConfig, rank: int, micro_batches: 
         weights_bytes=sum(local(p).nbytes for p in ours),
         gradients_bytes=gradients,
         optimizer_bytes=moments,
-        activations_bytes=ledger.kept,
+        activations_bytes=ledger.most,
         in_flight=_in_flight(how, stages, micro_batches),
         flops=ledger.flops,
         collectives={
             kind: Traffic(ledger.calls[kind], ledger.bytes[kind]) for kind in sorted(ledger.calls)
         },
+        schedule_activations_bytes=step.most if step else None,
+        schedule_flops=step.flops if step else None,
     )
 
 
@@ -200,16 +213,53 @@ def _micro_batch(
         return
     last = config.parallelism.stages - 1
     for number, stage in layout.pipeline.stages.items():
-        given = batch.ids
-        if number:
-            width = [config.batch_size, shape.sequence_length, shape.hidden_size]
-            if config.parallelism.sequence_parallel:
-                width[1] //= config.parallelism.tp
-            given = torch.empty(width, dtype=_DTYPE, requires_grad=True)
+        given = _state(config, shape) if number else batch.ids
         with ledger.keeping(model):
             output = stage(given)
             loss = causal_loss(output, batch.labels) if number == last else output.sum()
         loss.backward()
+
+
+def _state(config: RunConfig, shape: Shape) -> Tensor:
+    """Return what a stage hands to the next one of a micro-batch."""
+    length = shape.sequence_length
+    if config.parallelism.sequence_parallel:
+        length //= config.parallelism.tp
+    size = (config.batch_size, length, shape.hidden_size)
+    return torch.empty(size, dtype=_DTYPE, requires_grad=True)
+
+
+def _whole_step(
+    model: nn.Module, shape: Shape, config: RunConfig, layout: Layout, micro_batches: int
+) -> Ledger:
+    """Take all micro-batches through this rank's stages as the schedule does.
+
+    Raises:
+        UsageError: there is no schedule, or what stages hand over is spread itself.
+    """
+    how, pipeline = config.parallelism, layout.pipeline
+    if pipeline is None:
+        raise UsageError("--whole-step runs a pipeline's schedule: give --pp 2 or more")
+    if how.sequence_parallel or how.loss_parallel:
+        raise UsageError("--whole-step runs without --sequence-parallel and --loss-parallel")
+    model.zero_grad(set_to_none=True)
+    batch = make_batch(1, config.batch_size * micro_batches, shape)
+    ids = batch.ids[: config.batch_size]
+    logits = torch.empty(*ids.shape, shape.vocab_size, dtype=_DTYPE, requires_grad=True)
+    state, last = _state(config, shape), how.stages - 1
+    states = {
+        number: (state if number else ids, logits if number == last else state)
+        for number in pipeline.stages
+    }
+    schedule = private.schedule_alone(
+        *(how.schedule, pipeline.stages, how.stages, micro_batches, states),
+        group=layout.mesh.part("pp").get_group(),
+        loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
+    )
+    ledger = Ledger()
+    with ledger, ledger.keeping(model):
+        schedule.step(batch.ids, target=batch.labels, losses=[], return_outputs=False)
+    return ledger
 
 
 def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) -> int:
@@ -233,8 +283,8 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         super().__init__()
         self._formulas = private.flop_formulas()
         self.flops = 0
-        #: Bytes of all storages kept, beside parameters.
-        self.kept = 0
+        #: Bytes of all storages kept at present, and at most, beside parameters.
+        self.kept = self.most = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -249,15 +299,39 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return found
 
     def keeping(self, model: nn.Module) -> Any:
-        """Return a context of a forward pass, of which is counted what it keeps."""
-        own = {local(p).untyped_storage()._cdata for p in model.parameters()}
-        seen: Counter[int] = Counter()
+        """Return a context of forward passes, of which is counted what they keep and for how long.
 
-        def pack(value: Tensor) -> Tensor:
-            storage = local(value).untyped_storage()
-            if storage._cdata not in own and not seen[storage._cdata]:
-                seen[storage._cdata] += 1
-                self.kept += storage.nbytes()
-            return value
+        ``kept`` goes down when autograd gives something back, which it does on the way back.
+        """
+        own = {_storage(p)._cdata for p in model.parameters()}
+        users: Counter[int] = Counter()
 
-        return torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
+        def pack(value: Tensor) -> _Kept:
+            storage = _storage(value)
+            key, size = storage._cdata, storage.nbytes()
+            found = _Kept(value)
+            if key not in own:
+                users[key] += 1
+                if users[key] == 1:
+                    self.kept += size
+                    self.most = max(self.most, self.kept)
+                weakref.finalize(found, give_back, key, size)
+            return found
+
+        def give_back(key: int, size: int) -> None:
+            users[key] -= 1
+            if not users[key]:
+                self.kept -= size
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, lambda found: found.value)
+
+
+class _Kept:
+    """A tensor that autograd keeps: gone when autograd lets it go."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+
+def _storage(value: Tensor) -> Any:
+    return local(value).untyped_storage()

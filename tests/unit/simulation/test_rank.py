@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 import torch
 from click.testing import CliRunner
 
 from llmb.cli import simulate as command
-from llmb.config import Mode, Parallelism
+from llmb.config import Mode, Parallelism, Schedule
 from llmb.errors import LlmbError
 from llmb.projection.job import Model
 from llmb.simulation import private
@@ -96,6 +97,18 @@ def test_stages_have_the_model_between_them_and_let_in_as_many_micro_batches_as_
     assert looped.stages == (1, 3)
 
 
+@pytest.mark.parametrize("schedule", get_args(Schedule))
+def test_torchs_schedule_takes_every_micro_batch_through_a_ranks_stages(schedule):
+    workload = find("llama-1.4b", {**TINY, "num_hidden_layers": 8})
+    how, count = Parallelism(pp=4, schedule=schedule), 8
+    found = simulate(workload, how, 0, micro_batches=count, whole_step=True)
+    assert found.schedule_flops == count * found.flops
+    if schedule in ("1F1B", "GPipe"):  # of which is known beforehand how many are on their way
+        expected = found.in_flight * found.activations_bytes
+        assert found.schedule_activations_bytes == pytest.approx(expected, rel=0.01)
+    assert found.schedule_activations_bytes >= found.activations_bytes
+
+
 def test_checkpointed_blocks_keep_their_input_and_compute_a_third_more():
     workload = small()
     plain = simulate(workload, Parallelism(), 0)
@@ -159,6 +172,7 @@ def test_the_command_shows_first_middle_and_last_stage():
         (("--world-size", 768, "--accumulate", 8), "takes 64 micro-batches or more"),
         (("--world-size", 768, "--schedule", "2F2B"), "--schedule 2F2B"),
         (("--world-size", 768, "--sac-freq", "9"), "--sac-freq"),
+        (("--world-size", 12, "--pp", 1, "--whole-step"), "give --pp 2 or more"),
     ],
 )
 def test_a_job_that_cannot_be_is_one_line(words, says):
