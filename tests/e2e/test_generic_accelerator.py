@@ -172,12 +172,13 @@ def test_the_stamps_of_steps_run_ahead_of_the_device_and_the_fences_do_not(
         pytest.skip("this host is too busy to be ahead of a device")
     ahead = statistics.median(b - a for a, b in itertools.pairwise(timing["step_ns"])) / 1e9
     assert ahead < 0.8 * result["step_time_s"]["median"]
-    # The device's own time rules: had no fence waited for it, both would be equal.
+    # Had no fence waited for the device, it would come microseconds after the stamp before it. How
+    # far behind the device is depends on the host, too.
     waited = [
         fence - timing["step_ns"][steps - 1]
         for fence, steps in zip(timing["fence_worker_ns"], timing["fence_steps"], strict=True)
     ]
-    assert min(waited[1:]) / 1e9 > result["step_time_s"]["median"]
+    assert min(waited[1:]) / 1e9 > result["step_time_s"]["median"] / 4
 
 
 # -- memory and batch size --------------------------------------------------------------------
