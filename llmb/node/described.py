@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from llmb import supervisor
-from llmb.config import RunRequest
+from llmb.config import RunRequest, ShapeName
 from llmb.measure import clock
 from llmb.node import plan
 from llmb.node.bus import time_collectives
@@ -15,6 +15,8 @@ from llmb.records.run_record import Ceiling
 
 #: Collectives of one number of ranks take seconds; a library that hangs is given up after it.
 _LIMIT_S = 120.0
+#: Collectives need no model: whether the workload's fits beside itself is another question.
+_SMALL: dict[ShapeName, int] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
 
 
 def describe(
@@ -33,7 +35,8 @@ def describe(
         LlmbError: a device is not there, or a measurement failed.
     """
     processor = plan.is_processor(request)
-    negotiated, seats = plan.settle(request, nproc or (1 if processor else None))
+    small = request.model_copy(update={"shape_overrides": _SMALL})
+    negotiated, seats = plan.settle(small, nproc or (1 if processor else None))
     device = seats[0].name
     progress(f"products and memory of {device}")
     ceiling = supervisor.calibrate(request.model_copy(update={"device": device}), seconds)
