@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,12 +22,14 @@ from torch import Tensor, nn
 from llmb.config import (
     FP32,
     SPLITS_BACKWARD,
+    Executor,
     Mode,
     Parallelism,
     Place,
     RunConfig,
     Schedule,
 )
+from llmb.modes import executors
 from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
@@ -62,6 +66,7 @@ class Case:
     clip: float | None = None
     #: Which blocks compute their activations again.
     again: str | None = None
+    executor: Executor = "eager"
 
 
 def _cases(world_size: int) -> dict[str, Case]:
@@ -98,8 +103,28 @@ def _cases(world_size: int) -> dict[str, Case]:
             "DDP, two parts": Case({"dp_replicate": world_size}, accumulate=2),
             "FSDP, two parts": Case({"dp_shard": world_size}, accumulate=2),
         }
+    if find_spec("thunder") is not None:
+        found |= _thunder(world_size)
     if world_size >= 8:
         found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
+    return found
+
+
+def _thunder(world_size: int) -> dict[str, Case]:
+    """Return what thunder's own DDP and FSDP share; 250 words need padding in each shard."""
+    shard, kept = {"dp_shard": world_size}, {"reshard_after_forward": False}
+    odd = replace(LLAMA, vocab_size=250)
+    by_thunder = partial(Case, executor="thunder")
+    found = {
+        "DDP, thunder": by_thunder({"dp_replicate": world_size}),
+        "FSDP, thunder, stage 3": by_thunder(shard, odd),
+        "FSDP, thunder, stage 2": by_thunder({**shard, **kept}, odd, clip=0.1),
+    }
+    if world_size <= SEQUENCES // 2:
+        found |= {
+            "DDP, thunder, two parts": by_thunder({"dp_replicate": world_size}, accumulate=2),
+            "FSDP, thunder, two parts": by_thunder(shard, accumulate=2),
+        }
     return found
 
 
@@ -173,7 +198,9 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
         timed_steps=1,
         repeats=1,
         parallelism=mesh,
+        executor=case.executor if ranks else "eager",
     )
+    executors.prepare(config)
     model = build(case.shape, 5, torch.float64)
     canonical = Canonical(Origin(model), model, None)
     if case.again is not None:
