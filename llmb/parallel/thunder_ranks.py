@@ -48,10 +48,8 @@ def sharded(model: nn.Module, mesh: DeviceMesh, device: torch.device, *, again: 
     """Return the program of ``model`` with parameters spread over ``mesh``, and spread them.
 
     The program keeps plain tensors, padded to one length. The parameters of ``model`` become
-    DTensors in their memory, which optimizer and audit read and write as any others.
-
-    Args:
-        again: gather parameters for the backward pass again (ZeRO stage 3), or keep them (2).
+    DTensors in their memory, which optimizer and audit read and write as any others. ``again``
+    gathers for the backward pass again (ZeRO stage 3), otherwise they are kept for it (2).
     """
     fsdp = import_module("thunder.distributed.transforms.fsdp_v2")
     kind = import_module("thunder.distributed").FSDPType

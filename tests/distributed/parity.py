@@ -103,29 +103,25 @@ def _cases(world_size: int) -> dict[str, Case]:
             "DDP, two parts": Case({"dp_replicate": world_size}, accumulate=2),
             "FSDP, two parts": Case({"dp_shard": world_size}, accumulate=2),
         }
-    if find_spec("thunder") is not None:
-        found |= _thunder(world_size)
+        if find_spec("thunder") is not None:
+            found |= _thunder(world_size)
     if world_size >= 8:
         found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
     return found
 
 
 def _thunder(world_size: int) -> dict[str, Case]:
-    """Return what thunder's own DDP and FSDP share; 250 words need padding in each shard."""
-    shard, kept = {"dp_shard": world_size}, {"reshard_after_forward": False}
-    odd = replace(LLAMA, vocab_size=250)
-    by_thunder = partial(Case, executor="thunder")
-    found = {
+    """Return what thunder's own DDP and FSDP share; 250 words need padding in the shards."""
+    shape = replace(LLAMA, vocab_size=250, num_hidden_layers=1)
+    by_thunder = partial(Case, shape=shape, executor="thunder", accumulate=2)
+    shard = {"dp_shard": world_size}
+    return {
         "DDP, thunder": by_thunder({"dp_replicate": world_size}),
-        "FSDP, thunder, stage 3": by_thunder(shard, odd),
-        "FSDP, thunder, stage 2": by_thunder({**shard, **kept}, odd, clip=0.1),
+        "FSDP, thunder, stage 3": by_thunder(shard),
+        "FSDP, thunder, stage 2": by_thunder(
+            {**shard, "reshard_after_forward": False}, accumulate=1, clip=0.1
+        ),
     }
-    if world_size <= SEQUENCES // 2:
-        found |= {
-            "DDP, thunder, two parts": by_thunder({"dp_replicate": world_size}, accumulate=2),
-            "FSDP, thunder, two parts": by_thunder(shard, accumulate=2),
-        }
-    return found
 
 
 def _pipelines(world_size: int) -> dict[str, Case]:
@@ -198,7 +194,7 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
         timed_steps=1,
         repeats=1,
         parallelism=mesh,
-        executor=case.executor if ranks else "eager",
+        executor=case.executor,
     )
     executors.prepare(config)
     model = build(case.shape, 5, torch.float64)
@@ -206,8 +202,11 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
     if case.again is not None:
         checkpoint_blocks(model, case.shape, case.again)
     layout = Layout(config) if ranks else None
-    program, pipeline = model, None
-    if layout is not None:
+    program: Any = model
+    pipeline = None
+    if layout is None:
+        program = executors.program(model, config)
+    else:
         layout.spread(model, case.shape)
         pipeline = layout.pipeline
         canonical.follow(model, pipeline.share if pipeline else None)
@@ -262,9 +261,9 @@ def missampled(model: nn.Module, canonical: Canonical, ranks: Ranks) -> int:
 
 
 @functools.cache
-def by_one(shape: Shape, parts: int, clip: float | None) -> Trained:
+def by_one(shape: Shape, parts: int, clip: float | None, executor: Executor) -> Trained:
     """Return what one process makes of the same steps, each in so many parts."""
-    return trained(Case(shape=shape, accumulate=parts, clip=clip), None)
+    return trained(Case(shape=shape, accumulate=parts, clip=clip, executor=executor), None)
 
 
 class _Nothing:
@@ -308,7 +307,8 @@ def compare_all(ranks: Ranks, found: dict[str, dict[str, float]], output: Path) 
     world_size = ranks.place.world_size
     for name, case in _cases(world_size).items():
         parts = case.accumulate * Parallelism(**case.mesh).replicas
-        ours, alone = trained(case, ranks), by_one(case.shape, parts, case.clip)
+        ours = trained(case, ranks)
+        alone = by_one(case.shape, parts, case.clip, case.executor)
         pairs = zip(ours.losses, alone.losses, strict=True)
         losses = [abs(a - b) / abs(b) for a, b in pairs]
         found[name] = {
