@@ -55,7 +55,10 @@ class Training:
             pipeline = stage.layout.pipeline
             stage.canonical.follow(stage.model, pipeline.share if pipeline else None)
         self.optimizer = build_optimizer(stage.model.parameters(), constants, **options)
-        self.program = stage.model if by_blocks else executors.program(stage.model, config)
+        by_ranks = config.executor == "thunder" and stage.layout is not None
+        self.program = (
+            stage.model if by_blocks or by_ranks else executors.program(stage.model, config)
+        )
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.witness: Witness = Witness(

@@ -28,7 +28,7 @@ def _faults(request: RunRequest, mode: Mode, shape: Shape) -> Iterator[str]:
     if request.batch_size == "auto":
         yield "--batch-size auto searches on one rank: search there, and give the size it finds"
     if request.executor == "thunder":
-        yield "--executor thunder runs on one rank: use eager or inductor"
+        yield from _thunder(request, shape)
     if mesh.pp > 1:
         yield from _stages(request, shape)
     if mesh.tp > 1:
@@ -36,6 +36,18 @@ def _faults(request: RunRequest, mode: Mode, shape: Shape) -> Iterator[str]:
     elif mesh.sequence_parallel or mesh.loss_parallel:
         flag = "--sequence-parallel" if mesh.sequence_parallel else "--loss-parallel"
         yield f"{flag} shares work among the ranks of --tp: give --tp 2 or more"
+
+
+def _thunder(request: RunRequest, shape: Shape) -> Iterator[str]:
+    mesh = request.parallelism
+    if mesh.dp_replicate > 1 and mesh.dp_shard > 1:
+        yield (
+            "--executor thunder replicates or shards, and not both: leave --dp-replicate "
+            f"{mesh.dp_replicate} or --dp-shard {mesh.dp_shard} out"
+        )
+    if mesh.dp_shard > 1 and getattr(shape, "dropout", 0.0) > 0:
+        # The audit turns dropout off in the model, of which thunder traced a copy.
+        yield "--executor thunder does not shard models with dropout: leave --dp-shard out"
 
 
 def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:

@@ -38,6 +38,8 @@ class Layout:
         #: What is sharded as a whole: the model, or this rank's stages.
         self._roots: Sequence[nn.Module] = ()
         self._silent: Callable[[bool], AbstractContextManager[None]] = _as_ever
+        #: What thunder made of a model that it has sharded itself.
+        self._jitted: Callable[..., Any] | None = None
 
     @property
     def is_sharded(self) -> bool:
@@ -62,6 +64,12 @@ class Layout:
             slice_model(model, shape, self.mesh.part("tp"), how)
         if how.replicas == 1:
             return
+        if self._config.executor == "thunder":
+            from llmb.parallel.thunder_ranks import sharded
+
+            again = how.reshard_after_forward
+            self._jitted = sharded(model, self.mesh.part("dp_shard"), self._device, again=again)
+            return
         names = ("dp_replicate", "dp_shard") if how.dp_replicate > 1 else ("dp_shard",)
         # What only replicates gathers nothing, and a schedule that splits the backward pass would
         # look for the gathered parameters.
@@ -75,12 +83,24 @@ class Layout:
             self._silent = _of_shards(model)
 
     def program(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``program``, a model or what an executor made of it, as all ranks call it."""
+        """Return ``program``, a model or what an executor made of it, as all ranks call it.
+
+        Thunder takes the model itself: what ranks share is part of the program that it makes.
+        """
         if self.pipeline is not None:
             return self.pipeline.program()
+        if self._jitted is not None:
+            return self._jitted
         if self.is_sharded:
             return program
         assert isinstance(program, nn.Module)
+        if self._config.executor == "thunder":
+            from llmb.parallel import thunder_ranks
+
+            jitted: Callable[..., Any] = thunder_ranks.replicated(
+                program, self.mesh.part("dp_replicate")
+            )
+            return jitted
         replicated = DistributedDataParallel(
             program,
             process_group=self.mesh.part("dp_replicate").get_group(),
@@ -104,6 +124,10 @@ class Layout:
 
     def silence(self) -> AbstractContextManager[None]:
         """Surround passes in which replicas do not speak of their gradients."""
+        if self._config.executor == "thunder":  # it averages after each part, or not at all
+            from llmb.parallel.thunder_ranks import silence
+
+            return silence()
         return self._silent(False)
 
     def add_up(self, model: nn.Module) -> None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,12 +22,14 @@ from torch import Tensor, nn
 from llmb.config import (
     FP32,
     SPLITS_BACKWARD,
+    Executor,
     Mode,
     Parallelism,
     Place,
     RunConfig,
     Schedule,
 )
+from llmb.modes import executors
 from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
@@ -62,6 +66,7 @@ class Case:
     clip: float | None = None
     #: Which blocks compute their activations again.
     again: str | None = None
+    executor: Executor = "eager"
 
 
 def _cases(world_size: int) -> dict[str, Case]:
@@ -98,9 +103,25 @@ def _cases(world_size: int) -> dict[str, Case]:
             "DDP, two parts": Case({"dp_replicate": world_size}, accumulate=2),
             "FSDP, two parts": Case({"dp_shard": world_size}, accumulate=2),
         }
+        if find_spec("thunder") is not None:
+            found |= _thunder(world_size)
     if world_size >= 8:
         found["HSDP x TP"] = Case({"dp_replicate": 2, "dp_shard": 2, "tp": 2})
     return found
+
+
+def _thunder(world_size: int) -> dict[str, Case]:
+    """Return what thunder's own DDP and FSDP share; 250 words need padding in the shards."""
+    shape = replace(LLAMA, vocab_size=250, num_hidden_layers=1)
+    by_thunder = partial(Case, shape=shape, executor="thunder", accumulate=2)
+    shard = {"dp_shard": world_size}
+    return {
+        "DDP, thunder": by_thunder({"dp_replicate": world_size}),
+        "FSDP, thunder, stage 3": by_thunder(shard),
+        "FSDP, thunder, stage 2": by_thunder(
+            {**shard, "reshard_after_forward": False}, accumulate=1, clip=0.1
+        ),
+    }
 
 
 def _pipelines(world_size: int) -> dict[str, Case]:
@@ -173,14 +194,19 @@ def trained(case: Case, ranks: Ranks | None) -> Trained:
         timed_steps=1,
         repeats=1,
         parallelism=mesh,
+        executor=case.executor,
     )
+    executors.prepare(config)
     model = build(case.shape, 5, torch.float64)
     canonical = Canonical(Origin(model), model, None)
     if case.again is not None:
         checkpoint_blocks(model, case.shape, case.again)
     layout = Layout(config) if ranks else None
-    program, pipeline = model, None
-    if layout is not None:
+    program: Any = model
+    pipeline = None
+    if layout is None:
+        program = executors.program(model, config)
+    else:
         layout.spread(model, case.shape)
         pipeline = layout.pipeline
         canonical.follow(model, pipeline.share if pipeline else None)
@@ -235,9 +261,9 @@ def missampled(model: nn.Module, canonical: Canonical, ranks: Ranks) -> int:
 
 
 @functools.cache
-def by_one(shape: Shape, parts: int, clip: float | None) -> Trained:
+def by_one(shape: Shape, parts: int, clip: float | None, executor: Executor) -> Trained:
     """Return what one process makes of the same steps, each in so many parts."""
-    return trained(Case(shape=shape, accumulate=parts, clip=clip), None)
+    return trained(Case(shape=shape, accumulate=parts, clip=clip, executor=executor), None)
 
 
 class _Nothing:
@@ -281,7 +307,8 @@ def compare_all(ranks: Ranks, found: dict[str, dict[str, float]], output: Path) 
     world_size = ranks.place.world_size
     for name, case in _cases(world_size).items():
         parts = case.accumulate * Parallelism(**case.mesh).replicas
-        ours, alone = trained(case, ranks), by_one(case.shape, parts, case.clip)
+        ours = trained(case, ranks)
+        alone = by_one(case.shape, parts, case.clip, case.executor)
         pairs = zip(ours.losses, alone.losses, strict=True)
         losses = [abs(a - b) / abs(b) for a, b in pairs]
         found[name] = {

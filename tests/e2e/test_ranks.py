@@ -72,6 +72,24 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
+@pytest.mark.further
+@pytest.mark.skipif(not harness.has_module("thunder"), reason="lightning-thunder is missing")
+@pytest.mark.parametrize("how", [("--accumulate=2",), ("--zero=2",), ("--zero=3",)])
+def test_thunder_shares_the_work_itself_and_every_rule_is_kept(
+    tmp_path: Path, how: tuple[str, ...]
+) -> None:
+    flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--timed-steps=20", *how)
+    flags += ("--nproc=2", "--batch-size=2", "--workload=litgpt-train", "--executor=thunder")
+    ended = harness.run(tmp_path / "out", *flags)
+    assert ended.code == 0, ended.stderr
+    audit = ended.record["audit"]
+    assert audit["verdict"] == "CONSISTENT", audit["findings"]
+    kept = {f["id"] for f in audit["findings"] if f["status"] == "pass"}
+    assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "G1", "T1", "N1", "S1"}
+    said = {one["kind"] for one in ended.evidence("ranks.json")["collectives"]}
+    assert said & ({"all_reduce"} if "--accumulate=2" in how else {"reduce_scatter"})
+
+
 #: With the workload's own clipping, and of every kind of sharing a pipeline goes with.
 MIXED = {
     "half back": ("--pp=2", "--dp-shard=2", "--zero=2", "--schedule=ZBVZeroBubble"),

@@ -70,16 +70,30 @@ def test_models_without_a_plan_are_not_sliced() -> None:
         checked({"tp": 8}, BertShape())
 
 
+def test_a_search_for_a_batch_size_runs_on_one_rank_alone() -> None:
+    with pytest.raises(UsageError, match="searches on one rank"):
+        checked({"dp_replicate": 2}, batch_size="auto")
+
+
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("mesh", "shape", "message"),
     [
-        ({"batch_size": "auto"}, "searches on one rank"),
-        ({"executor": "thunder"}, "--executor thunder runs on one rank"),
+        ({"tp": 2}, LlamaShape(), "--tp 2 runs with --executor eager"),
+        ({"pp": 2}, LlamaShape(), "--pp 2 runs with --executor eager"),
+        ({"dp_replicate": 2, "dp_shard": 2}, LlamaShape(), "replicates or shards, and not both"),
+        ({"dp_shard": 2}, BertShape(), "does not shard models with dropout"),
     ],
 )
-def test_what_runs_on_one_rank_alone_is_refused(asked: dict[str, Any], message: str) -> None:
+def test_what_thunder_cannot_share_is_refused(
+    mesh: dict[str, Any], shape: Shape, message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
-        checked({"dp_replicate": 2}, **asked)
+        checked(mesh, shape, executor="thunder")
+
+
+def test_thunder_replicates_any_model_and_shards_one_without_dropout() -> None:
+    checked({"dp_replicate": 2}, BertShape(), executor="thunder")
+    checked({"dp_shard": 2}, executor="thunder")
 
 
 @pytest.mark.parametrize("mode", [Mode.FORWARD, Mode.GENERATE])
