@@ -87,7 +87,8 @@ def _over(shard: Tensor, whole: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
 
     parameter = nn.Parameter(spread(shard.detach()), requires_grad=whole.requires_grad)
     if whole.requires_grad:
-        shard.register_post_accumulate_grad_hook(partial(_hand_over, parameter, spread))
+        hook = partial(_hand_over, parameter, spread)
+        shard.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
     return parameter
 
 
