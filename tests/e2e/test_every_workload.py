@@ -37,7 +37,6 @@ def test_the_page_of_usage_lines_runs_workloads_that_there_are() -> None:
     assert set(WORKLOADS) >= IN_PAGE
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_a_workload_runs_here_in_each_of_its_modes(tmp_path: Path, name: str, mode: str) -> None:
     flags = ("--plugin=cpu", "--preset=debug", *harness.TINY, harness.UNAUDITED)
