@@ -140,16 +140,21 @@ def honest_passes(
 ) -> dict[str, Tensor]:
     """Return what the passes show in the declared format, and the probes in narrower ones."""
     config, found = order.config, dict[str, Tensor]()
+    batches = {
+        name: config.micro_batch_size if name in PROBES else config.global_batch_size
+        for name in order.passes
+        if name != STEP
+    }
     declared, (dtype, fmt) = config.precision.name, how(config.precision)
+    where = values[f"{order.step}/where"].long() if STEP in order.passes else None
     for name in order.passes:
         channel.send(Phase(name=name))
-        if name == STEP:
-            where = values[f"{order.step}/where"].long()
+        if name == STEP and where is not None:
             found[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
         else:
-            size = config.micro_batch_size if name in PROBES else config.global_batch_size
-            one = retake.sketches(name, dtype, config.device, size, fmt)
+            one = retake.sketches(name, dtype, config.device, batches[name], fmt)
             found |= {f"{declared}/{key}": value for key, value in one.items()}
+    found |= retake.with_wide_loss(declared, batches, where, config.device)
     for border in BORDERS.get(declared, ()) if order.borders else ():
         channel.send(Phase(name=f"the border to {border}"))
         for name in PROBES:

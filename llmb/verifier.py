@@ -101,12 +101,15 @@ def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> d
         return {}
     dtype, fmt = how(precision)
     found: dict[str, Tensor] = {}
-    for name in {BRANCHES, LIVE} & set(order.passes):
-        batch = 1 if name == BRANCHES else order.config.global_batch_size
+    batches = {BRANCHES: 1, LIVE: order.config.global_batch_size}
+    batches = {name: batches[name] for name in order.passes if name in batches}
+    for name, batch in batches.items():
         found |= retake.sketches(name, dtype, "cpu", batch, fmt)
-    if STEP in order.passes:
-        found[STEP] = retake.samples(places(order), dtype, "cpu", fmt)
-    return {f"host/{key}": value for key, value in found.items()}
+    where = places(order) if STEP in order.passes else None
+    if where is not None:
+        found[STEP] = retake.samples(where, dtype, "cpu", fmt)
+    named = {f"host/{key}": value for key, value in found.items()}
+    return named | retake.with_wide_loss("host", batches, where, "cpu")
 
 
 def places(order: ReferenceOrder) -> Tensor:

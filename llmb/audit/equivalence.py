@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
-from llmb.audit.precision import ROUGH
+from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
@@ -32,8 +32,9 @@ _MOST_ERROR_NARROW = 2.0**-0.3
 #: Times the host's honest error that the device's may be.
 _ROUGHER = 2.0
 _PART_ROUGHER = 4.0
-#: A sample whose length lies in fewer elements tells too little to be the worst parameter: of a
-#: head's gradient, most lies in the words that came next, of which a sample holds one or two.
+#: A sample whose length, or whose honest error, lies in fewer elements tells too little to be the
+#: worst parameter. Of a head's gradient, most lies in the words that came next, of which a sample
+#: holds one or two; where such a one cancels, its error is a single draw (docs/adr/0027).
 _FEW = 16
 #: Of the error that a class may have at most: parameters of a step in which the host's honest run
 #: has more are left out. A model that a high rate has shaken has steps whose first layers no run in
@@ -56,8 +57,9 @@ def judge_live(
 
     ``steps`` holds what was glanced at in every audited step's pause.
     """
-    own = _named(honest, f"{precision.name}/")
-    mine, theirs = gaps(seen, reference, "live/"), gaps(own, reference, "live/")
+    own = of_class(honest, precision.name)
+    mine = gaps(seen, reference, "live/")
+    theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
     missing = [name for name in mine if f"live/{name}" in probed.missing]
     faults = [f"{len(missing)} gradients are missing: {missing[0]}, ..."] if missing else []
     comparison = _Comparison(mine, theirs, precision)
@@ -85,29 +87,42 @@ def judge_step(
     """
     right = reference["step"]
     mine = _by_segment(step, seen[f"{step.index}/gradient"], right)
-    theirs = _by_segment(step, honest.get(f"{precision.name}/step"), right)
-    host = _by_segment(step, reference["host/step"], right) if "host/step" in reference else None
-    rough = _rough_parts(host, precision)
+    runs = ways(honest, precision.name), ways(reference, "host")
+    theirs, hosts = ([_by_segment(step, w.get("step"), right) for w in whose] for whose in runs)
+    if "host/step" not in reference:
+        hosts = []
+    rough = _rough_parts(hosts, precision)
     left = sum(segment.gradients for segment in step.segments if segment.name not in rough)
-    for name in rough:
-        del mine[name], theirs[name]
+    for one in (mine, *theirs, *hosts):
+        for name in rough:
+            del one[name]
     without = [name for name in step.without_gradient if name not in padding]
     faults = [f"{len(without)} gradients are missing: {without[0]}, ..."] if without else []
     faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
-    if not faults and (left < _ENOUGH * len(right) or _is_rough(theirs, host, precision)):
+    if not faults and (left < _ENOUGH * len(right) or _is_rough(theirs, hosts, precision)):
         return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
-    few = {
-        segment.name
-        for segment, begin in zip(step.segments, _firsts(step), strict=True)
-        if segment.name.endswith(UNSEEN)
-        or _effective(right[begin : begin + segment.gradients]) < _FEW
-    }
-    comparison = _Comparison(mine, theirs, precision, frozenset(few))
+    comparison = _Comparison(mine, theirs, precision, _untold(step, right, runs[0]))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
     if rough:
         text += f", but for {len(rough)} of {len(step.segments)} parameters that no honest run gets"
         text += " right"
     return comparison.finding("G1", faults + comparison.faults(), text, evidence)
+
+
+def _untold(step: AuditedStep, right: Array, honest: Sequence[Arrays]) -> frozenset[str]:
+    """Return the parameters whose samples tell too little by themselves."""
+    errors = [[a - b for a, b in zip(way.get("step", ()), right, strict=False)] for way in honest]
+    found = set()
+    for segment, begin in zip(step.segments, _firsts(step), strict=True):
+        own = slice(begin, begin + segment.gradients)
+        spread = [_effective(error[own]) for error in errors]
+        if (
+            segment.name.endswith(UNSEEN)
+            or _effective(right[own]) < _FEW
+            or any(0 < elements < _FEW for elements in spread)
+        ):
+            found.add(segment.name)
+    return frozenset(found)
 
 
 def _effective(values: Array) -> float:
@@ -135,21 +150,26 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
     }
 
 
-def _rough_parts(host: Mapping[str, Gap] | None, precision: Precision) -> set[str]:
+def _rough_parts(hosts: Sequence[Mapping[str, Gap]], precision: Precision) -> set[str]:
     """Return the parameters in which even the host's honest run, without any vendor, is far off."""
     most = _PART_OF_MOST * _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
-    return {name for name, one in (host or {}).items() if one.length and one.error > most}
+    return {n for host in hosts for n, one in host.items() if one.length and one.error > most}
 
 
 def _is_rough(
-    theirs: Mapping[str, Gap], host: Mapping[str, Gap] | None, precision: Precision
+    theirs: Sequence[Mapping[str, Gap]], hosts: Sequence[Mapping[str, Gap]], precision: Precision
 ) -> bool:
     """Tell whether the device's honest gradients of a step are too far off to be a yardstick."""
     most = _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
-    if host is not None:
-        hosts = total(one for name, one in host.items() if name in theirs).error
-        most = min(most, _ROUGHER * max(_least(precision), hosts))
-    return not total(theirs.values()).error <= most
+    if hosts:
+        most = min(most, _ROUGHER * max(_least(precision), _roughest(hosts)))
+    return not _roughest(theirs) <= most
+
+
+def _roughest(ways: Iterable[Mapping[str, Gap]]) -> float:
+    """Return the largest error of all gradients together; NaN where one is no number."""
+    errors = [total(way.values()).error for way in ways]
+    return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
 def _glance_fault(seen: Arrays, index: int) -> list[str]:
@@ -178,8 +198,12 @@ def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> boo
 
     It is held to the host's, where the verifier has made it, and to what its class has at most.
     """
-    name = precision.name
-    arrays = _named(honest, f"{name}/")
+    devices, hosts = ways(honest, precision.name), ways(reference, "host")
+    pairs = zip(devices, [*hosts, hosts[0]], strict=False)
+    return all(_may_serve(device, host, reference, precision) for device, host in pairs)
+
+
+def _may_serve(arrays: Arrays, host: Arrays, reference: Arrays, precision: Precision) -> bool:
     wanted = [key for key in reference if key.startswith("live/")]
     if any(not _is_whole(arrays.get(key), reference[key]) for key in wanted):
         return False
@@ -187,8 +211,7 @@ def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> boo
     if loss is not None and right is not None and abs(loss - right) > _HONEST_LOSS * abs(right):
         return False
     own = _error(arrays, reference)
-    most = _MOST_ERROR.get(name, _MOST_ERROR_NARROW)
-    host = _named(reference, "host/")
+    most = _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
     if f"live/{LOSS}" in host:
         most = min(most, _ROUGHER * max(_least(precision), _error(host, reference)))
         if not _no_part_is_rougher(arrays, host, reference):
@@ -213,29 +236,26 @@ def _error(shown: Arrays, reference: Arrays) -> float:
     return math.inf if math.isnan(error) else error
 
 
-def _named(arrays: Arrays, prefix: str) -> Arrays:
-    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-
-
 def _least(precision: Precision) -> float:
     return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
 
 
 class _Comparison:
-    """Errors of one pass beside honest ones."""
+    """Errors of one pass beside honest ones: nobody need be nearer than the rougher of two ways."""
 
     def __init__(
         self,
         mine: Mapping[str, Gap],
-        theirs: Mapping[str, Gap],
+        theirs: Sequence[Mapping[str, Gap]],
         precision: Precision,
         untold: frozenset[str] = frozenset(),
     ) -> None:
         self._limits = LIMITS_FLOAT32 if precision.name == "FP32" else LIMITS
         least = _least(precision)
         self._global = total(mine.values()).error
-        self._honest = max(least, total(theirs.values()).error)
-        own = {name: one.error for name, one in theirs.items() if name not in untold}
+        self._honest = max(least, _roughest(theirs))
+        named = [name for name in theirs[0] if name not in untold]
+        own = {name: max(way[name].error for way in theirs) for name in named}
         usual = statistics.median(own.values()) if own else 0.0
         honest = {name: max(least, usual, error) for name, error in own.items()}
         told = {name: one.error for name, one in mine.items() if name in honest}

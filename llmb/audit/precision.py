@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from llmb.audit.distance import Gap, gaps
 from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
+from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
@@ -71,10 +72,10 @@ def _is_forward(name: str) -> bool:
     return name.endswith((*_OUT_PROJECTIONS, *_HEADS))
 
 
-def bits(shown: Arrays, reference: Arrays) -> Bits:
-    """Return the bits of every item of the probes that the reference does not leave at zero."""
+def bits(shown: Arrays, reference: Arrays, probes: Sequence[str] = PROBES) -> Bits:
+    """Return the bits of every item of ``probes`` that the reference does not leave at zero."""
     found: dict[str, float] = {}
-    for probe in PROBES:
+    for probe in probes:
         every: Mapping[str, Gap] = gaps(shown, reference, f"{probe}/")
         found |= {f"{probe}/{name}": one.bits for name, one in every.items()}
     return Bits(found)
@@ -84,6 +85,28 @@ def of_class(honest: Arrays, name: str) -> dict[str, Array]:
     """Return the arrays of class ``name``, by their names in a worker's evidence."""
     prefix = f"{name}/"
     return {k.removeprefix(prefix): v for k, v in honest.items() if k.startswith(prefix)}
+
+
+def ways(arrays: Arrays, whose: str) -> list[dict[str, Array]]:
+    """Return the honest runs of ``whose``, a format or ``host``, by what each shows.
+
+    One is in the format throughout; of 16-bit formats there is another, whose loss is computed in
+    float32: the two do not round the same (docs/adr/0027). Earlier evidence has the first alone.
+    """
+    other = of_class(arrays, f"{whose}{WIDE_LOSS}")
+    return [of_class(arrays, whose), *([other] if other else [])]
+
+
+def fewest_bits(
+    runs: Iterable[Arrays], reference: Arrays, probes: Sequence[str] = PROBES
+) -> dict[str, float]:
+    """Return the bits of every item of ``probes`` in the roughest of honest ``runs``."""
+    found: dict[str, float] = {}
+    for shown in runs:
+        if any(key.startswith(f"{probes[0]}/") for key in shown):
+            for name, value in bits(shown, reference, probes).by_name.items():
+                found[name] = min(value, found.get(name, value))
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,24 +173,18 @@ class Probes:
     ) -> None:
         """Compare what was ``seen`` with the ``reference``, beside honest runs of each class."""
         self._precision, self._evidence = precision, evidence
-        self._host = of_class(reference, "host")
         self._shown = bits(seen, reference)
-        host = {
-            f"branches/{name}": one.bits
-            for name, one in gaps(self._host, reference, "branches/").items()
-            if self._host
-        }
+        host = fewest_bits(ways(reference, "host"), reference, PROBES[:1])
         names = dict.fromkeys([precision.name, *_CLASSES])
         self._borders = [
             Border(
                 name,
-                bits(arrays, reference),
+                Bits(shown),
                 _slack(name, precision),
                 host if name == precision.name else {},
             )
             for name in names
-            if (arrays := of_class(honest, name))
-            and any(key.startswith("branches/") for key in arrays)
+            if (shown := fewest_bits(ways(honest, name), reference))
         ]
         self._declared = next((b for b in self._borders if b.name == precision.name), None)
 

@@ -7,10 +7,12 @@ What is collected of it goes by ``<pass>/<parameter>``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -106,6 +108,17 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **named)
 
 
+class _WideLoss(TorchFunctionMode):
+    """Computes cross-entropies in float32, of logits in whatever type they come."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.cross_entropy:
+            args = (args[0].float(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
 def bare(shape: Shape) -> nn.Module:
     """Return the model without weights: its parameters have shapes and no memory."""
     with torch.device("meta"), _NoInitialValues():
@@ -126,6 +139,8 @@ def plain_pass(
     collect: Collector,
     *,
     format_name: str | None = None,
+    wide_loss: bool = False,
+    autocast: torch.dtype | None = None,
     parts: int = 1,
     copies: int = 1,
     finish: Callable[[], None] | None = None,
@@ -136,8 +151,10 @@ def plain_pass(
     above the weights memory holds the gradients of about one layer. With ``finish``, which waits
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
     each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged; with
-    ``format_name`` products are rounded to that format. The loss is multiplied by ``copies`` for
-    the way back, and gradients are divided by it again (``copies_of``).
+    ``format_name`` products are rounded to that format; with ``wide_loss`` the loss is computed in
+    float32 and its gradient rounded to the logits' type; forward passes run under ``autocast`` to
+    that type. The loss is multiplied by ``copies`` for the way back, and gradients are divided by
+    it again (``copies_of``).
     """
     model: nn.Module = bare(shape)
     for name, _ in list(model.named_parameters()):
@@ -151,7 +168,14 @@ def plain_pass(
             parameter.register_post_accumulate_grad_hook(takers[name])  # type: ignore[no-untyped-call]
     total = 0.0
     for part in batch.to(device).split(parts):
-        loss = model(part.ids, labels=part.labels, **part.extra) / parts
+        kind = torch.device(device).type
+        with ExitStack() as stack:
+            if wide_loss:
+                stack.enter_context(_WideLoss())
+            if autocast is not None:
+                stack.enter_context(torch.autocast(kind, autocast))
+            loss = model(part.ids, labels=part.labels, **part.extra)
+        loss = loss / parts
         (loss * copies).backward()
         if finish is not None:
             finish()

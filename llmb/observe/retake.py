@@ -28,7 +28,7 @@ from llmb.observe.passes import (
 from llmb.observe.sketch import side_for
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
+from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS
 from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
@@ -110,20 +110,39 @@ class Retake:
         return file.read(name) if file is not None and name in file.names else None
 
     def sketches(
-        self, name: str, dtype: torch.dtype, device: str, batch: int, fmt: str | None = None
+        self,
+        name: str,
+        dtype: torch.dtype,
+        device: str,
+        batch: int,
+        fmt: str | None = None,
+        *,
+        wide_loss: bool = False,
+        autocast: torch.dtype | None = None,
     ) -> dict[str, Tensor]:
         """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
         collect, loss = self._in_parts(
             name,
             batch,
             lambda: Sketches(name, self._seed, self._probed, side_for(len(self.sizes))),
-            lambda collect, parts: self._run(name, dtype, device, batch, collect, fmt, parts),
+            lambda collect, parts: self._run(
+                *(name, dtype, device, batch, collect, fmt, parts),
+                wide_loss=wide_loss,
+                autocast=autocast,
+            ),
         )
         collect.loss(torch.tensor(loss))
         return collect.tensors
 
     def samples(
-        self, where: Tensor, dtype: torch.dtype, device: str, fmt: str | None = None
+        self,
+        where: Tensor,
+        dtype: torch.dtype,
+        device: str,
+        fmt: str | None = None,
+        *,
+        wide_loss: bool = False,
+        autocast: torch.dtype | None = None,
     ) -> Tensor:
         """Return the elements ``where`` of the gradients of the audited step."""
         batch = self._config.global_batch_size
@@ -131,8 +150,34 @@ class Retake:
             STEP,
             batch,
             lambda: Samples(where, self.sizes),
-            lambda collect, parts: self._run(STEP, dtype, device, batch, collect, fmt, parts),
+            lambda collect, parts: self._run(
+                *(STEP, dtype, device, batch, collect, fmt, parts),
+                wide_loss=wide_loss,
+                autocast=autocast,
+            ),
         )[0].values
+
+    def with_wide_loss(
+        self, whose: str, passes: Mapping[str, int], where: Tensor | None, device: str
+    ) -> dict[str, Tensor]:
+        """Return passes once more, their loss in float32: name -> how many sequences it has.
+
+        They go by ``<whose> with its loss in float32/...``; the elements ``where`` of ``step`` are
+        shown beside them. In mixed precision all are made under autocast. There are none of a run
+        in float32, whose loss is.
+        """
+        dtype, fmt = how(self._config.precision)
+        if dtype.itemsize > torch.float16.itemsize:
+            return {}
+        narrow = autocast_of(self._config.precision, device)
+        if narrow is not None:
+            dtype = torch.float32
+        found: dict[str, Tensor] = {}
+        for name, batch in passes.items():
+            found |= self.sketches(name, dtype, device, batch, fmt, wide_loss=True, autocast=narrow)
+        if where is not None:
+            found[STEP] = self.samples(where, dtype, device, fmt, wide_loss=True, autocast=narrow)
+        return {f"{whose}{WIDE_LOSS}/{key}": value for key, value in found.items()}
 
     def _in_parts(
         self, name: str, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
@@ -166,6 +211,9 @@ class Retake:
         collect: Sketches | Samples,
         fmt: str | None,
         parts: int,
+        *,
+        wide_loss: bool,
+        autocast: torch.dtype | None,
     ) -> float:
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
         file = self._files[STEP_WEIGHTS if name == STEP else LIVE_WEIGHTS]
@@ -186,6 +234,8 @@ class Retake:
         return plain_pass(
             *(weights, shape, whole, dtype, device, collect),
             format_name=fmt,
+            wide_loss=wide_loss,
+            autocast=autocast,
             parts=parts,
             copies=copies,
             finish=self._finish,
@@ -203,6 +253,21 @@ def how(precision: Precision) -> tuple[torch.dtype, str | None]:
     if precision.bits <= _EIGHT_BITS:
         return dtype, "FP8"
     return dtype, "TF32" if precision.name == "TF32" else None
+
+
+def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
+    """Return what products over float32 weights are narrowed to, None where they are not.
+
+    Not FP16: what scaling keeps from underflow is no part of these passes. A device may know of no
+    autocast; a plugin then narrows in its own way.
+    """
+    if not precision.master_weights or how(precision) != (torch.bfloat16, None):
+        return None
+    try:
+        torch.autocast(torch.device(device).type, torch.bfloat16)
+    except (RuntimeError, AssertionError):
+        return None
+    return torch.bfloat16
 
 
 def how_border(name: str) -> tuple[torch.dtype, str | None]:

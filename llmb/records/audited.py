@@ -19,6 +19,10 @@ REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
 #: Passes too large for a host: the reference on the device itself, by the calibrator.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
+#: Joins the name of a 16-bit format in an honest run whose loss is computed in float32, as autocast
+#: and fused kernels do it (docs/adr/0027).
+WIDE_LOSS = " with its loss in float32"
+
 #: What is looked at in modes that train nothing, in place of gradients.
 LOGITS = "logits"
 

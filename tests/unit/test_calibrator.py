@@ -89,12 +89,18 @@ def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probe
     be_honest(run.honest)
     own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", "step")}
     probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
-    assert made(run) == own | probes
+    narrow = precision.dtype != "float32"
+    assert made(run) == own | probes | (wide_losses(precision.name) if narrow else set())
+
+
+def wide_losses(name: str) -> set[str]:
+    return {f"{name}{audited.WIDE_LOSS}/{one}" for one in ("live", "step")}
 
 
 def test_a_quick_audit_measures_no_borders_and_no_sums(run: Audited) -> None:
     announced = be_honest(run.honest.model_copy(update={"borders": False})).announced()
-    assert made(run) == {f"BF16/{name}" for name in ("live", "branches", "head", "step")}
+    own = {f"BF16/{name}" for name in ("live", "branches", "head", "step")}
+    assert made(run) == own | wide_losses("BF16")
     assert evidence.LITMUS not in announced
 
 
@@ -221,4 +227,7 @@ def test_a_run_in_which_nothing_was_looked_at_has_an_empty_replay(tmp_path: Path
     run = builders_audit.work(tmp_path, audits=())
     be_honest(run.honest)
     assert read(run, audited.REPLAY) == {}
-    assert made(run) == {"BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"}
+    assert made(run) == {
+        *("BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"),
+        f"BF16{audited.WIDE_LOSS}/live",
+    }

@@ -190,6 +190,24 @@ def test_the_audited_step_has_its_own_weights_tokens_and_elements(run: Audited) 
     assert float((found - shown).norm() / found.norm()) < 0.02
 
 
+def test_a_16_bit_run_is_made_on_the_host_with_either_loss_and_a_float32_one_with_its_own(
+    tmp_path: Path,
+) -> None:
+    def made(run: Audited) -> set[str]:
+        names = {name.split("/")[0] for name in read(run, audited.REFERENCE) if "host" in name}
+        return {name.removeprefix("host") for name in names}
+
+    narrow = builders_audit.work(tmp_path / "narrow")
+    verify(narrow.reference)
+    assert made(narrow) == {"", audited.WIDE_LOSS}
+    found, other = read(narrow, audited.REFERENCE), f"host{audited.WIDE_LOSS}"
+    assert not torch.equal(found["host/step"], found[f"{other}/step"])
+    assert not torch.equal(found["host/live/loss"], found[f"{other}/live/loss"])
+    wide = builders_audit.work(tmp_path / "wide", precision=FP32)
+    verify(wide.reference)
+    assert made(wide) == {""}
+
+
 def test_a_float32_run_has_a_reference_in_float64(tmp_path: Path) -> None:
     run = builders_audit.work(tmp_path, precision=FP32)
     verify(run.reference)

@@ -11,7 +11,7 @@ import pytest
 
 from llmb.audit.equivalence import is_plausible, judge_live, judge_step
 from llmb.config import BF16, FP16, FP32, TF32, Precision
-from llmb.records.audited import AuditedStep, ProbedEvidence, Segment
+from llmb.records.audited import WIDE_LOSS, AuditedStep, ProbedEvidence, Segment
 from llmb.records.finding import Finding, Level, Status
 
 NAMES = ("a", "b", "c")
@@ -115,6 +115,24 @@ def test_a_parameter_that_is_better_by_nature_need_only_be_twice_as_far_off_as_m
     honest = {"a": 0.0, "b": 0.01, "c": 0.01}
     assert live({"a": 0.019, "b": 0.001, "c": 0.001}, honest).status is Status.PASS
     assert live({"a": 0.021, "b": 0.001, "c": 0.001}, honest).status is Status.FAIL
+
+
+def of_two_ways(errors: Mapping[str, float], one: float, other: Mapping[str, float]) -> Finding:
+    own = arrays(every(one), "BF16/", LOSS, 80)
+    own |= arrays(other, f"BF16{WIDE_LOSS}/", LOSS, 84)
+    seen = arrays(errors, "", LOSS)
+    return judge_live(PROBED, glances(5), seen, own, reference(), BF16, ("e",))
+
+
+def test_of_two_honest_ways_the_rougher_is_the_measure_of_all_and_of_each_parameter() -> None:
+    assert of_two_ways(every(0.029), 0.01, every(0.02)).status is Status.PASS
+    assert of_two_ways(every(0.029), 0.02, every(0.01)).status is Status.PASS
+    assert of_two_ways(every(0.031), 0.01, every(0.02)).status is Status.FAIL
+    one_rough = {"a": 0.01, "b": 0.02, "c": 0.01}
+    assert of_two_ways({"a": 0.01, "b": 0.03, "c": 0.005}, 0.01, one_rough).status is Status.PASS
+    found = of_two_ways({"a": 0.021, "b": 0.001, "c": 0.001}, 0.01, one_rough)
+    assert found.status is Status.FAIL
+    assert found.message.startswith("a is 2.1 times as far off")
 
 
 @pytest.mark.parametrize(("factor", "status"), [(3.9, Status.PASS), (4.1, Status.FAIL)])
@@ -295,6 +313,34 @@ def test_where_most_parameters_are_rough_or_only_the_device_is_nothing_is_compar
     assert found.status is Status.FAIL
 
 
+CANCELLED = 7
+
+
+def with_one_large_error(right: list[float], error: float) -> list[float]:
+    """Return ``right`` with an error of that relative size, all of it in one element."""
+    shown = list(right)
+    shown[CANCELLED] += error * math.hypot(*right)
+    return shown
+
+
+def test_a_parameter_whose_honest_error_is_one_elements_is_not_the_worst() -> None:
+    """Large terms cancel there: what is left is a single draw of their rounding."""
+    honest = [*with_one_large_error(RIGHT["a"], 0.012), *off(RIGHT["b"], 0.01, 91)]
+    honest += off(RIGHT["c"], 0.01, 92)
+    seen = [*with_one_large_error(RIGHT["a"], 0.026), *off(RIGHT["b"], 0.001, 61)]
+    seen += off(RIGHT["c"], 0.001, 62)
+
+    def judged(own: list[float]) -> Finding:
+        right = {"step": [value for name in NAMES for value in RIGHT[name]]}
+        shown = {**glances(2, 7), "7/gradient": seen}
+        return judge_step(STEP, shown, {"BF16/step": own}, right, BF16, "", (), (2, 7), ())
+
+    assert judged(honest).status is Status.PASS
+    spread = [*off(RIGHT["a"], 0.012, 90), *honest[200:]]
+    assert judged(spread).message.startswith("a is 2.17 times as far off")
+    assert step({"a": 0.025, "b": 0.001, "c": 0.001}, honest=every(0.0)).status is Status.FAIL
+
+
 def test_sampled_gradients_of_a_step_like_any_other_are_judged_by_the_same_limits() -> None:
     found = step(every(0.012))
     assert (found.id, found.level, found.status) == ("G1", Level.BLOCK, Status.PASS)
@@ -430,6 +476,24 @@ def test_where_the_host_made_none_it_is_held_to_the_most_its_class_may_have(
     precision: Precision, device: float, expected: bool
 ) -> None:
     assert plausible(device, None, precision) is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "host", "expected"),
+    [(0.019, 0.01, True), (0.021, 0.01, False), (0.021, None, False), (0.019, None, True)],
+)
+def test_either_honest_way_is_held_to_the_hosts(
+    device: float, host: float | None, expected: bool
+) -> None:
+    """Where the host has made one only, the other is held to that."""
+    right = reference() | arrays(every(0.01), "host/", LOSS, 70)
+    if host is not None:
+        right |= arrays(every(host), f"host{WIDE_LOSS}/", LOSS, 73)
+    shown = arrays(every(0.01), "BF16/", LOSS, 80)
+    shown |= arrays(every(device), f"BF16{WIDE_LOSS}/", LOSS, 83)
+    assert is_plausible(shown, right, BF16) is expected
+    del shown[f"BF16{WIDE_LOSS}/live/b"]
+    assert not is_plausible(shown, right, BF16)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -420,7 +420,7 @@ def is_judged(file: str, key: str) -> bool:
     free = {
         audited.GRADIENTS: ("head/model.layers", "head/loss", "branches/loss"),
         audited.HONEST: ("FP8/", "BF16/head/loss", "BF16/branches/loss"),
-        audited.REFERENCE: ("host/", "head/loss", "branches/loss"),
+        audited.REFERENCE: ("host", "head/loss", "branches/loss"),
         audited.STEP_VALUES: ("0/", "4/gradient"),  # the first step, and gradients of another
         audited.REPLAY: (),
     }

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from llmb.observe import passes, probes
@@ -69,6 +70,27 @@ def test_with_a_format_the_products_are_rounded_to_it() -> None:
     assert run(kept, format_name="FP8") == loss
     assert all(torch.equal(kept.gradients[name], gradients[name]) for name in gradients)
     assert loss != by_hand(model_of())[0]
+
+
+def test_a_wide_loss_is_that_of_the_narrow_logits_in_float32() -> None:
+    narrow = model_of(torch.bfloat16)
+    logits = narrow(IDS)
+    assert logits.dtype is torch.bfloat16
+    targets = F.pad(IDS[:, 1:], (0, 1), value=-100).flatten()
+    loss = F.cross_entropy(logits.float().flatten(0, 1), targets, ignore_index=-100)
+    loss.backward()
+    kept = Kept()
+    assert run(kept, torch.bfloat16, wide_loss=True) == loss.item()
+    for name, parameter in narrow.named_parameters():
+        assert torch.equal(kept.gradients[name], parameter.grad), name
+    plain = Kept()
+    assert run(plain, torch.bfloat16) != loss.item()
+
+
+def test_of_a_float32_pass_the_loss_is_wide_anyway() -> None:
+    plain, wide = Kept(), Kept()
+    assert run(plain) == run(wide, wide_loss=True)
+    assert all(torch.equal(wide.gradients[name], g) for name, g in plain.gradients.items())
 
 
 @pytest.mark.parametrize("parts", [2, 4])

@@ -13,7 +13,7 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import probes, retake, weights_file
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
-from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
+from llmb.observe.retake import BORDERS, Retake, autocast_of, how, how_border, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
@@ -137,6 +137,45 @@ def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
         rough = again.samples(where, torch.float32, "cpu", "FP8")
     error = float((plain - rough).norm() / plain.norm())
     assert 2**-6 < error < 0.5
+
+
+def test_of_mixed_precision_the_second_honest_step_is_the_train_loops_own(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    mixed = BF16.model_copy(update={"master_weights": True})
+    with opened(tmp_path, digests, precision=mixed) as again:
+        found = again.with_wide_loss("host", {LIVE: 2}, torch.arange(9), "cpu")
+    model, ids = build(SMALL, 1, torch.float32), tokens(TOKENS[LIVE])
+    for name, value in weights(1).items():
+        model.get_parameter(name).data.copy_(value)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(ids, labels=ids)
+    loss.backward()
+    expected = Sketches(LIVE, SEED, SMALL)
+    expected.loss(loss)
+    for name, parameter in model.named_parameters():
+        expected.add(name, parameter.grad)
+    whose = "host with its loss in float32"
+    assert found.pop(f"{whose}/step").shape == (9,)
+    assert equal(found, {f"{whose}/{name}": value for name, value in expected.tensors.items()})
+    with opened(tmp_path, digests, precision=FP32) as again:
+        assert again.with_wide_loss("host", {LIVE: 2}, None, "cpu") == {}
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "expected"),
+    [
+        (BF16, "cpu", None),
+        (BF16.model_copy(update={"master_weights": True}), "cpu", torch.bfloat16),
+        (BF16.model_copy(update={"master_weights": True}), "meta", None),
+        (FP16.model_copy(update={"master_weights": True}), "cpu", None),
+        (FP8.model_copy(update={"master_weights": True}), "cpu", None),
+    ],
+)
+def test_autocast_is_that_of_bf16_over_float32_weights(
+    precision: Precision, device: str, expected: torch.dtype | None
+) -> None:
+    assert autocast_of(precision, device) is expected
 
 
 def test_the_live_weights_can_be_read_one_by_one(tmp_path: Path, digests: dict[str, str]) -> None:
