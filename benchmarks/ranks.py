@@ -4,7 +4,8 @@
     python benchmarks/ranks.py --only overhead --rounds 5
 
 Weak scaling: each rank takes the same batch, with one thread. A round runs everything once, one
-after the other, so that a ratio is of neighbours in time.
+after the other, so that a ratio is of neighbours in time. "Side by side" are runs of one rank that
+know nothing of each other: what the machine's cores allow. A run counts by its median step.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-LAYERS, HIDDEN, LENGTH, BATCH, STEPS, DTYPE = 4, 512, 256, 2, 40, "float32"
+LAYERS, HIDDEN, LENGTH, DTYPE = 4, 256, 256, "float32"
 #: Ways to share among two ranks or more, as options of llmb run.
 SHARED: dict[str, Callable[[int], tuple[str, ...]]] = {
     "DDP": lambda n: (f"--nproc={n}",),
@@ -28,35 +32,46 @@ SHARED: dict[str, Callable[[int], tuple[str, ...]]] = {
 }
 
 
-def of_llmb(*words: str) -> float:
-    """Return the mean seconds of a step of a run."""
-    sizes = (
-        f"--num-hidden-layers={LAYERS}",
-        f"--hidden-size={HIDDEN}",
-        f"--intermediate-size={2 * HIDDEN}",
-        "--num-attention-heads=8",
-        f"--sequence-length={LENGTH}",
-        f"--batch-size={BATCH}",
-        f"--timed-steps={STEPS // 2}",
-    )
-    fixed = ("--plugin=cpu", "--precision=FP32", "--audit=off", "--quiet", "--json")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "llmb", "run", f"--output-dir={folder}", *fixed, *sizes]
-        record = json.loads(_said([*command, *words]))
-    timing = record["timing"]
-    return (timing["stop_ns"] - timing["start_ns"]) / 1e9 / timing["timed_steps"]
+@dataclass(frozen=True)
+class Work:
+    """Sequences of a rank's batch, and timed steps; as many again come before them."""
 
+    batch: int
+    steps: int
 
-def of_script(ranks: int) -> float:
-    """Return the mean seconds of a step of the bare script."""
-    script = str(Path(__file__).with_name("bare_ddp.py"))
-    words = [str(n) for n in (LAYERS, HIDDEN, LENGTH, BATCH, STEPS)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return float(_said([*launch, f"--nproc-per-node={ranks}", script, *words, DTYPE]))
+    def of_llmb(self, *words: str) -> float:
+        """Return the median seconds of a step of a run, with all that llmb does between two."""
+        sizes = (
+            f"--num-hidden-layers={LAYERS}",
+            f"--hidden-size={HIDDEN}",
+            f"--intermediate-size={2 * HIDDEN}",
+            "--num-attention-heads=8",
+            f"--sequence-length={LENGTH}",
+            f"--batch-size={self.batch}",
+            f"--timed-steps={self.steps}",
+        )
+        fixed = ("--plugin=cpu", "--precision=FP32", "--audit=off", "--quiet", "--json")
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "llmb", "run", f"--output-dir={folder}", *fixed]
+            record = json.loads(_said([*command, *sizes, *words]))
+        stamps: list[int] = record["timing"]["step_ns"][-self.steps - 1 :]
+        return statistics.median(after - before for before, after in pairwise(stamps)) / 1e9
+
+    def side_by_side(self, runs: int) -> float:
+        """Return the slowest median step of ``runs`` runs at a time that share nothing."""
+        with ThreadPoolExecutor(runs) as pool:
+            return max(pool.map(lambda _: self.of_llmb(), range(runs)))
+
+    def of_script(self, ranks: int) -> float:
+        """Return the median seconds of a step of the bare script."""
+        script = str(Path(__file__).with_name("bare_ddp.py"))
+        words = [str(n) for n in (LAYERS, HIDDEN, LENGTH, self.batch, self.steps)]
+        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        return float(_said([*launch, f"--nproc-per-node={ranks}", script, *words, DTYPE]))
 
 
 def _said(command: list[str]) -> str:
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "THP_MEM_ALLOC_ENABLE": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
@@ -69,25 +84,35 @@ def show(name: str, ratios: list[float]) -> None:
     print(f"{name}: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})", flush=True)
 
 
+def scaling(work: Work, rounds: int, counts: list[int]) -> None:
+    """Print how many times the tokens of one rank several make."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        alone = work.of_llmb()
+        for ranks in counts:
+            took = {"side by side": work.side_by_side(ranks)}
+            took |= {name: work.of_llmb(*words(ranks)) for name, words in SHARED.items()}
+            for name, seconds in took.items():
+                ratio = ranks * alone / seconds
+                found.setdefault(f"{name}, {ranks}, times one", []).append(ratio)
+    for name, ratios in found.items():
+        show(name, ratios)
+
+
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=["scaling", "overhead"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a rank")
+    parser.add_argument("--steps", type=int, default=20, help="timed steps of a run")
     asked = parser.parse_args()
+    work = Work(asked.batch, asked.steps)
     if asked.only != "overhead":
-        found: dict[str, list[float]] = {}
-        for _ in range(asked.rounds):
-            alone = of_llmb()
-            for name, words in SHARED.items():
-                for ranks in asked.ranks:
-                    ratio = ranks * alone / of_llmb(*words(ranks))
-                    found.setdefault(f"{name}, {ranks} ranks, times one", []).append(ratio)
-        for name, ratios in found.items():
-            show(name, ratios)
+        scaling(work, asked.rounds, asked.ranks)
     if asked.only != "scaling":
-        ratios = [of_llmb("--nproc=2") / of_script(2) for _ in range(asked.rounds)]
+        ratios = [work.of_llmb("--nproc=2") / work.of_script(2) for _ in range(asked.rounds)]
         show("a step of llmb over one of the bare script, DDP, 2 ranks", ratios)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmb import workloads
 from llmb.config import Place, RunRequest
-from llmb.errors import LlmbError
+from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
@@ -188,5 +188,11 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
     """
     workload = workloads.of(request)
     negotiated = negotiate(request, workload)
+    precision = negotiated.config.precision
+    if not precision.native:
+        raise UnavailableError(
+            f"--precision {precision.name}: {negotiated.config.device} only emulates it, and what "
+            "it attains so is no ceiling: use another"
+        )
     with tempfile.TemporaryFile() as log:
         return stations.calibrate(negotiated, negotiated.config, seconds, log)

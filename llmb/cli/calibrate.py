@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.amounts import Amount
+from llmb.cli.text import size_of
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
+    from llmb.node.described import Described, Rates
     from llmb.records.run_record import Ceiling
+
+#: Options that only a description has.
+_OF_FILES = ("nproc", "network_gbps", "memory_gb")
 
 
 @click.command("calibrate", short_help="Measure what a device attains on the model's own shapes.")
@@ -19,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--device", help="Any torch device string [default: the plugin's].")
 @click.option("--precision", help="FP32, TF32, FP16, BF16, ... [default: the best].")
 @click.option("--batch-size", type=click.IntRange(min=1), default=1, show_default=True)
-@click.option("--seconds", type=click.FloatRange(min=0.1), default=4.0, show_default=True)
+@click.option("--seconds", type=Amount(min=0.1), default=4.0, show_default=True)
 @click.option(
     "--hardware-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -28,22 +37,20 @@ if TYPE_CHECKING:
 @click.option("--nproc", type=click.IntRange(min=1), help="Ranks of --hardware-file [all devices].")
 @click.option(
     "--network-gbps",
-    type=click.FloatRange(min=0.1, max=1e5),
+    type=Amount(min=0.1, max=1e5),
     help="Of one device between nodes, which one node cannot measure, in Gbit/s.",
 )
+@click.option(
+    "--memory-gb",
+    type=Amount(min=0.1, max=1e5),
+    help="Of one device (of a processor: of one rank) [default: as its plugin says].",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the measurement as JSON.")
-def command(
-    plugin: str | None,
-    device: str | None,
-    precision: str | None,
-    batch_size: int,
-    seconds: float,
-    hardware_file: Path | None,
-    nproc: int | None,
-    network_gbps: float | None,
-    as_json: bool,
-) -> None:
+def command(**flags: Any) -> None:
     """Measure what a device attains on the model's own matrix products, and its memory bandwidth.
+
+    With --hardware-file also what ranks attain in groups of 2, 4, ... and all of them: collectives
+    and messages, over sizes.
 
     \b
     llmb calibrate
@@ -53,60 +60,83 @@ def command(
     """
     from llmb import supervisor
     from llmb.config import RunRequest
-    from llmb.records.canonical import pretty_bytes
+    from llmb.records.canonical import as_json
 
-    request = RunRequest(plugin=plugin, device=device, precision=precision, batch_size=batch_size)
-    if hardware_file is None:
-        given = {"--nproc": nproc, "--network-gbps": network_gbps}
-        alone = next((name for name, value in given.items() if value is not None), None)
+    request = RunRequest(
+        **{name: flags[name] for name in ("plugin", "device", "precision", "batch_size")}
+    )
+    if flags["hardware_file"] is None:
+        alone = next((name for name in _OF_FILES if flags[name] is not None), None)
         if alone is not None:
-            raise UsageError(f"{alone} goes with --hardware-file")
-        ceiling = supervisor.calibrate(request, seconds)
+            raise UsageError(f"--{alone.replace('_', '-')} goes with --hardware-file")
+        ceiling = supervisor.calibrate(request, flags["seconds"])
+        rates: Rates = {}
+        found = as_json(ceiling)
     else:
-        ceiling = _describe(hardware_file, request, seconds, nproc, network_gbps)
-    if as_json:
-        click.echo(pretty_bytes(ceiling), nl=False)
+        described = _described(request, flags)
+        ceiling, rates = described.ceiling, described.rates
+        found = as_json(ceiling) | {
+            "collectives": [
+                {"ranks": n, **as_json(one)} for n, some in rates.items() for one in some
+            ],
+            "hardware": as_json(described.hardware),
+        }
+    if flags["as_json"]:
+        click.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
+    _print(ceiling, rates)
+    if flags["hardware_file"] is not None:
+        click.echo(f"described in {flags['hardware_file']}")
+
+
+def _print(ceiling: Ceiling, rates: Rates) -> None:
     click.echo(f"{ceiling.flops_per_second / 1e12:.3f} TFLOP/s in {ceiling.precision}")
     click.echo(f"{ceiling.memory_bytes_per_second / 1e9:.1f} GB/s memory bandwidth (copy)")
-    if ceiling.best_product_flops_per_second is not None:
-        best = ceiling.best_product_flops_per_second / 1e12
-        click.echo(f"{best:.3f} TFLOP/s at best, at any product's size: no run should exceed it")
+    best = ceiling.best_product_flops_per_second
+    if best is not None:
+        attained = f"{best / 1e12:.3f} TFLOP/s at best"
+        click.echo(f"{attained}, at any product's size: no run should exceed it")
+
+    def line(name: str, how: str, sizes: tuple[int, ...], rate: float, more: str = "") -> None:
+        shape = " x ".join(map(str, sizes))
+        share = "" if best is None else f"{rate / best:7.1%} of that"
+        click.echo(f"  {name:<20} {how:<12} {shape:<20} {rate / 1e12:8.3f} TFLOP/s{share}{more}")
+
     for gemm in ceiling.gemms:
-        rate = 2 * gemm.m * gemm.k * gemm.n / gemm.best_s / 1e12
-        shape = f"{gemm.m} x {gemm.k} x {gemm.n}"
-        click.echo(f"  {gemm.name:<20} {gemm.direction:<12} {shape:<20} {rate:8.3f} TFLOP/s")
+        sizes = gemm.m, gemm.k, gemm.n
+        line(gemm.name, gemm.direction, sizes, 2 * math.prod(sizes) / gemm.best_s)
     for square in ceiling.squares:
-        rate = 2 * square.size**3 * square.at_once / square.best_s / 1e12
-        shape = f"{square.size} x {square.size} x {square.size}"
+        sizes = (square.size,) * 3
+        rate = 2 * math.prod(sizes) * square.at_once / square.best_s
         cores = f"  ({square.at_once} x one core)" if square.at_once > 1 else ""
-        click.echo(f"  {'square':<20} {square.layout:<12} {shape:<20} {rate:8.3f} TFLOP/s{cores}")
-
-
-def _describe(
-    path: Path,
-    request: RunRequest,
-    seconds: float,
-    nproc: int | None,
-    network_gbps: float | None,
-) -> Ceiling:
-    """Write the description of this machine to ``path``, and return its ceiling."""
-    from llmb.node.described import describe
-    from llmb.records.canonical import pretty_bytes
-
-    def progress(phase: str) -> None:
-        click.echo(f"measuring {phase}", err=True)
-
-    network = None if network_gbps is None else network_gbps * 1e9 / 8
-    hardware, ceiling, rates = describe(request, seconds, nproc, network, progress)
-    try:
-        path.write_bytes(pretty_bytes(hardware))
-    except OSError as error:
-        raise UsageError(f"--hardware-file {path}: cannot be written: {error.strerror}") from None
+        line("square", square.layout, sizes, rate, cores)
     for count, found in rates.items():
         for one in found:
-            rate = one.bus_bytes_per_second / 1e9
-            size = f"{one.bytes / 2**20:,.3g} MiB"
-            click.echo(f"  {count} ranks  {one.kind:<15} {size:>10} {rate:8.2f} GB/s", err=True)
-    click.echo(f"described in {path}", err=True)
-    return ceiling
+            size, rate = size_of(one.bytes), one.bus_bytes_per_second / 1e9
+            ranks, took = f"{count} ranks", f"{one.seconds * 1e6:12,.1f} us"
+            click.echo(f"  {ranks:<20} {one.kind:<14} {size:>8} {took} {rate:10.3f} GB/s")
+
+
+def _described(request: RunRequest, flags: Mapping[str, Any]) -> Described:
+    """Write the description of this machine to --hardware-file, and return what it is made of."""
+    from llmb.node.described import Told, describe
+    from llmb.records.canonical import pretty_bytes
+
+    path, gbps, memory = flags["hardware_file"], flags["network_gbps"], flags["memory_gb"]
+    if path.suffix != ".json":
+        raise UsageError(f"--hardware-file {path}: its name must end in .json")
+    if not path.parent.is_dir():
+        raise UsageError(f"--hardware-file {path}: there is no folder {path.parent}")
+    told = Told(
+        memory_bytes=None if memory is None else int(memory * 1e9),
+        network_bytes_per_second=None if gbps is None else gbps * 1e9 / 8,
+    )
+    described = describe(
+        *(request, flags["seconds"], flags["nproc"], told),
+        lambda phase: click.echo(f"measuring {phase}", err=True),
+    )
+    try:
+        path.write_bytes(pretty_bytes(described.hardware))
+    except OSError as error:
+        raise UsageError(f"--hardware-file {path}: cannot be written: {error.strerror}") from None
+    return described

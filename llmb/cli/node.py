@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli import run
+from llmb.cli.amounts import Amount
 from llmb.cli.run_options import OF_RANKS
 from llmb.errors import RequirementError, UsageError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from llmb.config import RunRequest
     from llmb.node.plan import Plan
 
-_SHARE = click.FloatRange(min=0.0, max=1.0)
+_SHARE = Amount(min=0.0, max=1.0)
 #: Timed steps of a run, unless something else is said.
 _TIMED_STEPS = 20
 #: Options of ``llmb run`` that an examination sets itself, or has no use for.
@@ -45,7 +46,7 @@ _NOT_RUNS = (
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=1),
+    type=Amount(min=1),
     default=480.0,
     show_default=True,
     help="What all steps together should take; devices are left out of step 4 for it.",

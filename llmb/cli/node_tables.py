@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmb.cli.summary import NOT_MEASURED
-from llmb.cli.text import printable
+from llmb.cli.text import printable, size_of
 from llmb.records.node_report import NodeDevice, NodeReport, Speed
 
 _TITLES = {
@@ -89,17 +89,15 @@ def _share(value: float | None) -> str:
 
 
 def _collectives(report: NodeReport) -> Table:
-    sizes = sorted({rate.bytes for rate in report.collectives})
-    table = _table("bus bandwidth", *(_size(size) for size in sizes))
+    """Return the time of the smallest size, which says what a call costs, and speeds of others."""
+    least, *sizes = sorted({rate.bytes for rate in report.collectives}) or [0]
+    table = _table("bus bandwidth", f"{size_of(least)} takes", *map(size_of, sizes))
     for kind in dict.fromkeys(rate.kind for rate in report.collectives):
-        found = {r.bytes: r.bus_bytes_per_second for r in report.collectives if r.kind == kind}
-        cells = (f"{found[size] / 1e9:.3g} GB/s" if size in found else "" for size in sizes)
-        table.add_row(kind, *cells)
+        found = {r.bytes: r for r in report.collectives if r.kind == kind}
+        took = f"{found[least].seconds * 1e6:,.3g} us" if least in found else ""
+        speeds = (found[size].bus_bytes_per_second if size in found else None for size in sizes)
+        table.add_row(kind, took, *("" if v is None else f"{v / 1e9:.3g} GB/s" for v in speeds))
     return table
-
-
-def _size(count: int) -> str:
-    return f"{count / 2**20:.3g} MiB" if count >= 2**20 else f"{count / 2**10:.3g} KiB"
 
 
 def _lines(report: NodeReport) -> Iterator[str]:

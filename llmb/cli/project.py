@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.amounts import Amount
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _COUNT = click.IntRange(min=1, max=10**12)
 #: Shorter is no step, longer no number.
-_AMOUNT = click.FloatRange(min=1e-12, max=1e18)
+_AMOUNT = Amount(min=1e-12, max=1e18)
 _TIMES = ("step_time", "iterations_per_second", "tokens_per_second")
 _PIPED_WIDTH = 160
 
@@ -148,6 +149,8 @@ def _job(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     _refuse(flags, ["alpha", "beta", "model"], "goes with --model seed, without --hardware")
     _refuse(flags, _TIMES, "is what --hardware computes")
     _refuse(flags, ["peak_tflops"], "is in the description of --hardware")
+    if len(flags["records"]) > 1:
+        raise UsageError("--hardware takes one --from: its constants are calibrated by one run")
     record = flags["records"][0] if flags["records"] else None
     return project(_workload(flags), flags, record)
 
@@ -308,7 +311,8 @@ def _print(result: Mapping[str, Any], notes: Iterable[str]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     if "figures" in result:
         sizes = ", ".join(f"{name} {size:,}" for name, size in result["sizes"].items())
-        about = f"b {result['global_batch_size']:,}, {result['world_size']:,} devices"
+        devices = "1 device" if result["world_size"] == 1 else f"{result['world_size']:,} devices"
+        about = f"b {result['global_batch_size']:,}, {devices}"
         console.print(Text(f"{printable(result['workload'])}: {sizes}, {about}", "bold"))
         for title in ("figure", "value", "unit", "formula"):
             table.add_column(title, justify="right" if title == "value" else "left")

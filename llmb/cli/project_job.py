@@ -40,13 +40,17 @@ def project(
     error = receipt.expected_error_percent
     notes = []
     if record is not None:
-        constants, said = _calibrated(record, hardware, constants)
+        constants, said = _calibrated(record, hardware, constants, receipt.belief(hardware.name))
         error = receipt.after_one_row_percent
         notes.append(said)
     notes.append(
         f"expected error {error:g} %: of {receipt.rows} published rows, tables left out of the "
         f"fit; worst row {receipt.worst_row}, {receipt.worst_error_percent:+g} %"
     )
+    if hardware.name not in receipt.devices:
+        notes.append(
+            f"no published row is of {hardware.name}: expect more, and calibrate with --from RECORD"
+        )
     result: dict[str, Any] = {}
     if flags["search"]:
         job, result["search"] = _search(workload, asked, flags, hardware, constants)
@@ -78,7 +82,9 @@ def _asked(flags: Mapping[str, Any]) -> Asked:
     )
 
 
-def _calibrated(path: Path, hardware: Hardware, prior: Constants) -> tuple[Constants, str]:
+def _calibrated(
+    path: Path, hardware: Hardware, prior: Constants, believed: float
+) -> tuple[Constants, str]:
     from llmb.projection.calibration import calibrated
     from llmb.projection.jobs import measured_job
     from llmb.projection.step import measured_step
@@ -92,10 +98,14 @@ def _calibrated(path: Path, hardware: Hardware, prior: Constants) -> tuple[Const
     def rate(constants: Constants) -> float:
         return job.tokens / step_time(job, hardware, constants).total
 
-    found = calibrated(prior, step.tokens_per_second, rate)
+    try:
+        found = calibrated(prior, step.tokens_per_second, rate, believed)
+    except UsageError as error:
+        raise UsageError(f"--from {path}: {error}") from None
     said = (
         f"calibrated by {path}: {step.tokens_per_second:,.4g} tokens/s measured, "
-        f"{rate(prior):,.4g} projected without it, {rate(found):,.4g} with half of that believed"
+        f"{rate(prior):,.4g} projected without it, {rate(found):,.4g} with {believed:.0%} of the "
+        "difference believed"
     )
     return found, said
 
@@ -275,6 +285,8 @@ def _draw(path: Path, name: str, job: Job, hardware: Hardware, constants: Consta
     if kind not in FORMATS:
         raise UsageError(f"--figure {path}: its name must end in .{' or .'.join(FORMATS)}")
     scaled = [replace(job, dp=job.dp * factor) for factor in (1, 2, 4, 8, 16)]
+    if hardware.network_bytes_per_second is None:
+        scaled = [one for one in scaled if one.devices <= hardware.devices_per_node]
     try:
         path.write_bytes(draw(name, scaled, hardware, constants, kind))
     except OSError as error:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from llmb.workloads import Workload
 
 _COUNT = click.IntRange(min=1, max=10**7)
+#: Of a million the groups take torch half a minute, of ten million no time that anybody waits.
+_RANKS = click.IntRange(min=1, max=10**6)
 _PIPED_WIDTH = 160
 
 
 @click.command("simulate", short_help="Execute ranks of a huge job without its memory.")
 @click.option("--workload", metavar="NAME|FILE.json", required=True, help="llmb workload list.")
-@click.option("--world-size", type=_COUNT, help="Ranks [default: the original's].")
+@click.option("--world-size", type=_RANKS, help="Ranks [default: the original's].")
 @click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
 @click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")
 @click.option(
@@ -39,20 +41,23 @@ _PIPED_WIDTH = 160
 @click.option("--micro-batch-size", type=_COUNT, default=1, show_default=True, help="Sequences.")
 @click.option("--accumulate", type=_COUNT, help="Micro-batches of a step [default: --pp].")
 @click.option("--sac-freq", metavar="Q/P|op", help="Checkpointed blocks, as in llmb run.")
+@click.option("--mixed-precision", is_flag=True, help="Float32 weights, gathered in BF16.")
 @click.option("--whole-step", is_flag=True, help="All micro-batches by the schedule itself: slow.")
 @click.option("--rank", "ranks", type=click.IntRange(min=0), multiple=True, help="Several times.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(**flags: Any) -> None:
     """Execute the real parallelised model for some ranks of a job, on tensors without memory.
 
-    Shows what each has (parameters, bytes of weights, gradients, moments and activations) and does
-    (FLOPs, collectives by kind): of a pipeline the first, a middle and the last stage, unless
-    --rank says which. Nothing is sent, and no number is computed.
+    Shows what each has (parameters, bytes of weights, gradients, moments and activations, and what
+    of all this is there at the peak) and does (FLOPs, collectives by kind and by dimension of the
+    mesh): of a pipeline the first, a middle and the last stage, unless --rank says which. Nothing
+    is sent, and no number is computed.
 
     \b
     Examples:
       llmb simulate --workload alcf-1t --world-size 12288 --accumulate 512 --sac-freq 1/1
       llmb simulate --workload llama-3.1-8b --world-size 8 --zero 3 --micro-batch-size 2 --json
+      llmb simulate --workload llama-3.1-8b --world-size 8 --zero 3 --mixed-precision --sac-freq op
     """
     from llmb.cli.run import workload_of
     from llmb.workloads import find
@@ -75,6 +80,7 @@ def command(**flags: Any) -> None:
             micro_batches=flags["accumulate"] or how.stages,
             sac_freq=flags["sac_freq"],
             whole_step=flags["whole_step"],
+            mixed_precision=flags["mixed_precision"],
         )
         for rank in ranks
     ]
@@ -140,15 +146,16 @@ def _print(workload: Workload, how: Parallelism, found: Sequence[Simulated]) -> 
     cells = [_cells(one) for one in found]
     for title in cells[0]:
         table.add_row(title, *(each[title] for each in cells))
-    kinds = sorted({kind for one in found for kind in one.collectives})
-    for kind in kinds:
-        said = [one.collectives.get(kind) for one in found]
-        table.add_row(kind, *(f"{t.calls:,} x, {_gb(t.bytes)}" if t else "" for t in said))
+    said = [{(t.kind, t.group): t for t in one.collectives} for one in found]
+    for kind, group in sorted({key for each in said for key in each}):
+        row = (each.get((kind, group)) for each in said)
+        cells_of_row = (f"{t.calls:,} x, {_gb(t.bytes)}" if t else "" for t in row)
+        table.add_row(f"{kind} ({group})", *cells_of_row)
     console.print(table)
     console.print(
         Text(
-            "activations are those autograd keeps; an allocator's slack and what a kernel needs "
-            "for itself are not counted",
+            "activations are what a forward pass leaves to the backward pass; what libraries and "
+            "kernels need for themselves and an allocator's slack are not counted",
             "dim",
         )
     )
@@ -157,13 +164,14 @@ def _print(workload: Workload, how: Parallelism, found: Sequence[Simulated]) -> 
 def _cells(one: Simulated) -> dict[str, str]:
     return {
         "parameters": f"{one.parameters:,}",
-        "weights, BF16": _gb(one.weights_bytes),
-        "gradients, BF16": _gb(one.gradients_bytes),
-        "moments, BF16": _gb(one.optimizer_bytes),
+        "weights": _gb(one.weights_bytes),
+        "gradients": _gb(one.gradients_bytes),
+        "moments": _gb(one.optimizer_bytes),
         "activations of a micro-batch": _gb(one.activations_bytes),
         "micro-batches on their way": f"{one.in_flight:,}",
         **_of_schedule(one),
         "peak": _gb(one.peak_bytes),
+        **{f"  {what}": _gb(size) for what, size in one.peak.items()},
         "FLOPs of a micro-batch": f"{one.flops:.4g}",
     }
 

@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor
 from torch.amp import GradScaler
 
+from llmb.config import AuditMode
 from llmb.guard import Guard
 from llmb.modes import Show, executors
 from llmb.modes.checkpointing import checkpoint_blocks
@@ -62,7 +63,10 @@ class Training:
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.witness: Witness = Witness(
-            *(stage.model, self.optimizer), lazy=is_lazy(stage.backend), total=stage.total
+            *(stage.model, self.optimizer),
+            lazy=is_lazy(stage.backend),
+            total=stage.total,
+            copies=config.audit is not AuditMode.OFF,
         )
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)

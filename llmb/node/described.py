@@ -2,41 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
 
 from llmb import supervisor
 from llmb.config import RunRequest, ShapeName
+from llmb.errors import RunFailedError, UsageError
 from llmb.measure import clock
 from llmb.node import plan
 from llmb.node.bus import time_collectives
-from llmb.projection.hardware_files import Hardware
+from llmb.projection.hardware_files import Hardware, first_fault
 from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import Ceiling
+from llmb.supervision.negotiation import Negotiated
+from llmb.wire.messages import Offer
 
 #: Collectives of one number of ranks take seconds; a library that hangs is given up after it.
 _LIMIT_S = 120.0
 #: Collectives need no model: whether the workload's fits beside itself is another question.
 _SMALL: dict[ShapeName, int] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
 
+#: What ranks of a step say to each other, beside messages.
+_OF_STEPS = ("all_reduce", "all_gather", "reduce_scatter")
+
+#: What collectives attain, by the number of ranks.
+Rates = Mapping[int, tuple[CollectiveRate, ...]]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one node does not show, or a plugin does not know; None: nobody says."""
+
+    memory_bytes: int | None = None
+    network_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Described:
+    """A description, and what was measured for it."""
+
+    hardware: Hardware
+    ceiling: Ceiling
+    rates: Rates
+
 
 def describe(
     request: RunRequest,
     seconds: float,
     nproc: int | None,
-    network_bytes_per_second: float | None,
+    told: Told,
     progress: Callable[[str], None],
-) -> tuple[Hardware, Ceiling, dict[int, tuple[CollectiveRate, ...]]]:
-    """Return the description, the ceiling, and what collectives attain by the number of ranks.
-
-    The link's speed is the best bus bandwidth of any collective between all devices. The network is
-    not measured on one node: where nobody says its speed, it counts as a link.
+) -> Described:
+    """Measure a device, and collectives between the first ``nproc`` (all, where None).
 
     Raises:
         LlmbError: a device is not there, or a measurement failed.
+        UsageError: nobody knows how much memory a device has.
     """
     processor = plan.is_processor(request)
     small = request.model_copy(update={"shape_overrides": _SMALL})
     negotiated, seats = plan.settle(small, nproc or (1 if processor else None))
+    # A processor's ranks are shares of its cores, and of everything else.
+    shares = len(seats) if processor else 1
+    memory = memory_of(negotiated.offer, shares, told.memory_bytes)
     device = seats[0].name
     progress(f"products and memory of {device}")
     ceiling = supervisor.calibrate(request.model_copy(update={"device": device}), seconds)
@@ -44,37 +74,96 @@ def describe(
     for count in _counts(len(seats)):
         progress(f"collectives between {count} ranks")
         rates[count] = time_collectives(negotiated, count, _LIMIT_S, lambda: None)
-    peak, first = negotiated.terms.peak, negotiated.offer.devices[0]
-    # A processor's ranks are shares of its cores, and of everything else.
-    shares = len(seats) if processor else 1
+    hardware = hardware_of(
+        negotiated,
+        ceiling,
+        rates,
+        ranks=len(seats),
+        shares=shares,
+        memory_bytes=memory,
+        network_bytes_per_second=told.network_bytes_per_second,
+    )
+    return Described(hardware, ceiling, rates)
+
+
+def memory_of(offer: Offer, shares: int, told: int | None) -> int:
+    """Return the bytes of one device, or of one of a processor's ``shares``.
+
+    Raises:
+        UsageError: neither the plugin nor the user says.
+    """
+    if told is not None:
+        return told
+    first = plan.devices_of(offer)[0]
+    known = first.memory_bytes or offer.available_memory_bytes
+    if known is None:
+        raise UsageError(
+            f"plugin {offer.plugin!r} does not know how much memory {first.name} has: say it "
+            "with --memory-gb"
+        )
+    return known // shares
+
+
+def hardware_of(
+    negotiated: Negotiated,
+    ceiling: Ceiling,
+    rates: Rates,
+    *,
+    ranks: int,
+    shares: int,
+    memory_bytes: int,
+    network_bytes_per_second: float | None,
+) -> Hardware:
+    """Return the description that ``ceiling`` and ``rates`` of all ``ranks`` make.
+
+    The link's speed is the best bus bandwidth of any collective of a step between all devices, that
+    of messages the best of these. What was not measured is None.
+
+    Raises:
+        RunFailedError: what was measured is no device's.
+    """
+    peak, first = negotiated.terms.peak, plan.devices_of(negotiated.offer)[0]
     best = ceiling.best_product_flops_per_second or ceiling.flops_per_second
     most = max(best, peak.flops_per_second) if peak else best
-    memory = first.memory_bytes or negotiated.offer.available_memory_bytes or 10**9
-    link = max((one.bus_bytes_per_second for one in rates.get(len(seats), ())), default=None)
-    # Alone it sends nothing: any speed does.
-    speed = link or ceiling.memory_bytes_per_second
-    hardware = Hardware(
-        name=first.name,
-        description=first.description or "",
-        peak_flops=most / shares,
-        sustained_fraction=min(1.0, ceiling.flops_per_second / most),
-        memory_bytes=memory // shares,
-        memory_bytes_per_second=ceiling.memory_bytes_per_second / shares,
-        link_bytes_per_second=speed,
-        network_bytes_per_second=network_bytes_per_second or speed,
-        devices_per_node=len(seats),
-        source=_provenance(negotiated.offer.torch_version, ceiling, len(seats), peak is not None),
-    )
-    return hardware, ceiling, rates
+    among = rates.get(ranks, ())
+    messages = [one for one in among if one.kind == "send_receive"]
+    collectives = [one for one in among if one.kind in _OF_STEPS]
+    sums = [one.seconds for one in among if one.kind == "all_reduce"]
+    network = "as said by --network-gbps" if network_bytes_per_second else "not measured"
+    try:
+        return Hardware(
+            name=first.name[:64],
+            description=first.description or "",
+            peak_flops=most / shares,
+            sustained_fraction=min(1.0, ceiling.flops_per_second / most),
+            memory_bytes=memory_bytes,
+            memory_bytes_per_second=ceiling.memory_bytes_per_second / shares,
+            link_bytes_per_second=_fastest(collectives),
+            message_bytes_per_second=_fastest(messages),
+            latency_s=min(sums, default=None),
+            network_bytes_per_second=network_bytes_per_second,
+            devices_per_node=ranks,
+            source=f"llmb calibrate on {clock.utc_now():%Y-%m-%d}: "
+            f"torch {negotiated.offer.torch_version}, products of the model in "
+            f"{ceiling.precision}, peak: {'the datasheet' if peak else 'its best product'}; "
+            f"copied memory; {_links(ranks, shares)}; network: {network}",
+        )
+    except ValidationError as error:
+        raise RunFailedError(
+            f"what was measured describes no device: {first_fault(error)}; measure longer "
+            "(--seconds), or in a format it computes in (--precision)"
+        ) from None
 
 
-def _provenance(torch: str, ceiling: Ceiling, ranks: int, datasheet: bool) -> str:
-    links = f"collectives of {ranks} ranks" if ranks > 1 else "one device, no link"
-    peak = "peak by the datasheet" if datasheet else "peak: its best product"
-    return (
-        f"llmb calibrate on {clock.utc_now():%Y-%m-%d}: torch {torch}, products of the model in "
-        f"{ceiling.precision}, {peak}; copied memory; {links}; the network was not measured"
-    )
+def _fastest(rates: list[CollectiveRate]) -> float | None:
+    return max((one.bus_bytes_per_second for one in rates), default=None)
+
+
+def _links(ranks: int, shares: int) -> str:
+    if ranks == 1:
+        return "one device, no link"
+    whose = ", each a share of one processor" if shares > 1 else ""
+    return f"collectives and messages of {ranks} ranks{whose}"
 
 
 def _counts(ranks: int) -> Iterator[int]:

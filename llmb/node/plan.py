@@ -13,9 +13,11 @@ from llmb.node import judgement
 from llmb.node.runs import cores_of
 from llmb.parallel import checks
 from llmb.records.node_report import Limits, NodeDevice
+from llmb.records.system import Device
 from llmb.report.bundles import Entry
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Negotiated, choose, negotiate
+from llmb.wire.messages import Offer
 
 #: Of a processor, where nobody says how many; each has its share of the cores.
 _RANKS_OF_A_PROCESSOR = 2
@@ -119,8 +121,13 @@ def _sized(negotiated: Negotiated) -> Negotiated:
     return negotiated  # the smallest was found to fit
 
 
+def devices_of(offer: Offer) -> tuple[Device, ...]:
+    """Return the plugin's devices: one, where it lists none."""
+    return offer.devices or (Device(name=offer.device),)
+
+
 def _seats(negotiated: Negotiated, nproc: int | None) -> tuple[Seat, ...]:
-    device, devices = negotiated.config.device, negotiated.offer.devices
+    device, devices = negotiated.config.device, devices_of(negotiated.offer)
     if selection.torchs_cpu(device) and len(devices) <= 1:
         shares = enumerate(cores_of(nproc or _RANKS_OF_A_PROCESSOR))
         return tuple(Seat(_share(i, cores), device, cores) for i, cores in shares)

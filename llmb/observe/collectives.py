@@ -39,13 +39,19 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Count ``func`` if it is a collective, and call it."""
+        if any(hasattr(kind, "device_mesh") for kind in types):
+            return NotImplemented  # comes back as what this rank does, with what it says for that
         if func.namespace in _SPACES:
             name = func._schema.name.partition("::")[2]
             kind = next((kind for part, kind in _KINDS if part in name), None)
             if kind is not None:
-                self.calls[kind] += 1
-                self.bytes[kind] += sum(t.nbytes for t in _given(kind, args))
+                self.count(kind, sum(t.nbytes for t in _given(kind, args)), args)
         return func(*args, **(kwargs or {}))
+
+    def count(self, kind: str, size: int, args: tuple[Any, ...]) -> None:
+        """Count a collective that is given ``size`` bytes."""
+        self.calls[kind] += 1
+        self.bytes[kind] += size
 
 
 def _given(kind: str, args: tuple[Any, ...]) -> Iterable[Tensor]:

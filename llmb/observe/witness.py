@@ -92,9 +92,11 @@ class Witness:
         *,
         lazy: bool = False,
         total: Callable[[Tensor], Tensor] = _alone,
+        copies: bool = True,
     ) -> None:
-        """Prepare to look; every worker sets the memory for one copy of the weights aside.
+        """Prepare to look; with ``copies`` set the memory for one copy of the weights aside.
 
+        Every worker of a run with an audit does, so that none knows whether it is looked at.
         ``lazy``: the device compiles what a step does, so what is done may not depend on a draw.
         ``total`` adds up what all ranks show, where parameters are spread over them.
         """
@@ -108,7 +110,7 @@ class Witness:
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
         # Zeros and not empty: the pages are there before the first step, not in an audited one.
         with torch.no_grad():
-            self._copy = [torch.zeros_like(local(p)) for p in self._own]
+            self._copy = [torch.zeros_like(local(p)) for p in self._own] if copies else []
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
         #: An audited step awaits its optimizer step, or the step after it.

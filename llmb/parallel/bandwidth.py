@@ -1,9 +1,10 @@
-"""What collectives attain between the ranks, in the terms of nccl-tests."""
+"""What collectives and messages attain between the ranks, in the terms of nccl-tests."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import get_args
 
 import torch
 import torch.distributed as dist
@@ -15,10 +16,9 @@ from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import Backend
 from llmb.records.node_report import CollectiveKind, CollectiveRate
 
-#: Sizes in bytes: small ones show latency, the largest what a link carries.
-_SIZES_OF_HOSTS = (64 * 2**10, 2**20, 16 * 2**20)
-_SIZES_OF_DEVICES = (2**20, 16 * 2**20, 256 * 2**20)
-_KINDS: tuple[CollectiveKind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+#: Sizes in bytes: the smallest shows latency, the largest what a link carries.
+_SIZES_OF_HOSTS = (64, 64 * 2**10, 2**20, 16 * 2**20)
+_SIZES_OF_DEVICES = (64, 2**20, 16 * 2**20, 256 * 2**20)
 _ROW_S = 0.2  # calls in a row take about this long
 _FEWEST, _MOST = 3, 200
 _MEMORY_SHARE = 8  # buffers take at most two parts in so many of what is free
@@ -28,10 +28,10 @@ def bus_bytes_per_second(kind: CollectiveKind, size: int, ranks: int, seconds: f
     """Return the bus bandwidth of a collective of ``size`` bytes, in bytes a second.
 
     The size over the time, times what each link must carry of it: 2(n-1)/n of an all-reduce,
-    (n-1)/n of all-gather and reduce-scatter, 1 of a broadcast. Source: nccl-tests,
-    doc/PERFORMANCE.md ("Bus bandwidth").
+    (n-1)/n of all-gather and reduce-scatter, 1 of a broadcast and of messages in a ring. Source:
+    nccl-tests, doc/PERFORMANCE.md ("Bus bandwidth"), and sendrecv.cu.
     """
-    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "send_receive": 1.0}
     return size / seconds * share.get(kind, (ranks - 1) / ranks)
 
 
@@ -47,7 +47,7 @@ def measure(backend: Backend, device: str, ranks: Ranks) -> tuple[CollectiveRate
     free = backend.memory().available_bytes
     room = min((own for own in ranks.gather(free) if own is not None), default=None)
     found = []
-    for kind in _KINDS:
+    for kind in get_args(CollectiveKind):
         for wanted in sizes:
             if room is not None and wanted > room // _MEMORY_SHARE:
                 continue
@@ -76,16 +76,29 @@ def _collective(
         return lambda: dist.all_reduce(whole), whole
     if kind == "broadcast":
         return lambda: dist.broadcast(whole, src=0), whole
+    if kind == "send_receive":
+        got = torch.empty_like(whole)
+        return lambda: _pass_on(whole, got, ranks), got
     mine = torch.full((part,), float(rank + 1), device=device)
     if kind == "all_gather":
         return lambda: dist.all_gather_into_tensor(whole, mine), whole
     return lambda: dist.reduce_scatter_tensor(mine, whole), mine
 
 
+def _pass_on(mine: Tensor, got: Tensor, ranks: Ranks) -> None:
+    """Send ``mine`` to the next rank, and receive what the one before sends."""
+    rank, n = ranks.place.rank, ranks.place.world_size
+    there = dist.P2POp(dist.isend, mine, (rank + 1) % n)
+    here = dist.P2POp(dist.irecv, got, (rank - 1) % n)
+    for work in dist.batch_isend_irecv([there, here]):
+        work.wait()
+
+
 def _check(kind: CollectiveKind, result: Tensor, ranks: Ranks) -> None:
     """Hold the first result against what is due: rank r gave r + 1."""
     n = ranks.place.world_size
-    due = torch.full_like(result, {"broadcast": 1.0}.get(kind, n * (n + 1) / 2))
+    values = {"broadcast": 1.0, "send_receive": float((ranks.place.rank - 1) % n + 1)}
+    due = torch.full_like(result, values.get(kind, n * (n + 1) / 2))
     if kind == "all_gather":
         parts = torch.arange(1.0, n + 1, device=result.device)
         due = parts.repeat_interleave(result.numel() // n)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from llmb.config import RunConfig
@@ -47,10 +47,13 @@ class Layout:
         how = self._parallelism
         return how.dp_shard > 1 or how.tp > 1 or how.pp > 1
 
-    def spread(self, model: nn.Module, shape: Shape) -> None:
+    def spread(
+        self, model: nn.Module, shape: Shape, policy: MixedPrecisionPolicy | None = None
+    ) -> None:
         """Spread ``model`` over the ranks that share it, block by block, in place.
 
-        Its parameters become others, under the same names.
+        Its parameters become others, under the same names. What is gathered has the dtypes of
+        ``policy``, or the parameters' own.
         """
         if not self.is_sharded:
             return
@@ -74,10 +77,10 @@ class Layout:
         # What only replicates gathers nothing, and a schedule that splits the backward pass would
         # look for the gathered parameters.
         mesh, again = self.mesh.part(*names), how.reshard_after_forward and how.dp_shard > 1
+        policy = policy or MixedPrecisionPolicy()
         for root in roots:
-            for block in blocks_of(root, shape):
-                fully_shard(block, mesh=mesh, reshard_after_forward=again)
-            fully_shard(root, mesh=mesh, reshard_after_forward=again)
+            for block in (*blocks_of(root, shape), root):
+                fully_shard(block, mesh=mesh, reshard_after_forward=again, mp_policy=policy)
         self._roots = roots
         if self.pipeline is None:  # a schedule sees to it itself
             self._silent = _of_shards(model)

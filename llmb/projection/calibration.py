@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
 
+from llmb.errors import UsageError
 from llmb.projection.step_time import Constants
 
 _KEPT = files("llmb.projection") / "constants.json"
 #: Shares of products that any machine has.
 _LEAST, _MOST = 0.05, 3.0
-#: How far a share moves towards the one at which a run is met: what a machine attains and what the
-#: model leaves out of a run are about equally uncertain, so half of a run's error is each one's.
-_BELIEVED = 0.5
+#: A run so many times beyond what they make is none of this hardware.
+_BEYOND = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,19 @@ class Receipt:
     expected_error_percent: float
     #: The same, after calibrating with one row of the table.
     after_one_row_percent: float
+    #: Of one row's error, the share that the other rows of its table have in common with it.
+    believed: float
+    #: Names of the devices that the rows are of.
+    devices: tuple[str, ...]
     worst_row: str
     worst_error_percent: float
+
+    def belief(self, device: str) -> float:
+        """Return how much of a run's error is its device's: all of it where no row is of it.
+
+        Of devices with rows it is known how far off they are, and how far a single row is.
+        """
+        return self.believed if device in self.devices else 1.0
 
 
 def constants() -> Constants:
@@ -41,7 +52,7 @@ def constants() -> Constants:
 def receipt() -> Receipt:
     """Return how well they do."""
     kept = {name: value for name, value in _kept().items() if name != "constants"}
-    return Receipt(**{**kept, "tables": tuple(kept["tables"])})
+    return Receipt(**{**kept, **{name: tuple(kept[name]) for name in ("tables", "devices")}})
 
 
 def _kept() -> dict[str, Any]:
@@ -50,13 +61,25 @@ def _kept() -> dict[str, Any]:
 
 
 def calibrated(
-    prior: Constants, measured: float, projected: Callable[[Constants], float]
+    prior: Constants,
+    measured: float,
+    projected: Callable[[Constants], float],
+    believed: float,
 ) -> Constants:
-    """Return ``prior`` with the share of products moved half-way to where the run is met.
+    """Return ``prior`` with the share of products moved towards where the run is met.
 
-    ``measured`` and what ``projected`` returns of constants are rates (tokens/s); half-way is by
-    ratio. Where no share meets the run, the nearest one counts.
+    ``measured`` and what ``projected`` returns of constants are rates (tokens/s); ``believed`` is
+    how much of the way, by ratio. Where no share quite meets the run, the nearest one counts.
+
+    Raises:
+        UsageError: no share comes near the run: it was on other hardware.
     """
+    slowest, fastest = (projected(replace(prior, products=share)) for share in (_LEAST, _MOST))
+    if not slowest / _BEYOND <= measured <= fastest * _BEYOND:
+        raise UsageError(
+            f"{measured:,.4g} tokens/s were measured, where this hardware makes {slowest:,.4g} to "
+            f"{fastest:,.4g}, however well its products run: give the hardware the run was on"
+        )
     low, high = _LEAST, _MOST
     for _ in range(60):
         share = math.sqrt(low * high)
@@ -65,4 +88,4 @@ def calibrated(
         else:
             high = share
     met = math.sqrt(low * high)
-    return replace(prior, products=prior.products * (met / prior.products) ** _BELIEVED)
+    return replace(prior, products=prior.products * (met / prior.products) ** believed)

@@ -16,6 +16,8 @@ from llmb.errors import UsageError
 
 _FOLDER = files("llmb.projection") / "hardware"
 _MOST_BYTES = 2**20
+#: Characters of a wrong value that are repeated.
+_SHOWN = 60
 
 
 class Hardware(Frozen):
@@ -27,16 +29,24 @@ class Hardware(Frozen):
     peak_flops: float = Field(ge=1e9, le=1e18)
     #: Share of the peak that large matrix products attain.
     sustained_fraction: float = Field(gt=0, le=1)
+    #: Share of the peak that a fused attention kernel attains at best. Its exponentials take other
+    #: units than its products, which have grown less. Where nobody says, as on ``h100``.
+    attention_fraction: float = Field(default=0.35, gt=0, le=1)
     #: Of one device.
     memory_bytes: int = Field(ge=10**8, le=10**14)
     memory_bytes_per_second: float = Field(ge=1e8, le=1e15)
-    #: Within a node, of one device, one way.
-    link_bytes_per_second: float = Field(ge=1e6, le=1e14)
+    #: Within a node, of one device, one way. What is None is not known: a job that needs it is
+    #: refused.
+    link_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
+    #: The same of a message from one rank to another; None: the link's.
+    message_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
+    #: Seconds of an all-reduce of next to nothing within a node; None: the model's own.
+    latency_s: float | None = Field(default=None, gt=0, le=0.1)
     #: Between nodes, of one device, one way.
-    network_bytes_per_second: float = Field(ge=1e6, le=1e14)
+    network_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
     devices_per_node: int = Field(ge=1, le=1024)
     #: Of one device; None where it is not known.
-    power_w: float | None = Field(default=None, gt=0, le=1e5)
+    power_w: float | None = Field(default=None, ge=1, le=1e5)
     #: Where the values are from.
     source: str = Field(min_length=1)
 
@@ -63,12 +73,23 @@ def load(name: str) -> Hardware:
     try:
         return Hardware.model_validate(json.loads(text))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        given = "" if isinstance(first["input"], dict) else f" is {first['input']!r}"
-        raise UsageError(f"--hardware {name}: {where}{given}: {first['msg']}") from None
+        raise UsageError(f"--hardware {name}: {first_fault(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"--hardware {name}: not JSON ({error})") from None
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return in one line what is wrong with a description, and what to do."""
+    first = error.errors()[0]
+    where = ".".join(map(str, first["loc"])) or "the whole"
+    if first["type"] == "missing":
+        return f"{where} is missing: add it"
+    if first["type"] == "extra_forbidden":
+        return f"{where} is unknown; fields are {', '.join(Hardware.model_fields)}"
+    given = repr(first["input"])
+    shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}..."
+    units = " (FLOP/s, bytes, bytes/s, s, W)" if "than" in first["msg"] else ""
+    return f"{where} is {shown}: {first['msg']}{units}"
 
 
 def _read(path: Path) -> str:

@@ -124,6 +124,12 @@ class Job:
         ):
             if size % by:
                 raise UsageError(f"{option} {by} does not divide the {size:,} {what}")
+        for option, given in (
+            ("--sequence-parallel", self.sequence_parallel),
+            ("--overlap-tp", self.overlapped_tp),
+        ):
+            if given and self.tp == 1:
+                raise UsageError(f"{option} is for ranks that share a layer: give --tp 2 or more")
         if self.sequence_parallel and model.sequence % self.tp:
             raise UsageError(
                 f"--sequence-parallel: --tp {self.tp} does not divide the sequence of "

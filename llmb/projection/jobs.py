@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llmb.config import Mode
 from llmb.errors import UsageError
 from llmb.projection.job import Job, Model, Recompute
 from llmb.records.run_record import RunRecord
@@ -31,8 +32,10 @@ def devices_of(workload: Workload, asked: Asked) -> int:
     """Return how many devices the job is for.
 
     Raises:
-        UsageError: nobody says.
+        UsageError: nobody says, or the workload is not trained.
     """
+    if Mode.TRAIN not in workload.modes:
+        raise UsageError(f"workload {workload.name!r} is not trained: it has no training step")
     devices = asked.world_size or workload.world_size
     if devices is None:
         raise UsageError(f"{workload.name!r} names no devices: say how many with --world-size")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from llmb.errors import UsageError
 from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import Job
 
@@ -30,7 +31,7 @@ _SCORES = 5
 _LOGIT = 32
 #: Bytes read and written for each parameter by AdamW over float32 states.
 _OPTIMIZER = 30
-#: Seconds until an all-reduce within a node begins to move data.
+#: Seconds until an all-reduce within a node begins to move data, where its description is silent.
 _LATENCY_S = 10e-6
 #: Of a hidden transfer, what still shows.
 _LEAK = 0.3
@@ -46,7 +47,7 @@ class Constants:
     products: float
     #: Seconds that each product takes beyond its work.
     launch_s: float
-    #: Share of the peak that a fused attention kernel attains.
+    #: Share of what the device's attention kernels attain at best that a step's attention attains.
     attention: float
     #: Share of the memory's speed.
     memory: float
@@ -99,7 +100,11 @@ class _Passes:
 
 
 def step_time(job: Job, hardware: Hardware, constants: Constants) -> StepTime:
-    """Return where the time of one step of ``job`` goes."""
+    """Return where the time of one step of ``job`` goes.
+
+    Raises:
+        UsageError: its devices talk over what the description of ``hardware`` does not know.
+    """
     rates = _Rates(hardware, constants)
     model, tokens = job.model, job.micro_batch * job.model.sequence
     products = _layer_products(job, tokens, rates)
@@ -143,12 +148,43 @@ class _Rates:
     def __init__(self, hardware: Hardware, constants: Constants) -> None:
         sustained = hardware.peak_flops * hardware.sustained_fraction
         self.products = sustained * constants.products
-        self.attention = hardware.peak_flops * constants.attention
+        self.attention = hardware.peak_flops * hardware.attention_fraction * constants.attention
         self.memory = hardware.memory_bytes_per_second * constants.memory
-        self.link = hardware.link_bytes_per_second * constants.link
-        self.network = hardware.network_bytes_per_second * constants.network
         self.per_node = hardware.devices_per_node
+        latency = hardware.latency_s
+        self.latency_s = _LATENCY_S if latency is None else latency
         self.constants = constants
+        self._hardware = hardware
+
+    @property
+    def link(self) -> float:
+        """Within a node: of the description's speed, the share that is attained."""
+        speed = self._hardware.link_bytes_per_second
+        if speed is None:
+            raise UsageError(
+                f"hardware {self._hardware.name!r}: link_bytes_per_second is not known, and "
+                "devices of one node talk over it: write it into the file, or measure it with "
+                "llmb calibrate --nproc 2"
+            )
+        return speed * self.constants.link
+
+    @property
+    def message(self) -> float:
+        """From one rank of a node to another."""
+        speed = self._hardware.message_bytes_per_second
+        return self.link if speed is None else speed * self.constants.link
+
+    @property
+    def network(self) -> float:
+        """Between nodes."""
+        speed = self._hardware.network_bytes_per_second
+        if speed is None:
+            raise UsageError(
+                f"hardware {self._hardware.name!r}: network_bytes_per_second is not known, and the "
+                f"job needs more than a node, of {self.per_node}: write it into the file, or say "
+                "it to llmb calibrate with --network-gbps"
+            )
+        return speed * self.constants.network
 
     def product(self, rows: float, inner: float, columns: float) -> _Passes:
         """Return the times of ``[rows, inner] @ [inner, columns]``, and of its two gradients."""
@@ -203,13 +239,16 @@ def _tensor_parallel(job: Job, tokens: float, rates: _Rates) -> float:
     moved = 2 * (job.tp - 1) / job.tp * tokens * job.model.hidden * VALUE
     sums = 6 if job.recompute == "full" else 4
     shown = _TP_SHOWN if job.overlapped_tp else 1.0
-    return shown * sums * (moved / speed + _LATENCY_S)
+    return shown * sums * (moved / speed + rates.latency_s)
 
 
 def _between_stages(job: Job, tokens: float, rates: _Rates) -> float:
     """What the first micro-batch takes through the stages, there and back; the rest is hidden."""
+    if job.pp == 1:
+        return 0.0
     moved = tokens * job.model.hidden * VALUE / (job.tp if job.sequence_parallel else 1)
-    return 2 * (job.pp - 1) * moved / rates.network
+    speed = rates.message if job.devices <= rates.per_node else rates.network
+    return 2 * (job.pp - 1) * moved / speed
 
 
 def _data_parallel(job: Job, passes: _Passes, rates: _Rates) -> float:

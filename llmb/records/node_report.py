@@ -13,14 +13,15 @@ SCHEMA: Literal["llmb.node/1"] = "llmb.node/1"
 StepName = Literal["doctor", "ceilings", "collectives", "alone", "together", "ddp"]
 #: "left out": there is nothing to do with one device.
 StepStatus = Literal["done", "failed", "left out"]
-CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+#: "send_receive": each rank sends to the next one and receives from the one before.
+CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive"]
 
 
 class CollectiveRate(Frozen):
     """How fast all ranks together carry out one collective of one size."""
 
     kind: CollectiveKind
-    #: Of the whole: what an all-gather ends with, what a reduce-scatter begins with.
+    #: Of the whole: what an all-gather ends with, what a reduce-scatter begins with; of a message.
     bytes: int = Field(ge=1)
     #: Mean of a row of calls, of the slowest rank.
     seconds: float = Field(gt=0)

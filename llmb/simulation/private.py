@@ -7,12 +7,15 @@ dtype and device, and no memory. Tried with torch 2.13; the test of this file sa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from llmb.errors import UnavailableError
@@ -20,6 +23,8 @@ from llmb.errors import UnavailableError
 #: Two products of attention forward, five backward, which computes the scores once more: in
 #: multiples of B h T^2 d multiply-adds, each two FLOPs. Whole squares, masked or not.
 _FORWARD, _BACKWARD = 2, 5
+#: Tensors that stand for others, with which each operation is then done.
+WRAPPERS = (AsyncCollectiveTensor, DTensor)
 
 
 @contextmanager
@@ -61,7 +66,7 @@ def schedule_alone(
     """Return torch's schedule ``name`` over this rank's ``stages`` of ``count``.
 
     No other is there to say what it hands over: ``states`` are the input and the output of a
-    micro-batch, by stage.
+    micro-batch, by stage, and their gradients are alike.
     """
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining._utils import InferenceMode
@@ -72,6 +77,8 @@ def schedule_alone(
             *(stage, number, count, torch.device("cpu")),
             input_args=states[number][0],
             output_args=states[number][1],
+            input_grads=_gradient(states[number][0]),
+            output_grads=_gradient(states[number][1]),
             group=group,
         )
         for number, stage in stages.items()
@@ -87,6 +94,20 @@ def schedule_alone(
 
     schedule._warmup_p2p = agreed
     return schedule
+
+
+def _gradient(state: Tensor) -> Any:
+    """Return what goes back for ``state``; torch takes one for all or none, as a tuple."""
+    return (torch.empty_like(state).detach() if state.requires_grad else None,)
+
+
+def group_name(args: tuple[Any, ...]) -> str | None:
+    """Return torch's name of the ranks that a collective called with ``args`` is between."""
+    for value in args:
+        if isinstance(value, torch.ScriptObject):
+            with suppress(RuntimeError):  # its other argument of the kind is what is done: a sum
+                return str(dist.ProcessGroup.unbox(value).group_name)
+    return next((value for value in reversed(args) if isinstance(value, str)), None)
 
 
 def fake_tensors() -> AbstractContextManager[Any]:
@@ -107,6 +128,68 @@ def real_tensors() -> AbstractContextManager[Any]:
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
+
+
+@contextmanager
+def resizing(told: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
+    """Tell of every storage that gets another size for the while.
+
+    FSDP2 so gives back what it has gathered, and takes room for it again: no operation shows it.
+    """
+    plain = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> None:
+        plain(storage, size)
+        told(storage)
+
+    torch.UntypedStorage.resize_ = resize  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.UntypedStorage.resize_ = plain  # type: ignore[method-assign]
+
+
+def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:
+    """Return what ``make`` makes, a replica in DDP or anything else, though none of ``group`` is.
+
+    Replicas would read of each other that they have the same model, and wait for their sums.
+    """
+    torch_distributed: Any = dist
+    plain = torch_distributed._verify_params_across_processes
+    torch_distributed._verify_params_across_processes = lambda *_: None
+    try:
+        made = make()
+    finally:
+        torch_distributed._verify_params_across_processes = plain
+    if isinstance(made, DistributedDataParallel):
+        made.register_comm_hook(None, lambda state, bucket: _summed(bucket, group))
+    return made
+
+
+def _summed(whole: Any, group: dist.ProcessGroup) -> torch.futures.Future[Tensor]:
+    """Sum in buckets as from the second step on: of a megabyte, and of 25, the last layers first.
+
+    In the first step DDP has one bucket for all, which is ``whole``.
+    """
+    library: Any = dist
+    limits = [library._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20]
+    last_first, rest = [*reversed(whole.parameters())], whole.buffer()
+    for bucket in library._compute_bucket_assignment_by_size(last_first, limits)[0]:
+        part, rest = rest.tensor_split([sum(last_first[index].numel() for index in bucket)])
+        dist.all_reduce(part, group=group)
+    found: torch.futures.Future[Tensor] = torch.futures.Future()
+    found.set_result(whole.buffer())
+    return found
+
+
+def goes_backward() -> bool:
+    """Tell whether autograd is on its way back."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def bare(value: Tensor) -> Tensor:
+    """Return ``value`` without what waits for its collective."""
+    return value.elem if isinstance(value, AsyncCollectiveTensor) else value
 
 
 def flop_formulas() -> dict[Any, Callable[..., int]]:

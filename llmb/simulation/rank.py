@@ -1,51 +1,54 @@
 """One rank of a job: its model as the real code lays it out, one micro-batch, one optimizer step.
 
 What is counted is what torch is told to do on this rank: operations on the local tensors of
-DTensors, collectives with what they are given, storages that autograd keeps. Nothing is computed.
+DTensors, collectives with what they are given, storages that are alive. Nothing is computed.
 """
 
 from __future__ import annotations
 
+import gc
 import warnings
-import weakref
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor, Shard
+from torch.optim import Optimizer
 
 from llmb.config import BF16, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
 from llmb.modes.checkpointing import checkpoint_blocks
-from llmb.observe.collectives import Collectives
 from llmb.observe.shards import is_elsewhere, local
 from llmb.parallel import checks
 from llmb.parallel.layout import Layout
+from llmb.parallel.mesh import DIMENSIONS
 from llmb.parallel.pipeline import parts_of
 from llmb.reference.data import make_batch
 from llmb.reference.loss import causal_loss
 from llmb.reference.models import model_of, replace_parameter
 from llmb.reference.optimizer import build_optimizer
-from llmb.reference.shapes import Shape
 from llmb.simulation import private
+from llmb.simulation.ledger import (
+    ACTIVATIONS,
+    GRADIENTS,
+    OPTIMIZER,
+    WEIGHTS,
+    Ledger,
+    Traffic,
+)
 from llmb.workloads import Workload
 
 _DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """Collectives of one kind in one micro-batch, forward and backward, and the step after it."""
-
-    calls: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Simulated:
-    """What one rank has and does. Bytes of BF16 weights, gradients and moments, as llmb trains."""
+    """What one rank has and does: in BF16 as llmb trains, or with float32 weights (mixed)."""
 
     rank: int
     world_size: int
@@ -55,24 +58,24 @@ class Simulated:
     weights_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    #: Kept by autograd for the backward pass of one micro-batch.
+    #: What the forward pass of one micro-batch leaves to the backward pass.
     activations_bytes: int
     #: Micro-batches that are on their way at a time, at most.
     in_flight: int
     #: Of one micro-batch, forward and backward, of this rank's own tensors.
     flops: int
-    collectives: dict[str, Traffic] = field(default_factory=dict)
-    #: Of a whole step by the schedule itself: the most that was kept at a time, and the FLOPs.
+    #: Bytes alive when most were, by what they are for: of one micro-batch and the step after it,
+    #: with the activations of the others on their way; or of a whole step by the schedule itself.
+    peak: dict[str, int] = field(default_factory=dict)
+    collectives: tuple[Traffic, ...] = ()
+    #: Of a whole step by the schedule itself: the activations at most, and the FLOPs.
     schedule_activations_bytes: int | None = None
     schedule_flops: int | None = None
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes at the peak: all that is kept, and every micro-batch that is on its way."""
-        kept = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        if self.schedule_activations_bytes is not None:
-            return kept + self.schedule_activations_bytes
-        return kept + self.in_flight * self.activations_bytes
+        """Bytes alive when most were."""
+        return sum(self.peak.values())
 
 
 def simulate(
@@ -84,16 +87,23 @@ def simulate(
     micro_batches: int = 1,
     sac_freq: str | None = None,
     whole_step: bool = False,
+    mixed_precision: bool = False,
 ) -> Simulated:
     """Return what ``rank`` of a job has and does, without the others.
 
     ``micro_batch`` is in sequences. Of a pipeline's rank each of its stages takes one micro-batch;
     with ``whole_step`` torch's schedule then takes all ``micro_batches`` through them in its order.
+    With ``mixed_precision`` weights are float32 and products are taken under autocast; shards are
+    gathered in BF16, and their gradients summed in float32 (FSDP2's ``MixedPrecisionPolicy``).
 
     Raises:
         UsageError: the ranks cannot share the model so, or there is no such schedule.
         UnavailableError: this torch cannot pretend.
     """
+    if Mode.TRAIN not in workload.modes:
+        raise UsageError(f"workload {workload.name!r} is not trained: it has no training step")
+    if whole_step and how.pp == 1:
+        raise UsageError("--whole-step runs a pipeline's schedule: give --pp 2 or more")
     shape = workload.shape
     accumulate = micro_batches if how.pp > 1 else 1
     checks.check(
@@ -103,6 +113,7 @@ def simulate(
             accumulate=accumulate,
             parallelism=how,
             sac_freq=sac_freq,
+            mixed_precision=mixed_precision,
         ),
         Mode.TRAIN,
         shape,
@@ -110,156 +121,212 @@ def simulate(
     with private.fake_ranks(rank, how.world_size), warnings.catch_warnings():
         # That FSDP2's root returns a view, which nobody changes.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-        config = _config(workload, how, micro_batch, sac_freq)
+        config = RunConfig(
+            workload=workload.name,
+            mode=Mode.TRAIN,
+            plugin="cpu",
+            plugin_options={},
+            device="cpu",
+            precision=BF16,
+            mixed_precision=mixed_precision,
+            batch_size=micro_batch,
+            seed=1,
+            warmup_steps=1,
+            timed_steps=1,
+            repeats=1,
+            parallelism=how,
+            sac_freq=sac_freq,
+        )
         return _simulated(workload, config, rank, micro_batches, whole_step)
-
-
-def _config(
-    workload: Workload, how: Parallelism, micro_batch: int, sac_freq: str | None
-) -> RunConfig:
-    return RunConfig(
-        workload=workload.name,
-        mode=Mode.TRAIN,
-        plugin="cpu",
-        plugin_options={},
-        device="cpu",
-        precision=BF16,
-        batch_size=micro_batch,
-        seed=1,
-        warmup_steps=1,
-        timed_steps=1,
-        repeats=1,
-        parallelism=how,
-        sac_freq=sac_freq,
-    )
 
 
 def _simulated(
     workload: Workload, config: RunConfig, rank: int, micro_batches: int, whole_step: bool
 ) -> Simulated:
-    shape, how = workload.shape, config.parallelism
-    layout = Layout(config)
-    with torch.device("meta"):
-        model = model_of(shape).to(_DTYPE)
-    if config.sac_freq is not None:
-        checkpoint_blocks(model, shape, config.sac_freq)
-    ledger = Ledger()
-    with private.fake_tensors():
-        _materialise(model, how, layout.mesh.place("pp"))
-        if how.dp_shard > 1 or (how.dp_replicate > 1 and how.tp * how.pp > 1):
-            with private.real_tensors():
-                layout.spread(model, shape)
-        else:
-            layout.spread(model, shape)
-        ours = [p for p in model.parameters() if not is_elsewhere(local(p))]
-        optimizer = build_optimizer(ours, workload.recipe.optimizer, foreach=False)
+    how, job = config.parallelism, _Rank(workload, config)
+    ledger, piped = job.ledger, job.layout.pipeline is not None
+    with private.fake_tensors(), private.resizing(ledger.resized), ledger:
+        job.make()
         # DTensor tries each of its operations once on whole tensors, which is not the rank's work.
-        _micro_batch(model, shape, config, layout, ledger)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        ledger.kept = ledger.most = 0
-        with ledger:
-            _micro_batch(model, shape, config, layout, ledger)
-            optimizer.step()
-        moments = sum(
-            local(value).nbytes
-            for state in optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor) and value.dim()
-        )
-        gradients = sum(local(p.grad).nbytes for p in ours if p.grad is not None)
-        step = _whole_step(model, shape, config, layout, micro_batches) if whole_step else None
-    stages = tuple(layout.pipeline.stages) if layout.pipeline else ()
+        job.micro_batch()
+        job.step()
+        if not piped or micro_batches == 1:  # otherwise those of micro-batches before are there
+            job.optimizer.zero_grad(set_to_none=True)
+        job.begin()
+        job.micro_batch()
+        job.step()
+        one, held, messages = ledger.found(), job.bytes(), job.messages()
+        if whole_step:
+            job.optimizer.zero_grad(set_to_none=True)
+            job.begin()
+            job.schedule(micro_batches)
+    step = ledger.found() if whole_step else None
+    stages = tuple(job.layout.pipeline.stages) if job.layout.pipeline else ()
+    in_flight = _in_flight(how, stages, micro_batches)
+    peak = step.peak if step else dict(one.peak)
+    if not step:
+        peak[ACTIVATIONS] += (in_flight - 1) * one.activations
     return Simulated(
         rank=rank,
         world_size=how.world_size,
         stages=stages,
-        parameters=sum(local(p).numel() for p in ours),
-        weights_bytes=sum(local(p).nbytes for p in ours),
-        gradients_bytes=gradients,
-        optimizer_bytes=moments,
-        activations_bytes=ledger.most,
-        in_flight=_in_flight(how, stages, micro_batches),
-        flops=ledger.flops,
-        collectives={
-            kind: Traffic(ledger.calls[kind], ledger.bytes[kind]) for kind in sorted(ledger.calls)
-        },
-        schedule_activations_bytes=step.most if step else None,
+        parameters=sum(local(p).numel() for p in job.ours),
+        weights_bytes=held[WEIGHTS],
+        gradients_bytes=held[GRADIENTS],
+        optimizer_bytes=held[OPTIMIZER],
+        activations_bytes=one.activations,
+        in_flight=in_flight,
+        flops=one.flops,
+        peak=peak,
+        collectives=(*messages, *one.collectives),
+        schedule_activations_bytes=step.activations if step else None,
         schedule_flops=step.flops if step else None,
     )
 
 
-def _materialise(model: nn.Module, how: Parallelism, place: int) -> None:
-    """Give this rank's parameters fake memory; those of other stages stay meta tensors."""
-    others: tuple[str, ...] = ()
-    if how.pp > 1:
-        parts = parts_of(model, how)
-        others = tuple(f"{path}." for path, stage in parts.items() if how.rank_of(stage) != place)
-    for name, parameter in list(model.named_parameters()):
-        if not (others and name.startswith(others)):
-            replace_parameter(model, name, torch.empty(parameter.shape, dtype=_DTYPE))
+class _Rank:
+    """A rank's model, laid out, and its optimizer, on tensors without memory."""
 
+    optimizer: Optimizer
 
-def _micro_batch(
-    model: nn.Module, shape: Shape, config: RunConfig, layout: Layout, ledger: Ledger
-) -> None:
-    """Take one micro-batch forward and backward through what this rank has."""
-    batch = make_batch(1, config.batch_size, shape)
-    if layout.pipeline is None:
-        program = layout.program(model) if config.parallelism.world_size > 1 else model
-        with ledger.keeping(model):
-            loss = program(batch.ids, labels=batch.labels, **batch.extra)
-        loss.backward()
-        return
-    last = config.parallelism.stages - 1
-    for number, stage in layout.pipeline.stages.items():
-        given = _state(config, shape) if number else batch.ids
-        with ledger.keeping(model):
-            output = stage(given)
-            loss = causal_loss(output, batch.labels) if number == last else output.sum()
-        loss.backward()
+    def __init__(self, workload: Workload, config: RunConfig) -> None:
+        """Lay the ranks out, and make the model without any values."""
+        self._workload, self._shape, self._config = workload, workload.shape, config
+        self._dtype = torch.float32 if config.mixed_precision else _DTYPE
+        self.layout = Layout(config)
+        with torch.device("meta"):
+            self._model = model_of(self._shape).to(self._dtype)
+        if config.sac_freq is not None:
+            checkpoint_blocks(self._model, self._shape, config.sac_freq)
+        self._program: Callable[..., Any] = self._model
+        #: Parameters of which this rank has anything.
+        self.ours: list[nn.Parameter] = []
+        mesh = self.layout.mesh
+        groups = {str(mesh.part(name).get_group().group_name): name for name in DIMENSIONS}
+        self.ledger = Ledger(self._known, groups)
 
+    def make(self) -> None:
+        """Give this rank its parameters, in fake memory, and the optimizer over them."""
+        how, layout = self._config.parallelism, self.layout
+        self._materialise(layout.mesh.place("pp"))
+        policy = None
+        if self._config.mixed_precision:
+            policy = MixedPrecisionPolicy(param_dtype=_DTYPE, reduce_dtype=torch.float32)
+        shards = how.dp_shard > 1 or (how.dp_replicate > 1 and how.tp * how.pp > 1)
+        with private.real_tensors() if shards else nullcontext():
+            layout.spread(self._model, self._shape, policy)
+        self.ours = [p for p in self._model.parameters() if not is_elsewhere(local(p))]
+        constants = self._workload.recipe.optimizer
+        # Fused where there is such a kernel, as in a run: it takes no memory of its own.
+        self.optimizer = build_optimizer(self.ours, constants, foreach=False, fused=True)
+        self.begin()
 
-def _state(config: RunConfig, shape: Shape) -> Tensor:
-    """Return what a stage hands to the next one of a micro-batch."""
-    length = shape.sequence_length
-    if config.parallelism.sequence_parallel:
-        length //= config.parallelism.tp
-    size = (config.batch_size, length, shape.hidden_size)
-    return torch.empty(size, dtype=_DTYPE, requires_grad=True)
+    def _materialise(self, place: int) -> None:
+        """Give this rank's parameters fake memory; those of other stages stay meta tensors."""
+        how = self._config.parallelism
+        others: tuple[str, ...] = ()
+        if how.pp > 1:
+            parts = parts_of(self._model, how)
+            others = tuple(f"{path}." for path, at in parts.items() if how.rank_of(at) != place)
+        for name, parameter in list(self._model.named_parameters()):
+            if not (others and name.startswith(others)):
+                made = torch.empty(parameter.shape, dtype=self._dtype)
+                replace_parameter(self._model, name, made)
 
+    def begin(self) -> None:
+        """Begin to count: replicas begin anew, as their first step decides on the next one's."""
+        if self._config.parallelism.world_size > 1 and not self.layout.is_sharded:
+            self._program = self._model
+            gc.collect()  # what replicas had is in a circle
+            group = self.layout.mesh.part("dp_replicate").get_group()
+            self._program = private.replica(lambda: self.layout.program(self._model), group)
+        self.ledger.restart()
 
-def _whole_step(
-    model: nn.Module, shape: Shape, config: RunConfig, layout: Layout, micro_batches: int
-) -> Ledger:
-    """Take all micro-batches through this rank's stages as the schedule does.
+    def _known(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield what is there from step to step, and gradients."""
+        for parameter in self.ours:
+            yield WEIGHTS, parameter.detach()
+            if parameter.grad is not None:
+                yield GRADIENTS, parameter.grad
+        for state in self.optimizer.state.values() if self.ours else ():
+            yield from ((OPTIMIZER, value) for value in state.values() if isinstance(value, Tensor))
 
-    Raises:
-        UsageError: there is no schedule, or what stages hand over is spread itself.
-    """
-    how, pipeline = config.parallelism, layout.pipeline
-    if pipeline is None:
-        raise UsageError("--whole-step runs a pipeline's schedule: give --pp 2 or more")
-    if how.sequence_parallel or how.loss_parallel:
-        raise UsageError("--whole-step runs without --sequence-parallel and --loss-parallel")
-    model.zero_grad(set_to_none=True)
-    batch = make_batch(1, config.batch_size * micro_batches, shape)
-    ids = batch.ids[: config.batch_size]
-    logits = torch.empty(*ids.shape, shape.vocab_size, dtype=_DTYPE, requires_grad=True)
-    state, last = _state(config, shape), how.stages - 1
-    states = {
-        number: (state if number else ids, logits if number == last else state)
-        for number in pipeline.stages
-    }
-    schedule = private.schedule_alone(
-        *(how.schedule, pipeline.stages, how.stages, micro_batches, states),
-        group=layout.mesh.part("pp").get_group(),
-        loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
-    )
-    ledger = Ledger()
-    with ledger, ledger.keeping(model):
+    def bytes(self) -> Counter[str]:
+        """Return the bytes of weights, gradients and moments."""
+        found: Counter[str] = Counter()
+        for role, tensor in self._known():
+            if tensor.dim():  # not a counter of steps
+                found[role] += local(tensor).nbytes
+        return found
+
+    def micro_batch(self) -> None:
+        """Take one micro-batch forward and backward through what this rank has."""
+        batch = make_batch(1, self._config.batch_size, self._shape)
+        pipeline, last = self.layout.pipeline, self._config.parallelism.stages - 1
+        if pipeline is None:
+            with self._autocast():
+                loss = self._program(batch.ids, labels=batch.labels, **batch.extra)
+            loss.backward()
+            return
+        for number, stage in pipeline.stages.items():
+            output = stage(self._state() if number else batch.ids)
+            result = causal_loss(output, batch.labels) if number == last else output
+            result.backward(None if number == last else torch.empty_like(output))
+
+    def step(self) -> None:
+        """Take a step of the optimizer, as a run does."""
+        self.layout.add_up(self._model)
+        self.optimizer.step()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        mixed = self._config.mixed_precision
+        return torch.autocast("cpu", _DTYPE) if mixed else nullcontext()
+
+    def _state(self) -> Tensor:
+        """Return what a stage hands to the next one of a micro-batch."""
+        how, shape = self._config.parallelism, self._shape
+        length = shape.sequence_length // (how.tp if how.sequence_parallel else 1)
+        state = torch.empty(self._config.batch_size, length, shape.hidden_size, dtype=_DTYPE)
+        if how.sequence_parallel:
+            with private.real_tensors():
+                slices = self.layout.mesh.part("tp")
+            state = DTensor.from_local(state, slices, [Shard(1)], run_check=False)
+        return state.requires_grad_()
+
+    def messages(self) -> tuple[Traffic, ...]:
+        """Return what goes to other ranks' stages of a micro-batch: states on, gradients back."""
+        how, pipeline = self._config.parallelism, self.layout.pipeline
+        beside = [
+            n for stage in (pipeline.stages if pipeline else ()) for n in (stage - 1, stage + 1)
+        ]
+        place = self.layout.mesh.place("pp")
+        count = sum(0 <= n < how.stages and how.rank_of(n) != place for n in beside)
+        size = local(self._state()).nbytes
+        return (Traffic("send", "pp", count, count * size),) if count else ()
+
+    def schedule(self, micro_batches: int) -> None:
+        """Take all micro-batches through this rank's stages as the schedule does."""
+        how, pipeline, shape = self._config.parallelism, self.layout.pipeline, self._shape
+        assert pipeline is not None, "simulate refuses others"
+        size = self._config.batch_size
+        batch = make_batch(1, size * micro_batches, shape)
+        ids = batch.ids[:size]
+        state, last = self._state(), how.stages - 1
+
+        def handed_on(number: int) -> Tensor:
+            if number < last:
+                return state
+            return torch.empty(*ids.shape, shape.vocab_size, dtype=_DTYPE)  # goes to no other
+
+        states = {
+            number: (state if number else ids, handed_on(number)) for number in pipeline.stages
+        }
+        schedule = private.schedule_alone(
+            *(how.schedule, pipeline.stages, how.stages, micro_batches, states),
+            group=self.layout.mesh.part("pp").get_group(),
+            loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
+        )
         schedule.step(batch.ids, target=batch.labels, losses=[], return_outputs=False)
-    return ledger
 
 
 def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) -> int:
@@ -273,65 +340,3 @@ def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) ->
     if how.schedule in ("GPipe", "LoopedBFS"):
         return micro_batches
     return min(micro_batches, how.stages - min(stages))
-
-
-class Ledger(Collectives):  # type: ignore[no-untyped-call]
-    """Counts FLOPs and collectives of local tensors, and what autograd keeps of them."""
-
-    def __init__(self) -> None:
-        """Start from zero."""
-        super().__init__()
-        self._formulas = private.flop_formulas()
-        self.flops = 0
-        #: Bytes of all storages kept at present, and at most, beside parameters.
-        self.kept = self.most = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Count ``func`` where it is called on tensors of this rank alone."""
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # comes back as what this rank does of it
-        found = super().__torch_dispatch__(func, types, args, kwargs)
-        formula = self._formulas.get(getattr(func, "_overloadpacket", None))
-        if formula is not None:
-            self.flops += formula(*args, **(kwargs or {}), out_val=found)
-        return found
-
-    def keeping(self, model: nn.Module) -> Any:
-        """Return a context of forward passes, of which is counted what they keep and for how long.
-
-        ``kept`` goes down when autograd gives something back, which it does on the way back.
-        """
-        own = {_storage(p)._cdata for p in model.parameters()}
-        users: Counter[int] = Counter()
-
-        def pack(value: Tensor) -> _Kept:
-            storage = _storage(value)
-            key, size = storage._cdata, storage.nbytes()
-            found = _Kept(value)
-            if key not in own:
-                users[key] += 1
-                if users[key] == 1:
-                    self.kept += size
-                    self.most = max(self.most, self.kept)
-                weakref.finalize(found, give_back, key, size)
-            return found
-
-        def give_back(key: int, size: int) -> None:
-            users[key] -= 1
-            if not users[key]:
-                self.kept -= size
-
-        return torch.autograd.graph.saved_tensors_hooks(pack, lambda found: found.value)
-
-
-class _Kept:
-    """A tensor that autograd keeps: gone when autograd lets it go."""
-
-    def __init__(self, value: Tensor) -> None:
-        self.value = value
-
-
-def _storage(value: Tensor) -> Any:
-    return local(value).untyped_storage()

@@ -209,6 +209,7 @@ class Load:
     parallelism: Parallelism = _ALONE
     accumulate: int = 1
     here: int = 1
+    audited: bool = True
 
     @classmethod
     def of(cls, config: RunConfig, workload: Workload, here: int = 1) -> Load:
@@ -222,6 +223,7 @@ class Load:
             parallelism=config.parallelism,
             accumulate=config.accumulate,
             here=here,
+            audited=config.audit is not AuditMode.OFF,
         )
 
 
@@ -242,7 +244,7 @@ def needed_bytes(
     )
     # Every worker sets the memory for one copy of the weights aside (rule G1); after the window the
     # probes edit and sketch the largest (at batch size 1: 16.7 GB of llama-1.4b, 15.6 before).
-    audit = weights + weights // 4
+    audit = weights + weights // 4 if load.audited else 0
     mesh = load.parallelism
     held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
     held += _of_ranks(weights, workload.shape.num_hidden_layers, load)

@@ -8,11 +8,15 @@ import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from llmb import workloads
+from llmb.config import RunConfig
 from llmb.records.bundle import from_files
+from llmb.simulation.rank import simulate
 from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests.e2e import harness
@@ -40,6 +44,18 @@ def always(names: Iterable[str], *those: str) -> list[object]:
     return [name if name in those else pytest.param(name, marks=FURTHER) for name in names]
 
 
+def assert_simulated(config: RunConfig, collectives: list[dict[str, Any]]) -> None:
+    """Rank 0 says what it says in a simulation, as often; and in FP32 twice the bytes of BF16."""
+    found = simulate(workloads.of(config), config.parallelism, 0, micro_batch=config.batch_size)
+    expected = {one.kind: (one.calls, one.bytes) for one in found.collectives}
+    assert {one["kind"]: one["calls"] for one in collectives} == {
+        kind: calls for kind, (calls, _) in expected.items()
+    }
+    for one in collectives:
+        if one["kind"] != "all_reduce" or not config.parallelism.loss_parallel:
+            assert one["bytes"] == 2 * expected[one["kind"]][1], one["kind"]
+
+
 @pytest.mark.parametrize("layout", always(LAYOUTS, "sharded", "sliced"))
 def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: str) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=2")
@@ -61,8 +77,10 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     ranks = record["topology"]["ranks"]
     assert [rank["rank"] for rank in ranks] == [0, 1]
     assert len(ranks[1]["fence_ns"]) == len(ranks[0]["fence_ns"])
-    said = {one["kind"] for one in ended.evidence("ranks.json")["collectives"]}
-    assert said & SAID[layout]
+    collectives = ended.evidence("ranks.json")["collectives"]
+    assert {one["kind"] for one in collectives} & SAID[layout]
+    if layout != "in stages":  # of which a simulation takes one micro-batch
+        assert_simulated(RunConfig.model_validate(record["config"]), collectives)
     files = {
         str(path.relative_to(ended.directory)): path.read_bytes()
         for path in ended.directory.rglob("*")

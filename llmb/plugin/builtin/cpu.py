@@ -49,7 +49,8 @@ class CpuBackend:
         )
 
     def reset_peak_memory(self) -> None:
-        """Start a new peak at the present resident size."""
+        """Start a new peak at what is used at present: what making a model freed goes back."""
+        host.return_freed_memory()
         host.reset_peak_resident()
 
     def energy(self) -> EnergyReading | None:

@@ -102,6 +102,16 @@ def die_with_parent() -> None:
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
+def return_freed_memory() -> bool:
+    """Return to the kernel what this process has freed and still holds (glibc only).
+
+    Threads keep it apart: 0.18 GB once a model of 0.5 GB has been made (measured). Ranks free what
+    they have made for others.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return bool(trim(0)) if sys.platform == "linux" and trim is not None else False
+
+
 def keep_freed_memory() -> bool:
     """Let this process keep freed memory instead of returning it to the kernel (glibc only).
 

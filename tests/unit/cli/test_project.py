@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from llmb.cli import project
 from llmb.errors import LlmbError
+from llmb.projection.hardware_files import load
 from llmb.records.canonical import pretty_bytes
 from tests.builders import edited
 from tests.unit.builders_workloads import of_workload
@@ -207,6 +208,18 @@ def test_a_measured_run_calibrates_the_projection(tmp_path):
     plain, found = data(*words), data(*words, "--from", path)
     assert found["constants"]["products"] != plain["constants"]["products"]
     assert any("tokens/s measured" in note for note in found["notes"])
+    of_other = ("--workload", "alcf-1t", "--hardware", "aurora")
+    said = [note for note in data(*of_other)["notes"] if "no published row is of aurora" in note]
+    assert said
+    assert not any("no published row" in note for note in plain["notes"])
+    beyond = written(tmp_path, of_workload("alcf-1t"))
+    code, said = refused(*words, "--from", beyond)
+    assert code == 2
+    assert "give the hardware the run was on" in said
+
+
+UNTRAINED = ("--workload", "litgpt-forward", "--world-size", 8, "--global-batch", 80)
+UNSLICED = ("--tp", 1, "--world-size", 64, "--global-batch", 64)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +234,26 @@ def test_a_measured_run_calibrates_the_projection(tmp_path):
         (("--hardware", "h100", "--step-time", 3), "--step-time is what --hardware computes"),
         (("--hardware", "h100", "--search", "--tp", 8), "--tp is what --search finds"),
         (("--hardware", "h100", "--alpha", "1e-12"), "without --hardware"),
+        (("--hardware", "h100", "--peak-tflops", 989), "is in the description of --hardware"),
+        (("--hardware", "h100", "--from", "a", "--from", "b"), "--hardware takes one --from"),
+        (("--hardware", "h100", "--from", "nowhere"), "cannot read 'nowhere'"),
+        (("--hardware", "nowhere.json"), "nowhere.json: cannot be read"),
+        (
+            ("--hardware", "h100", *UNSLICED, "--sequence-parallel"),
+            "--sequence-parallel is for ranks",
+        ),
+        (
+            ("--hardware", "h100", *UNSLICED, "--overlap-tp"),
+            "--overlap-tp is for ranks",
+        ),
+        (("--hardware", "h100", "--virtual-stages", 3), "does not divide the 128 layers"),
+        (
+            ("--hardware", "h100", "--world-size", 1536, "--global-batch", 7),
+            "7 sequences are not so many micro-batches",
+        ),
+        (("--hardware", "h100", "--search", "--world-size", 7, "--global-batch", 7), "fits into"),
+        (("--hardware", "h100", "--figure", "nowhere/a.png"), "cannot be written"),
+        (("--hardware", "h100", *UNTRAINED), "'litgpt-forward' is not trained"),
         (("--step-time", 3, "--zero", 1), "--zero goes with --hardware"),
         (("--step-time", 3, "--search"), "--search goes with --hardware"),
     ],
@@ -229,3 +262,30 @@ def test_what_does_not_go_with_a_job_is_one_line(words, says):
     code, said = refused("--workload", "alcf-1t", *words)
     assert code == 2
     assert says in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--world-size", 0), ("--global-batch", -1), ("--tp", "two"), ("--zero", 4)),
+        *(("--tokens", "nan"), ("--step-time", "nan"), ("--peak-tflops", "inf")),
+    ],
+)
+def test_a_value_out_of_range_is_a_usage_error_that_names_its_option(words):
+    found = call("--workload", "alcf-1t", "--hardware", "h100", *words)
+    assert found.exit_code == 2
+    assert words[0] in found.output
+
+
+def test_a_machines_own_file_goes_as_far_as_what_was_measured(tmp_path):
+    path = tmp_path / "mine.json"
+    fields = load("h100").model_dump()
+    path.write_text(json.dumps({**fields, "network_bytes_per_second": None}))
+    words = ("--workload", "llama-1.4b", "--hardware", path, "--global-batch", 64)
+    assert figures(data(*words, "--world-size", 8))["step_time_s"] > 0
+    code, said = refused(*words, "--world-size", 16)
+    assert code == 2
+    assert "network_bytes_per_second is not known" in said
+    assert refused(*words, "--world-size", 64, "--search")[0] == 2
+    drawn = call(*words, "--world-size", 4, "--figure", tmp_path / "a.svg")
+    assert drawn.exit_code == 0, "with more replicas, as far as a node goes"

@@ -366,6 +366,11 @@ def test_the_memory_for_the_weights_is_there_before_the_first_step_and_given_bac
     assert run.witness._copy == []
 
 
+def test_where_nobody_looks_no_memory_is_set_aside() -> None:
+    run = Run()
+    assert Witness(run.model, run.optimizer, copies=False)._copy == []
+
+
 def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> None:
     run = Run()
     run.step(seed=11)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -168,3 +170,25 @@ def test_the_processors_features_are_those_linux_lists_for_the_first_core(
 ) -> None:
     monkeypatch.setattr(host, "read_text", lambda path: text)
     assert host.cpu_flags() == expected
+
+
+_KEEPS = """
+import psutil
+from llmb.plugin.builtin import cpu, host
+
+assert host.keep_freed_memory()
+pieces = [bytearray(b"x" * 100_000) for _ in range(1000)]
+last = pieces.pop()  # above what is freed, so that the heap does not end before it
+pieces.clear()
+held = psutil.Process().memory_info().rss
+cpu.CpuBackend().reset_peak_memory()
+print(held - psutil.Process().memory_info().rss)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's own")
+def test_what_was_freed_goes_back_before_a_peak_is_measured() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _KEEPS], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) > 50_000_000

@@ -29,7 +29,16 @@ def test_a_shipped_description_names_itself_and_its_source(name):
         ({"sustained_fraction": 86}, "sustained_fraction is 86"),
         ({"devices_per_node": 0}, "devices_per_node is 0"),
         ({"peak_flops": "fast"}, "peak_flops is 'fast'"),
-        ({"tflops": 3}, "tflops is 3"),
+        ({"peak_flops": -989e12}, "peak_flops is -989"),
+        ({"peak_flops": float("nan")}, "peak_flops is nan"),
+        ({"memory_bytes_per_second": 3350}, "(FLOP/s, bytes, bytes/s, s, W)"),
+        ({"link_bytes_per_second": 450}, "link_bytes_per_second is 450"),
+        ({"network_bytes_per_second": 400}, "network_bytes_per_second is 400"),
+        ({"latency_s": 10}, "latency_s is 10"),
+        ({"power_w": 0.7}, "power_w is 0.7"),
+        ({"name": ""}, "name is ''"),
+        ({"description": ["x" * 10**5]}, "xxx..."),
+        ({"tflops": 3}, "tflops is unknown; fields are name,"),
         ({"source": None}, "source"),
     ],
 )
@@ -48,12 +57,35 @@ def test_a_missing_field_an_unknown_name_and_no_file_are_one_line(tmp_path):
     del fields["peak_flops"]
     path.write_text(json.dumps(fields))
     for name, words in (
-        (str(path), "peak_flops"),
+        (str(path), "peak_flops is missing"),
         ("h1000", "it is one of a100-40"),
         (str(tmp_path / "none.json"), "cannot be read"),
     ):
         with pytest.raises(UsageError, match=words):
             load(name)
-    path.write_text("{")
-    with pytest.raises(UsageError, match="not JSON"):
+    for text, words in (
+        ("{", "not JSON"),
+        ("", "not JSON"),
+        ("[" * 10**5, "not JSON"),
+        ("[1]", r"the whole is \[1\]"),
+        ("null", "the whole is None"),
+        (" " * 2**21, "more than 1 MiB"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=words) as error:
+            load(str(path))
+        assert len(str(error.value).splitlines()) == 1
+        assert len(str(error.value)) < 400
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="not UTF-8"):
         load(str(path))
+
+
+def test_links_may_be_left_out_and_are_not_known_then(tmp_path):
+    fields = load("h100").model_dump()
+    for name in ("link_bytes_per_second", "network_bytes_per_second", "power_w"):
+        del fields[name]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(fields))
+    found = load(str(path))
+    assert found.link_bytes_per_second is found.network_bytes_per_second is found.power_w is None

@@ -61,6 +61,18 @@ def test_slices_send_four_sums_a_layer_and_six_where_recomputed():
     assert parts(replace(sliced, tp=16)).tensor_parallel > 3 * parts(sliced).tensor_parallel
 
 
+def test_what_was_measured_of_a_node_takes_the_place_of_what_is_assumed():
+    sliced, staged = Job(MODEL, tp=8), Job(MODEL, pp=8, micro_batches=8)
+    slow = H100.model_copy(update={"latency_s": 1.01e-3})
+    more = step_time(sliced, slow, CONSTANTS).tensor_parallel - parts(sliced).tensor_parallel
+    assert more == pytest.approx(32 * 4 * 1e-3)
+    quick = H100.model_copy(update={"message_bytes_per_second": 2 * H100.link_bytes_per_second})
+    assert step_time(staged, quick, CONSTANTS).pipeline == pytest.approx(parts(staged).pipeline / 2)
+    beyond = replace(staged, dp=2)
+    assert step_time(beyond, quick, CONSTANTS).pipeline == parts(beyond).pipeline
+    assert parts(beyond).pipeline > parts(staged).pipeline, "stages of one node use its links"
+
+
 @given(
     tp=st.sampled_from([1, 2, 4, 8]),
     pp=st.sampled_from([1, 2, 4, 8]),
@@ -134,7 +146,8 @@ def test_a_search_finds_nothing_faster_than_its_first_and_leaves_out_what_does_n
         search(MODEL, 7, 8, H100, CONSTANTS)
 
 
-def test_a_measured_run_moves_the_share_of_products_half_way():
+@pytest.mark.parametrize("believed", [0.0, 0.3, 1.0])
+def test_a_measured_run_moves_the_share_of_products_as_far_as_it_is_believed(believed):
     job = Job(MODEL, micro_batches=4)
 
     def rate(constants):
@@ -142,16 +155,47 @@ def test_a_measured_run_moves_the_share_of_products_half_way():
 
     for factor in (0.7, 1.0, 1.2):
         measured = factor * rate(CONSTANTS)
-        found = calibration.calibrated(CONSTANTS, measured, rate)
+        found = calibration.calibrated(CONSTANTS, measured, rate, believed)
         between = sorted((rate(CONSTANTS), measured))
         assert between[0] * 0.999 <= rate(found) <= between[1] * 1.001
-        assert (found.products > CONSTANTS.products) == (factor > 1) or factor == 1
+        if believed == 1.0:
+            assert rate(found) == pytest.approx(measured)
+        elif believed == 0.0:
+            assert found == CONSTANTS
+        elif factor != 1:
+            assert (found.products > CONSTANTS.products) == (factor > 1)
+
+
+def test_a_run_is_believed_wholly_only_of_a_device_that_no_published_row_is_of():
+    receipt = calibration.receipt()
+    assert 0 < receipt.believed < 1
+    assert receipt.belief("h100") == receipt.believed
+    assert receipt.belief("mine") == 1.0
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="an sdist has no benchmarks")
+def test_errors_that_a_table_shares_are_believed_and_those_of_single_rows_are_not():
+    from benchmarks.projection.score import believed
+
+    def tables(shared, alone):
+        names = ("a", "b", "c", "d")
+        return {
+            name: [{"meas": 100 * (1 + shared * way) * (1 + alone * sign)} for sign in (-1, 1) * 3]
+            for name, way in zip(names, (-1, 1, -1, 1), strict=True)
+        }
+
+    def rate(row, constants):
+        return 100.0
+
+    assert believed(tables(0.1, 0.0), rate) == 1
+    assert believed(tables(0.0, 0.1), rate) == 0
+    assert 0.2 < believed(tables(0.1, 0.1), rate) < 0.8
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason="an sdist has no benchmarks")
 def test_what_is_said_of_the_constants_is_what_they_do_on_the_published_rows():
     from benchmarks.projection.score import job_of as of_row
-    from benchmarks.projection.score import projected
+    from benchmarks.projection.score import off
 
     tables = json.loads(ROWS.read_text())["tables"]
     receipt = calibration.receipt()
@@ -159,11 +203,29 @@ def test_what_is_said_of_the_constants_is_what_they_do_on_the_published_rows():
     assert set(receipt.tables) == set(tables)
     means = []
     for rows in tables.values():
-        off = [abs(projected(r, load(r["hw"].lower()), CONSTANTS) / r["meas"] - 1) for r in rows]
-        means.append(100 * sum(off) / len(off))
+        means.append(100 * sum(map(abs, off(rows, CONSTANTS))) / len(rows))
         for row in rows:
             share = peak_memory(of_row(row)).total / load(row["hw"].lower()).memory_bytes
             assert share < 1.1, f"{row['name']} ran"
     # What was left out of a fit is a little worse off than what was in it.
     assert 0.5 * receipt.expected_error_percent < sum(means) / len(means)
     assert sum(means) / len(means) < receipt.expected_error_percent
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="an sdist has no benchmarks")
+def test_rows_that_nothing_was_fitted_on_are_met_at_every_length():
+    from benchmarks.projection.score import off
+
+    tables = json.loads(ROWS.with_name("unseen.json").read_text())["tables"]
+    for rows in tables.values():
+        for near in ([r for r in rows if r["s"] <= 4096], [r for r in rows if r["s"] > 4096]):
+            errors = [abs(error) for error in off(near, CONSTANTS)]
+            assert not errors or sum(errors) / len(errors) < 0.1
+
+
+def test_attention_is_of_the_kernels_that_a_device_has():
+    long = Job(replace(MODEL, sequence=32768))
+    slow, fast = (H100.model_copy(update={"attention_fraction": f}) for f in (0.2, 0.4))
+    times = [step_time(long, device, CONSTANTS).parts() for device in (slow, fast)]
+    assert times[0].pop("attention") == pytest.approx(2 * times[1].pop("attention"))
+    assert times[0] == times[1]

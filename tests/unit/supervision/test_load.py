@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, Mode, Parallelism, Place, RunRequest
+from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, Place, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
 from llmb.supervision.selection import Load, needed_bytes
@@ -26,6 +26,8 @@ def test_the_load_of_a_run_follows_from_its_configuration() -> None:
         workload="litgpt-generation", mode=Mode.GENERATE, prompt_length=6, new_tokens=200
     )
     assert Load.of(generating, GENERATION) == Load(Mode.GENERATE, 0, cached=206, generated=200)
+    without = config.model_copy(update={"audit": AuditMode.OFF})
+    assert Load.of(without, LLAMA) == Load(Mode.TRAIN, recomputed=24, audited=False)
     forward = run_config(workload="litgpt-forward", mode=Mode.FORWARD)
     assert Load.of(forward, FORWARD) == Load(Mode.FORWARD)
 
@@ -41,6 +43,12 @@ def test_each_block_that_computes_again_needs_less(name: str) -> None:
     assert len({*needs[1:]}) == layers
     state = 4 * weight_bytes(shape, BF16)
     assert state < needs[-1] < needs[0]
+
+
+def test_without_an_audit_nothing_is_set_aside_for_it() -> None:
+    weights = weight_bytes(LLAMA.shape, BF16)
+    audited, without = (needed_bytes(LLAMA, BF16, 1, Load(audited=a)) for a in (True, False))
+    assert audited - without == weights + weights // 4
 
 
 def test_sgd_needs_no_memory_for_moments() -> None:

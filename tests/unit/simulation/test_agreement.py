@@ -1,0 +1,116 @@
+"""What a simulated rank holds and sends is what the projection's terms are made of, by workload.
+
+The terms are read off the projection itself: on devices whose products and memory take no time, and
+whose links carry a megabyte a second, a part's seconds are megabytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from llmb.config import Mode, Parallelism
+from llmb.projection import calibration
+from llmb.projection.hardware_files import load
+from llmb.projection.job import Job, Model
+from llmb.projection.memory import peak_memory
+from llmb.projection.step_time import GRADIENT, VALUE, step_time
+from llmb.simulation.rank import simulate
+from llmb.workloads import WORKLOADS, find
+from llmb.workloads.arithmetic import parameter_count
+from tests.unit.simulation.test_rank import TINY, said
+
+LINK = 1e6
+SLOW = load("h100").model_copy(
+    update={
+        "peak_flops": 1e18,
+        "memory_bytes_per_second": 1e15,
+        "link_bytes_per_second": LINK,
+        "latency_s": 0.0,
+    }
+)
+ALL_SHOWS = replace(calibration.constants(), launch_s=0.0, link=1.0, overlap=0.0)
+
+
+def sent(model, **layout):
+    """What a rank sends by the projection, in bytes: sums of slices, and of replicas or shards."""
+    found = step_time(Job(model, **layout), SLOW, ALL_SHOWS)
+    return found.tensor_parallel * LINK, found.data_parallel * LINK
+
+
+def named_once():
+    """Every trained workload, those of equal tiny shapes under the first one's name."""
+    found = {}
+    for name, workload in WORKLOADS.items():
+        if Mode.TRAIN in workload.modes:
+            found.setdefault(find(name, TINY).shape, name)
+    return list(found.values())
+
+
+NAMES = named_once()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_rank_holds_is_that_of_matrices_in_other_formats(name):
+    workload = find(name, TINY)
+    found, model = simulate(workload, Parallelism(), 0), Model.of(workload.shape)
+    memory, parameters = peak_memory(Job(model)), parameter_count(workload.shape)
+    assert (memory.weights, found.weights_bytes) == (2 * model.parameters, 2 * parameters)
+    # Gradients, weights and both moments in float32 there; all in BF16, as llmb trains, here.
+    assert (memory.gradients, found.gradients_bytes) == (4 * model.parameters, 2 * parameters)
+    moments = workload.recipe.optimizer.moments
+    assert memory.optimizer == (4 + 2 * 4) * model.parameters
+    assert found.optimizer_bytes == 2 * moments * parameters
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if WORKLOADS[n].family != "bert"])
+def test_a_rank_does_the_projections_flops_and_the_masked_half_of_attention(name):
+    workload = find(name, TINY)
+    slow = SLOW.model_copy(
+        update={"peak_flops": 1.0, "sustained_fraction": 1.0, "attention_fraction": 1.0}
+    )
+    alike = replace(ALL_SHOWS, products=1.0, attention=1.0)
+    found = step_time(Job(Model.of(workload.shape)), slow, alike)
+    counted = simulate(workload, Parallelism(), 0).flops
+    projected = found.products + found.head + 2 * found.attention
+    assert counted == pytest.approx(projected, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replicas_sum_every_gradient_once(name):
+    workload = find(name, TINY)
+    model, parameters = Model.of(workload.shape), parameter_count(workload.shape)
+    (one,) = simulate(workload, Parallelism(dp_replicate=4), 1).collectives
+    assert (one.kind, one.group, one.bytes) == ("all_reduce", "dp_replicate", VALUE * parameters)
+    ring = 2 * 3 / 4  # of what is summed, each rank of four sends so much
+    assert sent(model, dp=4) == (0, pytest.approx(ring * GRADIENT * model.parameters, rel=1e-3))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("again", [True, False])
+def test_shards_gather_weights_and_scatter_gradients(name, again):
+    workload = find(name, TINY)
+    model, parameters = Model.of(workload.shape), parameter_count(workload.shape)
+    how = Parallelism(dp_shard=2, reshard_after_forward=again)
+    found = said(simulate(workload, how, 1))
+    gathers = 2 if again else 1
+    # Each puts its half into a gather, and all into a scatter; shards of odd sizes are filled up.
+    whole = VALUE * parameters
+    assert found["all_gather", "dp_shard"][1] == pytest.approx(gathers * whole / 2, rel=1e-4)
+    assert found["reduce_scatter", "dp_shard"][1] == pytest.approx(whole, rel=1e-4)
+    projected = sent(model, dp=2, zero=3 if again else 2)[1]
+    assert projected == pytest.approx((gathers + 1) * VALUE * model.parameters / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if WORKLOADS[n].family != "gpt2"])
+def test_slices_sum_four_states_a_layer_and_two_at_the_ends(name):
+    workload = find(name, {**TINY, "num_attention_heads": 8})  # of which some share keys by fours
+    shape = workload.shape
+    found = said(simulate(workload, Parallelism(tp=2), 1))
+    state = VALUE * shape.sequence_length * shape.hidden_size
+    layers = 4 * shape.num_hidden_layers
+    # The projection leaves out the embedding's sum forward, and the head's backward.
+    assert found["all_reduce", "tp"] == (layers + 2, (layers + 2) * state)
+    ring = 2 * 1 / 2
+    assert sent(Model.of(shape), tp=2)[0] == pytest.approx(ring * layers * state, rel=1e-6)
