@@ -417,9 +417,11 @@ def some(run: Audited, file: str) -> list[str]:
 
 
 def is_judged(file: str, key: str) -> bool:
+    wide = f"BF16{audited.WIDE_LOSS}"
+    probes = [f"{whose}/{name}/loss" for whose in ("BF16", wide) for name in ("head", "branches")]
     free = {
         audited.GRADIENTS: ("head/model.layers", "head/loss", "branches/loss"),
-        audited.HONEST: ("FP8/", "BF16/head/loss", "BF16/branches/loss"),
+        audited.HONEST: ("FP8/", *probes),
         audited.REFERENCE: ("host", "head/loss", "branches/loss"),
         audited.STEP_VALUES: ("0/", "4/gradient"),  # the first step, and gradients of another
         audited.REPLAY: (),

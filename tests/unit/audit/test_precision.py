@@ -10,6 +10,7 @@ import pytest
 
 from llmb.audit.precision import FLOORS, Bits, Border, Probes, bits, of_class
 from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Level, Status
 
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
@@ -177,6 +178,30 @@ def test_an_honest_run_that_is_not_of_its_class_is_not_honest(bad: float) -> Non
     rough = Probes(arrays(4.0), arrays(4.0, "BF16/"), RIGHT, BF16, ())
     assert not rough.honest_is_honest()
     assert rough.branches().status is Status.FAIL
+
+
+@pytest.mark.parametrize("rougher", ["BF16/", f"BF16{WIDE_LOSS}/"])
+def test_of_two_honest_runs_the_rougher_is_the_measure_part_by_part(rougher: str) -> None:
+    own = arrays(7.4, "BF16/") | arrays(7.4, f"BF16{WIDE_LOSS}/")
+    own |= arrays({UP: 6.5}, rougher)
+
+    def status(shown: dict[str, float]) -> Status:
+        return Probes(arrays(shown), own, RIGHT, BF16, ()).branches().status
+
+    assert status(with_(7.4, UP=5.8)) is Status.PASS
+    assert status(with_(7.4, UP=5.7)) is Status.FAIL
+    assert status(with_(7.4, DOWN=6.5)) is Status.FAIL
+    once = Probes(arrays(with_(7.4, UP=6.5)), honest("BF16"), RIGHT, BF16, ())
+    assert once.branches().status is Status.FAIL  # evidence that has one alone
+
+
+def test_either_run_of_the_device_may_not_be_much_rougher_than_the_hosts_two() -> None:
+    half = [part for part in PARTS if part.startswith("branches/")]
+    own = honest("BF16") | arrays(5.5, f"BF16{WIDE_LOSS}/")
+    one = RIGHT | arrays(dict.fromkeys(half, 7.4), "host/")
+    two = one | arrays(dict.fromkeys(half, 5.5), f"host{WIDE_LOSS}/")
+    assert not Probes(arrays(7.4), own, one, BF16, ()).honest_is_honest()
+    assert Probes(arrays(7.4), own, two, BF16, ()).honest_is_honest()
 
 
 # -- E3 -------------------------------------------------------------------------------------
