@@ -91,6 +91,11 @@ def _runs(words: set[str]) -> list[Row]:
     return list({row.command: row for row in ROWS if row.is_run and row.runs in words}.values())
 
 
+def _is_a_size(row: Row) -> bool:
+    """Tell whether ``row`` is a run with nothing but one size of the model given."""
+    return row.words[2:3] in [[option.partition("=")[0]] for option in harness.TINY]
+
+
 def _some_always(rows: list[Row]) -> list[object]:
     """Return every twelfth row, and the others as further tests."""
     marked = [pytest.param(row, marks=pytest.mark.further) for row in rows]
@@ -154,11 +159,23 @@ def test_every_launch_script_in_the_page_is_there() -> None:
         assert (ROOT / script).is_file(), script
 
 
-@pytest.mark.parametrize("row", _runs(RUN), ids=_command)
+@pytest.mark.parametrize("row", [row for row in _runs(RUN) if not _is_a_size(row)], ids=_command)
 def test_a_line_runs_here_at_tiny_shapes(tmp_path: Path, row: Row) -> None:
     ended = harness.run(tmp_path / "out", *_tiny(row))
     assert ended.code == 0, ended.stderr
     _check(ended.record, row)
+
+
+def test_lines_that_are_one_size_each_run_here_together(tmp_path: Path) -> None:
+    given = [row.words[2:] for row in _runs(RUN) if _is_a_size(row)]
+    assert {option for option, _ in given} == {option.partition("=")[0] for option in harness.TINY}
+    words = [word for one in given for word in one]
+    fixed = ("--plugin=cpu", "--preset=debug", "--batch-size=1", harness.UNAUDITED)
+    ended = harness.run(tmp_path / "out", *fixed, *words)
+    assert ended.code == 0, ended.stderr
+    shapes = ended.record["workload"]["shapes"]
+    for option, size in given:
+        assert shapes[option.removeprefix("--").replace("-", "_")] == int(size)
 
 
 @pytest.mark.further
