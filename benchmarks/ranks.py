@@ -84,6 +84,11 @@ def show(name: str, ratios: list[float]) -> None:
     print(f"{name}: {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})", flush=True)
 
 
+def tell(name: str, ratios: list[float]) -> None:
+    """Say what the last round found: all of them take minutes."""
+    print(f"round {len(ratios)}: {name}: {ratios[-1]:.3f}", file=sys.stderr, flush=True)
+
+
 def scaling(work: Work, rounds: int, counts: list[int]) -> None:
     """Print how many times the tokens of one rank several make."""
     found: dict[str, list[float]] = {}
@@ -93,10 +98,21 @@ def scaling(work: Work, rounds: int, counts: list[int]) -> None:
             took = {"side by side": work.side_by_side(ranks)}
             took |= {name: work.of_llmb(*words(ranks)) for name, words in SHARED.items()}
             for name, seconds in took.items():
-                ratio = ranks * alone / seconds
-                found.setdefault(f"{name}, {ranks}, times one", []).append(ratio)
+                label = f"{name}, {ranks}, times one"
+                found.setdefault(label, []).append(ranks * alone / seconds)
+                tell(label, found[label])
     for name, ratios in found.items():
         show(name, ratios)
+
+
+def overhead(work: Work, rounds: int) -> None:
+    """Print how much longer a step of llmb takes than one of the bare script."""
+    ratios: list[float] = []
+    label = "a step of llmb over one of the bare script, DDP, 2 ranks"
+    for _ in range(rounds):
+        ratios.append(work.of_llmb("--nproc=2") / work.of_script(2))
+        tell(label, ratios)
+    show(label, ratios)
 
 
 def main() -> None:
@@ -112,8 +128,7 @@ def main() -> None:
     if asked.only != "overhead":
         scaling(work, asked.rounds, asked.ranks)
     if asked.only != "scaling":
-        ratios = [work.of_llmb("--nproc=2") / work.of_script(2) for _ in range(asked.rounds)]
-        show("a step of llmb over one of the bare script, DDP, 2 ranks", ratios)
+        overhead(work, asked.rounds)
 
 
 if __name__ == "__main__":
