@@ -77,7 +77,9 @@ class Examination:
         edits = probes.edits(name, self._shape, dtype)
         # Out-projections are not kept: every probe makes them from zero, or from the live weights.
         parts = probes.parts(self._shape)
-        kept = set(edits) - {*parts.out, *parts.biases}
+        made = {*parts.out, *parts.biases}
+        # In the order of the edits, the same on all ranks: each value is gathered from them.
+        kept = [target for target in edits if target not in made]
         self._saved = {target: self._canonical.value(target).clone() for target in kept}
         for target, edit in edits.items():
             self._canonical.write(target, edit(self._canonical.value(target)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from llmb.config import SPLITS_BACKWARD, Mode, RunConfig, RunRequest
 from llmb.errors import UsageError
-from llmb.reference.shapes import BertShape, LlamaShape, Shape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 
 def check(request: RunRequest, mode: Mode, shape: Shape) -> None:
@@ -83,12 +83,20 @@ def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
             yield f"{schedule} goes backward twice, and --sac-freq op can do that once: use Q/P"
 
 
-def check_precision(config: RunConfig) -> None:
-    """Say that a pipeline can compute in what was chosen for ``config``, or why not.
+def check_precision(config: RunConfig, shape: Shape) -> None:
+    """Say that ranks can compute in what was chosen for ``config``, or why not.
 
     Raises:
-        UsageError: the loss is scaled for the way back, which a schedule goes by itself.
+        UsageError: a pipeline whose loss is scaled for the way back, which a schedule goes by
+            itself; slices of GPT-2 in a narrow type throughout.
     """
+    narrow = config.precision.dtype != "float32" and not config.mixed_precision
+    if config.parallelism.tp > 1 and isinstance(shape, Gpt2Shape) and narrow:
+        # Rules E1 and G1 would accuse honest runs (docs/adr/0028).
+        raise UsageError(
+            f"--tp {config.parallelism.tp} slices GPT-2 with weights in float32: add "
+            "--mixed-precision, or --precision FP32"
+        )
     if config.parallelism.pp == 1:
         return
     pp = f"--pp {config.parallelism.pp}"
@@ -103,13 +111,9 @@ def check_precision(config: RunConfig) -> None:
 
 def _slices(request: RunRequest, shape: Shape) -> Iterator[str]:
     mesh = request.parallelism
-    if not isinstance(shape, (LlamaShape, BertShape)):
-        # One matrix makes its queries, keys and values: heads do not lie together in it.
-        yield f"--tp {mesh.tp} slices Llama and BERT models, not GPT-2: use --dp-shard"
-        return
     if isinstance(shape, BertShape) and (mesh.sequence_parallel or mesh.loss_parallel):
         flag = "--sequence-parallel" if mesh.sequence_parallel else "--loss-parallel"
-        yield f"{flag} is for Llama models: leave it out"
+        yield f"{flag} is not for BERT models: leave it out"
     if request.executor != "eager":
         yield f"--tp {mesh.tp} runs with --executor eager"
     for what, size in (

@@ -1,8 +1,9 @@
 """Tensor parallelism as torch's ``parallelize_module`` does it: ranks share each matrix.
 
-Each block communicates four times a step: one sum after attention and one after the feed-forward
-network, forward and backward. The plan that shards each projection alone sums the gradient of each
-projection's input by itself, five times a block (docs/adr/0024).
+Each block communicates four times a step (GPT-2's more: see ``slice_gpt2``): one sum after
+attention and one after the feed-forward network, forward and backward. The plan that shards each
+projection alone sums the gradient of each projection's input by itself, five times a block
+(docs/adr/0024).
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from llmb.config import Parallelism
 from llmb.reference.models import blocks_of
-from llmb.reference.shapes import BertShape, LlamaShape, Shape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 
 class _Everywhere(ParallelStyle):
     """Every rank has all of the module's parameters, and computes the same with them."""
 
+    def __init__(self, use_local_output: bool = True) -> None:
+        self._out = _out if use_local_output else None
+
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        return distribute_module(module, device_mesh, None, _in, _out)  # type: ignore[arg-type]
+        return distribute_module(module, device_mesh, None, _in, self._out)  # type: ignore[arg-type]
 
 
 def _in(module: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
@@ -96,6 +100,54 @@ def slice_llama(model: nn.Module, shape: LlamaShape, mesh: DeviceMesh, how: Para
     parallelize_module(model, mesh, ends)
 
 
+def slice_gpt2(model: nn.Module, shape: Gpt2Shape, mesh: DeviceMesh, how: Parallelism) -> None:
+    """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
+
+    One matrix makes queries, keys and values, one below the other: what a rank's part of it makes
+    is not of its heads. All gather what the whole makes, then each takes its heads; on the way back
+    the gradients of all three are gathered (docs/adr/0028).
+    """
+    among: Any = Shard(1) if how.sequence_parallel else Replicate()
+    local = not how.sequence_parallel
+    norm = SequenceParallel() if how.sequence_parallel else _Everywhere()
+    whole = Replicate()
+    gathered = PrepareModuleInput(input_layouts=(among,), desired_input_layouts=(whole,))
+    block: dict[str, ParallelStyle] = {
+        "ln_1": norm,
+        "attn": gathered,
+        "attn.c_attn": ColwiseParallel(output_layouts=whole),
+        "attn.core_attention": PrepareModuleInput(
+            input_layouts=(whole,) * 3,
+            desired_input_layouts=(Shard(1),) * 3,
+            use_local_output=True,
+        ),
+        "attn.c_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
+        "ln_2": norm,
+        "mlp": gathered,
+        "mlp.c_fc": ColwiseParallel(),
+        "mlp.c_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
+    }
+    for each in blocks_of(model, shape):
+        parallelize_module(each, mesh, block)
+    kept = Shard(-1) if how.loss_parallel else whole
+    ends: dict[str, ParallelStyle] = {
+        "transformer.wte": RowwiseParallel(
+            input_layouts=whole, output_layouts=among, use_local_output=local
+        ),
+        "transformer.wpe": _Everywhere(local),
+        "transformer.ln_f": norm,
+        # Its matrix is that of the words.
+        "lm_head": PrepareModuleInputOutput(
+            input_layouts=(among, Shard(0)),
+            desired_input_layouts=(whole, Shard(0)),
+            output_layouts=Shard(-1),
+            desired_output_layouts=kept,
+            use_local_output=not how.loss_parallel,
+        ),
+    }
+    parallelize_module(model, mesh, ends)
+
+
 def slice_bert(model: nn.Module, shape: BertShape, mesh: DeviceMesh) -> None:
     """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
 
@@ -143,8 +195,9 @@ def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Paralleli
     """Slice ``model`` over the ranks of ``mesh``, in place; its parameters become DTensors."""
     if isinstance(shape, BertShape):
         slice_bert(model, shape, mesh)
+    elif isinstance(shape, Gpt2Shape):
+        slice_gpt2(model, shape, mesh, how)
     else:
-        assert isinstance(shape, LlamaShape), "checks.py refuses other families"
         slice_llama(model, shape, mesh, how)
     if how.loss_parallel:
         # For good: the backward pass of a sliced loss needs it as well, wherever that is called.

@@ -134,7 +134,7 @@ def resolve(
         audit=request.audit or _usual_audit(request, chosen["mode"], chosen["timed_steps"]),
         **chosen,
     )
-    checks.check_precision(config)
+    checks.check_precision(config, workload.shape)
     load = Load.of(config, workload, here)
     check_memory(offer, workload, precision, batch_size // parts, load)
     return config

@@ -94,6 +94,13 @@ def _cases(world_size: int) -> dict[str, Case]:
         "DDP, bert": Case({"dp_replicate": world_size}, bert),
         "TP, bert": Case({"tp": world_size}, bert),
         "FSDP x TP, bert": Case({"dp_shard": half, "tp": 2}, bert),
+        "TP, gpt2": Case({"tp": world_size}, gpt2),
+        "TP, both, gpt2": Case(
+            {"tp": world_size, "sequence_parallel": True, "loss_parallel": True}, gpt2
+        ),
+        "FSDP x TP, both, gpt2": Case(
+            {"dp_shard": half, "tp": 2, "sequence_parallel": True, "loss_parallel": True}, gpt2
+        ),
         "FSDP, gpt2": Case({"dp_shard": world_size}, gpt2),
         "FSDP, bert": Case({"dp_shard": world_size}, bert),
     }

@@ -90,6 +90,19 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
+@pytest.mark.parametrize("family", always(("gpt2-125m", "nemo-bert-base"), "gpt2-125m"))
+def test_other_families_shared_and_sliced_keep_every_rule(tmp_path: Path, family: str) -> None:
+    """Tied heads; several parameters of a probe, which all ranks gather in one order."""
+    flags = ("--preset=debug", f"--workload={family}", "--plugin=cpu", "--num-hidden-layers=1")
+    how = ("--nproc=4", "--dp-shard=2", "--tp=2")
+    ended = harness.run(tmp_path / "out", *flags, *how, "--sequence-length=16")
+    assert ended.code == 0, ended.stderr
+    audit = ended.record["audit"]
+    assert audit["verdict"] == "CONSISTENT", audit["findings"]
+    kept = {f["id"] for f in audit["findings"] if f["status"] == "pass"}
+    assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "T1", "N1", "S1"}
+
+
 @pytest.mark.further
 @pytest.mark.skipif(not harness.has_module("thunder"), reason="lightning-thunder is missing")
 @pytest.mark.parametrize("how", [("--accumulate=2",), ("--zero=2",), ("--zero=3",)])

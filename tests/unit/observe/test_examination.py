@@ -18,6 +18,7 @@ from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
+from tests.unit.observe.test_probes_of_families import SHAPES
 
 SEED = 31
 
@@ -59,6 +60,30 @@ def of_the_reference(name: str, dtype: torch.dtype, batch: int) -> dict[str, Ten
     loss = plain_pass(weights.__getitem__, SMALL, Batch(ids, ids), dtype, "cpu", collect)
     collect.loss(torch.tensor(loss))
     return collect.tensors
+
+
+class Asked(Canonical):
+    """Notes whose values are asked for: of what is spread over ranks, collective calls."""
+
+    __slots__ = ("asked",)
+
+    def value(self, name: str) -> Tensor:
+        self.asked.append(name)
+        return super().value(name)
+
+
+@pytest.mark.parametrize("family", SHAPES)
+def test_all_ranks_gather_what_a_probe_edits_in_one_order(family: str) -> None:
+    """Not in that of a set of names, which is another one in every process."""
+    shape = SHAPES[family]
+    model = build(shape, 5, torch.float32)
+    canonical = Asked(Origin(model), model, None)
+    for probe in PROBES:
+        canonical.asked = []
+        Examination(canonical, shape, SEED).edit(probe, "float32")
+        edits = list(probes.edits(probe, shape, "float32"))
+        made = {*probes.parts(shape).out, *probes.parts(shape).biases}
+        assert canonical.asked == [name for name in edits if name not in made] + edits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmb.config import FP16, FP32, SPLITS_BACKWARD, Mode, Parallelism, RunConfig, RunRequest
+from llmb.config import BF16, FP16, FP32, SPLITS_BACKWARD, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
 from llmb.parallel.checks import check, check_precision
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
@@ -60,11 +60,10 @@ def test_a_sequence_that_does_not_divide_is_refused_where_it_is_shared() -> None
 
 
 def test_models_without_a_plan_are_not_sliced() -> None:
-    with pytest.raises(UsageError, match="slices Llama and BERT models, not GPT-2"):
-        checked({"tp": 2}, Gpt2Shape())
-    with pytest.raises(UsageError, match="--sequence-parallel is for Llama models"):
+    checked({"tp": 2, "sequence_parallel": True, "loss_parallel": True}, Gpt2Shape())
+    with pytest.raises(UsageError, match="--sequence-parallel is not for BERT models"):
         checked({"tp": 2, "sequence_parallel": True}, BertShape())
-    with pytest.raises(UsageError, match="--loss-parallel is for Llama models"):
+    with pytest.raises(UsageError, match="--loss-parallel is not for BERT models"):
         checked({"tp": 2, "loss_parallel": True}, BertShape())
     with pytest.raises(UsageError, match="does not divide the 12 attention heads"):
         checked({"tp": 8}, BertShape())
@@ -187,9 +186,19 @@ def chosen(**more: Any) -> RunConfig:
 
 
 def test_a_pipeline_scales_no_loss_whatever_was_chosen_for_it() -> None:
-    check_precision(chosen())
-    check_precision(chosen(precision=FP16, parallelism=Parallelism()))
+    check_precision(chosen(), LLAMA)
+    check_precision(chosen(precision=FP16, parallelism=Parallelism()), LLAMA)
     with pytest.raises(UsageError, match="--pp 2 does not run in FP16"):
-        check_precision(chosen(precision=FP16))
+        check_precision(chosen(precision=FP16), LLAMA)
     with pytest.raises(UsageError, match="add --no-mixed-precision"):
-        check_precision(chosen(mixed_precision=True))
+        check_precision(chosen(mixed_precision=True), LLAMA)
+
+
+def test_slices_of_gpt2_have_weights_in_float32() -> None:
+    sliced = {"parallelism": Parallelism(tp=2)}
+    check_precision(chosen(**sliced), Gpt2Shape())
+    check_precision(chosen(**sliced, precision=BF16, mixed_precision=True), Gpt2Shape())
+    check_precision(chosen(**sliced, precision=BF16), LLAMA)
+    check_precision(chosen(precision=BF16, parallelism=Parallelism(dp_shard=2)), Gpt2Shape())
+    with pytest.raises(UsageError, match="--tp 2 slices GPT-2 with weights in float32"):
+        check_precision(chosen(**sliced, precision=BF16), Gpt2Shape())
