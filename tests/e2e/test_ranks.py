@@ -92,8 +92,12 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
 
 @pytest.mark.parametrize("family", always(("gpt2-125m", "nemo-bert-base"), "gpt2-125m"))
 def test_other_families_shared_and_sliced_keep_every_rule(tmp_path: Path, family: str) -> None:
-    """Tied heads; several parameters of a probe, which all ranks gather in one order."""
+    """Tied heads; several parameters of a probe, which all ranks gather in one order.
+
+    In FP32: GPT-2's first steps may be too rough in BF16 for any run to be judged (docs/adr/0022).
+    """
     flags = ("--preset=debug", f"--workload={family}", "--plugin=cpu", "--num-hidden-layers=1")
+    flags += ("--precision=FP32",)
     how = ("--nproc=4", "--dp-shard=2", "--tp=2")
     ended = harness.run(tmp_path / "out", *flags, *how, "--sequence-length=16")
     assert ended.code == 0, ended.stderr
