@@ -91,8 +91,27 @@ class Precision(Frozen):
     #: True: weights, gradients and moments are kept in float32, and the plugin's post-processing
     #: computes in the narrower format (autocast, FP8 modules).
     master_weights: bool = False
-    #: True where the hardware computes in the format, False where torch emulates it slowly.
+    #: True where the hardware computes in the format, False where torch emulates it.
     native: bool = True
+    #: "FP32" where matrix products and attention take the format's values, compute in float32 and
+    #: round the result once, as a processor without 16-bit instructions does fastest. None: they
+    #: compute in the format.
+    products: Literal["FP32"] | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether a device emulates the format number by number, 30 times slower than FP32."""
+        return not self.native and self.products is None
+
+    @property
+    def computing(self) -> Precision:
+        """The format that matrix products compute in, which a ceiling is measured in."""
+        return FP32 if self.products == FP32.name or self.is_slow else self
+
+    @property
+    def described(self) -> str:
+        """The name, and how products are computed where that is in another format."""
+        return self.name if self.products is None else f"{self.name} (products in {self.products})"
 
     @property
     def stored_dtype(self) -> str:

@@ -172,7 +172,7 @@ def _announce(negotiated: Negotiated, directory: RunDirectory, display: Display)
     """Tell the user, and the log, what should be known before a long wait."""
     directory.log(negotiated.log)
     notes = list(negotiated.notes)
-    if not negotiated.config.precision.native:
+    if negotiated.config.precision.is_slow:
         slow = negotiated.config.precision.name
         notes.append(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")
     for note in notes:
@@ -189,7 +189,7 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
     workload = workloads.of(request)
     negotiated = negotiate(request, workload)
     precision = negotiated.config.precision
-    if not precision.native:
+    if precision.is_slow:
         raise UnavailableError(
             f"--precision {precision.name}: {negotiated.config.device} only emulates it, and what "
             "it attains so is no ceiling: use another"

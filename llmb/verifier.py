@@ -30,10 +30,6 @@ from llmb.reference.models import initial_value
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder
-from llmb.workloads.arithmetic import flops_per_token
-
-#: FLOPs of one sequence's step beyond which a format that the host emulates is left out.
-_SLOW_FLOPS = 1e11
 
 
 def verify(channel: Channel) -> None:
@@ -60,7 +56,7 @@ def verify(channel: Channel) -> None:
                 shown |= retake.sketches(name, dtype, device, batch)
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
-            shown |= honest_on_the_host(order, retake, shape)
+            shown |= honest_on_the_host(order, retake)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())
 
@@ -78,9 +74,6 @@ def outputs(
     for name in order.passes:
         channel.send(Phase(name=name))
         found |= again.logits(name, wide(config.precision), "cpu")
-    flops = flops_per_token(shape) * shape.sequence_length
-    if config.precision.dtype == "float16" and flops > _SLOW_FLOPS:
-        return found
     channel.send(Phase(name="the declared format on the host"))
     dtype, fmt = how(config.precision)
     for name in {BRANCHES, LIVE} & set(order.passes):
@@ -89,17 +82,12 @@ def outputs(
     return found
 
 
-def honest_on_the_host(order: ReferenceOrder, retake: Retake, shape: Shape) -> dict[str, Tensor]:
+def honest_on_the_host(order: ReferenceOrder, retake: Retake) -> dict[str, Tensor]:
     """Return what an honest run in the declared format shows here, by ``host/...``.
 
-    The calibrator has the vendor's backend in it: its honest run is held against this one. Left out
-    where the host would take minutes, as processors do for FP16.
+    The calibrator has the vendor's backend in it: its honest run is held against this one.
     """
-    precision = order.config.precision
-    flops = flops_per_token(shape) * shape.sequence_length
-    if precision.dtype == "float16" and flops > _SLOW_FLOPS:
-        return {}
-    dtype, fmt = how(precision)
+    dtype, fmt = how(order.config.precision)
     found: dict[str, Tensor] = {}
     batches = {BRANCHES: 1, LIVE: order.config.global_batch_size}
     batches = {name: batches[name] for name in order.passes if name in batches}

@@ -123,7 +123,7 @@ def judge(files: Files, facts: Facts) -> Judgement:
 
 def _physics(facts: Facts) -> Finding:
     """Return K1; a debug run in a format that is only emulated has nothing to be held to."""
-    if not facts.precision.native and facts.ceilings is None and facts.is_debug:
+    if facts.precision.is_slow and facts.ceilings is None and facts.is_debug:
         return Finding(
             id="K1",
             level=Level.BLOCK,

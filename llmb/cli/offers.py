@@ -41,7 +41,7 @@ def _details(offer: Offer) -> Iterator[tuple[str, str]]:
         size = device.memory_bytes
         memory = "" if size is None else f", {size / 1e9:.1f} GB"
         yield "device", f"{device.name}  {device.description or 'not described'}{memory}"
-    formats = [p.name if p.native else f"{p.name} (slow)" for p in offer.precisions]
+    formats = [f"{p.name} (slow)" if p.is_slow else p.described for p in offer.precisions]
     yield "formats", ", ".join(formats) or "none"
     for refused in offer.refused:
         yield "", f"no {refused.name}: {refused.reason}"

@@ -101,7 +101,7 @@ class _Examination:
         return list(found.missing), faults
 
     def _ceilings(self) -> _Told:
-        if not self._plan.config.precision.native:
+        if self._plan.config.precision.is_slow:
             return [f"{self._plan.config.precision.name} is emulated here: not measured"], []
         faults = []
         for seat in self._plan.seats:

@@ -28,6 +28,7 @@ from llmb.observe.passes import (
 from llmb.observe.sketch import side_for
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile
+from llmb.observe.wide_products import as_computed
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS
 from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
@@ -231,15 +232,16 @@ class Retake:
         copies = 1
         if name in probes.PROBES:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
-        return plain_pass(
-            *(weights, shape, whole, dtype, device, collect),
-            format_name=fmt,
-            wide_loss=wide_loss,
-            autocast=autocast,
-            parts=parts,
-            copies=copies,
-            finish=self._finish,
-        )
+        with as_computed(self._config, autocast or dtype, device):
+            return plain_pass(
+                *(weights, shape, whole, dtype, device, collect),
+                format_name=fmt,
+                wide_loss=wide_loss,
+                autocast=autocast,
+                parts=parts,
+                copies=copies,
+                finish=self._finish,
+            )
 
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:

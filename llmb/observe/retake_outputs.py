@@ -21,6 +21,7 @@ from llmb.observe.passes import LIVE, STEP, bare, without_layers
 from llmb.observe.retake import Retake
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile, file_digest
+from llmb.observe.wide_products import as_computed
 from llmb.records.audited import GRADIENTS, LOGITS, STEP_VALUES, STEPS, StepsEvidence
 from llmb.reference.data import random_tokens
 from llmb.reference.formats import emulate
@@ -93,7 +94,7 @@ class Outputs:
             model = emulate(model, format_name)
         model.eval()
         chosen, ids, first = self._sequence(name)
-        with torch.no_grad():
+        with torch.no_grad(), as_computed(self._config, dtype, device):
             logits = model(ids[None].to(device))[0, first:]
         return {f"{name}/{LOGITS}": chosen.of_row(logits).to("cpu").float()}
 

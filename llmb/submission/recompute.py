@@ -92,8 +92,8 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
     # The stored throughput has been compared already: an error in it is named once, there.
     achieved = result.tokens_per_second * record.workload.flops_per_token
     unlike = bool(record.timing.step_tokens)  # sequences of another length in each step
-    native = record.config.precision.native
-    if record.ceilings is None or world < 1 or not native or unlike:
+    slow = record.config.precision.is_slow
+    if record.ceilings is None or world < 1 or slow or unlike:
         comparison.expect("result.fraction_of_ceiling", result.fraction_of_ceiling, None)
     else:
         attained = [record.ceilings.before.flops_per_second, record.ceilings.after.flops_per_second]

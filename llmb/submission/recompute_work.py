@@ -186,9 +186,10 @@ def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
         return
     for when, ceiling in (("before", record.ceilings.before), ("after", record.ceilings.after)):
         field = f"ceilings.{when}"
-        # A format that a device only emulates is held against FP32 there.
+        # A format whose products are FP32's, or that is emulated, is held against FP32.
         declared = record.config.precision
-        name = declared.name if declared.native else FP32.name
+        fp32 = declared.products == FP32.name or not declared.native
+        name = FP32.name if fp32 else declared.name
         comparison.expect(f"{field}.precision", ceiling.precision, name)
         rate = _attained(ceiling)
         comparison.expect(f"{field}.flops_per_second", ceiling.flops_per_second, rate)

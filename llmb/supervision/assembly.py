@@ -102,7 +102,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     )
     world_size = raw.config.parallelism.world_size
     meter = raw.repeats[timing.headline_repeat].streamed.meter
-    ceilings = raw.ceilings if raw.config.precision.native else None  # of another format
+    ceilings = None if raw.config.precision.is_slow else raw.ceilings  # of another format
     result = summary.result_of(timing, workload, world_size, ceilings, terms.peak, meter)
     peak = terms.peak.flops_per_second if terms.peak else None
     named = metrics.metrics_of(raw.config, raw.workload, timing, workload.tokens_per_step, peak)

@@ -160,7 +160,7 @@ def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> PluginState:
         devices=offer.devices,
         available_memory_bytes=offer.available_memory_bytes,
         precisions=tuple(precision.name for precision in offer.precisions),
-        slow=tuple(precision.name for precision in offer.precisions if not precision.native),
+        slow=tuple(precision.name for precision in offer.precisions if precision.is_slow),
         refused={refused.name: refused.reason for refused in offer.refused},
         options=offer.options,
         facts=dict(terms.facts) if isinstance(terms, Terms) else {},

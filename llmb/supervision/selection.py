@@ -34,6 +34,8 @@ _PROCESS_BYTES = 2**30
 #: With these two, the need is 0.1 to 0.8 GB above the measured peaks of llama-1.4b in BF16 on a
 #: CPU: 12.7, 13.6, 14.8, 15.9, 16.3 and 17.3 GB at batch sizes 1, 2, 4, 5, 6 and 8.
 _ACTIVATION_SLACK = 1.3
+#: Elements of a weight that are widened together (``llmb.plugin.builtin.wide.AT_ONCE``).
+_WIDENED_AT_ONCE = 2**24
 _ALONE = Parallelism()
 _COMMON_FORMATS = (*(p.name for p in (FP32, TF32, FP16, BF16)), "FP8")
 
@@ -251,7 +253,20 @@ def needed_bytes(
     # Every rank makes the whole model, and keeps its own part.
     held = max(held, weights)
     own = int((activations - state) * _ACTIVATION_SLACK * _tensor_share(mesh))
+    own += _of_wide_products(workload, batch_size) if precision.products is not None else 0
     return held + own + _PROCESS_BYTES
+
+
+def _of_wide_products(workload: Workload, batch_size: int) -> int:
+    """Return the bytes that float32 products of 16-bit values take besides a plain step's.
+
+    Attention keeps its queries, keys, values and result in float32; a part of a weight and the
+    product's operands are there twice.
+    """
+    shape, tokens = workload.shape, batch_size * workload.shape.sequence_length
+    attention = 4 * 4 * tokens * shape.hidden_size * shape.num_hidden_layers
+    widest = max(shape.vocab_size, shape.intermediate_size, shape.hidden_size)
+    return attention + 2 * 4 * (_WIDENED_AT_ONCE + tokens * widest)
 
 
 def _of_ranks(weights: int, layers: int, load: Load) -> int:
@@ -309,7 +324,7 @@ def _what_fits(
     if one <= have:
         return f"use --batch-size {1 + (have - one) // (two - one)}"
     for other in offer.precisions:
-        if other.native and other.name != precision.name and needed(other, 1) <= have:
+        if not other.is_slow and other.name != precision.name and needed(other, 1) <= have:
             need = needed(other, 1)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
     fewer = "start fewer ranks here, " if load.here > 1 else ""
@@ -335,13 +350,13 @@ def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int)
                 f"{offer.device} (it offers {offered})"
             )
         raise UsageError(f"--precision {request.precision}: unknown (choose one of {offered})")
-    native = [precision for precision in offer.precisions if precision.native]
-    if not native:
+    usual = [precision for precision in offer.precisions if not precision.is_slow]
+    if not usual:
         raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
     have = offer.available_memory_bytes
     mode = request.mode or workload.modes[0]
     load = Load(mode, parallelism=request.parallelism, accumulate=request.accumulate, here=here)
-    for precision in native:
+    for precision in usual:
         if have is None or here * needed_bytes(workload, precision, 1, load) <= have:
             return precision
-    return native[0]  # does not fit either: the memory check says so with figures
+    return usual[0]  # does not fit either: the memory check says so with figures

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import FP32, AuditMode, Place, RunConfig
+from llmb.config import AuditMode, Place, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
@@ -89,14 +89,14 @@ class Stations:
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
 
-        A format that the device only emulates cannot be faster than FP32 there, and products in it
-        would take minutes: an official run is held against FP32, a debug run against nothing.
+        A format whose products are FP32's, or that torch emulates number by number, cannot be
+        faster than FP32: its products are held against those. Where they would take minutes, a
+        debug run is held against nothing.
         """
         kind = "debug" if waivers(config) else "official"
-        if not config.precision.native:
-            if kind == "debug":
-                return None
-            config = config.model_copy(update={"precision": FP32})
+        if config.precision.is_slow and kind == "debug":
+            return None
+        config = config.model_copy(update={"precision": config.precision.computing})
         self.say("measuring the device's ceiling")
         seconds = _CALIBRATION_S[kind]
         try:

@@ -124,10 +124,10 @@ def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOu
     """
     request = _with_mode(asked.request)
     workload = workloads.of(request)
-    native = [precision.name for precision in offer.precisions if precision.native]
+    usual = [precision.name for precision in offer.precisions if not precision.is_slow]
     taken: dict[str, None] = {}
     left_out: list[LeftOut] = []
-    for name in asked.precisions or native:
+    for name in asked.precisions or usual:
         try:
             taken[_settled(offer, request, workload, name)] = None
         except UsageError as error:
@@ -159,7 +159,7 @@ def _settled(offer: Offer, request: RunRequest, workload: Workload, name: str) -
 def _others(offer: Offer) -> Iterator[LeftOut]:
     """Yield every format that is not run unless it is named, or not at all, and why."""
     for precision in offer.precisions:
-        if not precision.native:
+        if precision.is_slow:
             reason = f"{offer.device} only emulates it"
             yield LeftOut(name=precision.name, reason=reason, emulated=True)
     for refused in selection.not_offered(offer):

@@ -11,6 +11,8 @@ from llmb.config import BF16, FP16, FP32, Precision, RunConfig, environment
 from llmb.plugin import Device, DeviceMemory, EnergyReading, Peak, PluginOption, hookimpl
 from llmb.plugin.builtin import host
 from llmb.plugin.builtin.attention import write_out_attention
+from llmb.plugin.builtin.products import faster_way
+from llmb.plugin.builtin.wide import widen_products
 from llmb.records.run_record import StepClock
 
 
@@ -92,6 +94,14 @@ def llmb_options() -> list[PluginOption]:
             help="attention as matrix products (BF16, up to 512 tokens), faster than torch's",
         ),
         PluginOption(
+            name="products",
+            type="str",
+            default="auto",
+            choices=("auto", "native", "wide"),
+            help="BF16 and FP16 products by torch's own kernels, or widened to FP32 and rounded "
+            "once; auto measures which is faster",
+        ),
+        PluginOption(
             name="threads",
             type="int",
             default=0,
@@ -111,31 +121,34 @@ def llmb_environment_variables(config: RunConfig) -> dict[str, str]:
 
 
 @hookimpl
-def llmb_precisions() -> list[Precision]:
-    """Offer BF16 first where the processor has it; FP16 is emulated (100 times slower) on most."""
-    features = _features()
-    bf16, fp16 = (any(form in feature for feature in features) for form in ("bf16", "fp16"))
-    formats = [
-        BF16.model_copy(update={"native": bf16}),
-        FP32,
-        FP16.model_copy(update={"native": fp16}),
-    ]
+def llmb_precisions(config: RunConfig) -> list[Precision]:
+    """Offer formats that the processor computes in itself before those whose products it widens.
+
+    With ``-O products=native`` 16-bit formats that it does not compute in are emulated by torch:
+    30 times slower than FP32 for BF16 without avx512_bf16 or AMX.
+    """
+    asked = config.plugin_options["products"]
+    formats = [_computed(BF16, asked), FP32, _computed(FP16, asked)]
     return sorted(formats, key=lambda precision: not precision.native)
 
 
-def _features() -> set[str]:
-    """Return the processor's features, by torch where it tells (2.8 does not), else by Linux."""
-    tell = getattr(torch.cpu, "get_capabilities", None)
-    return {name for name, has in tell().items() if has is True} if tell else host.cpu_flags()
+def _computed(precision: Precision, asked: object) -> Precision:
+    """Return ``precision`` as this processor computes in it where option products is ``asked``."""
+    faster = faster_way(getattr(torch, precision.dtype))
+    wide = (faster if asked == "auto" else asked) == "wide"
+    how = {"native": faster == "native" and not wide, "products": FP32.name if wide else None}
+    return precision.model_copy(update=how)
 
 
 @hookimpl
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
-    """Write causal attention out, and from here on keep freed memory.
+    """Widen products or write causal attention out, and from here on keep freed memory.
 
     Not earlier: what making the model frees would be kept too, and the peak be 1 GB higher.
     """
-    if config.plugin_options["written_attention"]:
+    if config.precision.products is not None:
+        widen_products(model, traced=config.executor != "eager")
+    elif config.plugin_options["written_attention"]:
         write_out_attention(model)
     if config.plugin_options["keep_memory"]:
         host.keep_freed_memory()

@@ -43,7 +43,7 @@ def formats(subject: Subject) -> str:
             )
     if {p.name for p in offered(subject)} != {p.name for p in found}:
         raise CheckError("llmb_precisions returned other formats the second time")
-    return ", ".join(p.name + ("" if p.native else " (slow)") for p in found)
+    return ", ".join(p.name + (" (slow)" if p.is_slow else "") for p in found)
 
 
 def refusals(subject: Subject) -> str:

@@ -1,0 +1,77 @@
+"""Honest passes on a processor without 16-bit instructions: torch's own operators, widened.
+
+Every product of matrices and every attention of 16-bit tensors is computed in float32, and its
+results are rounded once. It is written apart from the cpu plugin's way, and knows nothing of the
+model: a mistake in either shows as a difference between a run and its honest run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from llmb.config import RunConfig
+from llmb.plugin.builtin.products import faster_way
+
+_NARROW = (torch.bfloat16, torch.float16)
+_aten = torch.ops.aten
+#: Operator -> how many of its results, counted from the first, are rounded to the operands' type.
+#: The others stay float32, as torch has them: the logarithm of a softmax's sum.
+_ROUNDED = {
+    _aten.mm: 1,
+    _aten.addmm: 1,
+    _aten.bmm: 1,
+    _aten.baddbmm: 1,
+    _aten.mv: 1,
+    _aten._scaled_dot_product_flash_attention_for_cpu: 1,
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: 3,
+}
+
+
+class WideProducts(TorchDispatchMode):
+    """Computes 16-bit products and attention in float32 while it is entered, backward too."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Call ``func``, with its 16-bit operands widened if it is a product."""
+        named: Mapping[str, Any] = kwargs or {}
+        rounded = _ROUNDED.get(func.overloadpacket)
+        narrow = _narrow(args) if rounded is not None else None
+        if rounded is None or narrow is None:
+            return func(*args, **named)
+        found = func(*map(_wide, args), **{name: _wide(value) for name, value in named.items()})
+        if isinstance(found, Tensor):
+            return found.to(narrow)
+        return type(found)(
+            one.to(narrow) if number < rounded else one for number, one in enumerate(found)
+        )
+
+
+def _narrow(args: Sequence[Any]) -> torch.dtype | None:
+    """Return the 16-bit type among tensors on a processor, None where there is none."""
+    types = (one.dtype for one in args if isinstance(one, Tensor) and one.device.type == "cpu")
+    return next((dtype for dtype in types if dtype in _NARROW), None)
+
+
+def _wide(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+def as_computed(
+    config: RunConfig, dtype: torch.dtype, device: str
+) -> AbstractContextManager[object]:
+    """Return what an honest pass in ``dtype`` on ``device`` is made in.
+
+    A run's own format is computed as the run has it, every other one as this host is faster.
+    """
+    if torch.device(device).type != "cpu" or dtype not in _NARROW:
+        return nullcontext()
+    own = config.device.partition(":")[0] == "cpu" and config.precision.dtype == str(dtype)[6:]
+    wide = config.precision.products is not None if own else faster_way(dtype) == "wide"
+    return WideProducts() if wide else nullcontext()
