@@ -17,6 +17,7 @@ from llmb.config import Mode
 from llmb.errors import RunFailedError
 from llmb.measure.ceiling import measure_ceiling
 from llmb.measure.litmus import litmus
+from llmb.measure.rates import measure_rates
 from llmb.notebook import Announcer
 from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
@@ -27,13 +28,23 @@ from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights_file import file_digest
 from llmb.plugin import discovery
 from llmb.plugin.backend import is_lazy
+from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
-from llmb.records.run_record import Ceiling
+from llmb.records.run_record import Ceiling, Rates
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Calibration, CalibrationOrder, Done, HonestOrder, Phase
+from llmb.wire.messages import (
+    Calibration,
+    CalibrationOrder,
+    Done,
+    HonestOrder,
+    MeasuredRates,
+    Phase,
+    RatesOrder,
+)
+from llmb.workloads.arithmetic import gemms
 
 
 def calibrate(channel: Channel) -> None:
@@ -41,6 +52,8 @@ def calibrate(channel: Channel) -> None:
     order = channel.receive()
     if isinstance(order, CalibrationOrder):
         channel.send(Calibration(ceiling=ceiling(order)))
+    elif isinstance(order, RatesOrder):
+        channel.send(MeasuredRates(rates=rates(order)))
     elif isinstance(order, HonestOrder):
         be_honest(channel, order)
         channel.send(Done())
@@ -59,6 +72,15 @@ def ceiling(order: CalibrationOrder) -> Ceiling:
     return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
 
 
+def rates(order: RatesOrder) -> Rates:
+    """Return what the processor attains on the widest of the model's products but the head's."""
+    config = order.config
+    Plugin(config.plugin).set_environment(config)
+    workload = workloads.of(config)
+    widest = max(gemms(workload.shape)[:-1], key=lambda gemm: gemm.k * gemm.n)
+    return measure_rates(widest, workload.tokens_per_step(config.micro_batch_size), order.dtypes)
+
+
 def be_honest(channel: Channel, order: HonestOrder) -> None:
     """Make the worker's passes and audited optimizer steps again, and leave what they show."""
     config = order.config
@@ -73,6 +95,8 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     backend = plugin.backend(config)
     plugin.set_environment(config)
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
+    if backend.device_type == "cpu":
+        keep_freed_memory()  # every pass has the same sizes again
     workload = workloads.of(config)
     shape = workload.shape
     with Retake(

@@ -284,6 +284,9 @@ class RunRequest(Choices):
     #: The mesh of ranks, and how long each waits for another, in seconds.
     parallelism: Parallelism = Parallelism()
     rank_timeout_s: float = Field(default=600.0, gt=0)
+    #: Seconds: the workload is then the largest official size of the fixed model whose whole run is
+    #: estimated to end within them. None: the workload was named.
+    within_s: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
     def _batch_size_is_positive(self) -> RunRequest:

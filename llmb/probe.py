@@ -25,7 +25,7 @@ from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
 
 
 def probe(channel: Channel) -> None:
-    """Answer one probe order, and what the run needs if the plugin is then chosen."""
+    """Answer one probe order, and what each run needs for which the plugin is then chosen."""
     order = channel.expect(ProbeOrder)
     plugin = Plugin(order.plugin)
     discovery.source_root(plugin.module_name)  # no run without sources to show: say so now
@@ -40,19 +40,21 @@ def probe(channel: Channel) -> None:
         return
     channel.send(_offer(plugin, options, config, backend=backend))
 
-    config = channel.expect(Resolved).config
-    channel.send(
-        Terms(
-            environment=plugin.environment_variables(config),
-            # Of a lazy device, whose audited steps are programs of their own, one more.
-            warmup_steps=plugin.warmup_steps(config) + backend.lazy,
-            facts={
-                **discovery.torch_extensions(),
-                **backend.versions(),
-                **plugin.describe_system(config),
-            },
-            peak=backend.peak_flops(config.precision.name),
-        )
+    while True:  # for several sizes, as long as the supervisor asks
+        channel.send(_terms(plugin, backend, channel.expect(Resolved).config))
+
+
+def _terms(plugin: Plugin, backend: Answers, config: RunConfig) -> Terms:
+    return Terms(
+        environment=plugin.environment_variables(config),
+        # Of a lazy device, whose audited steps are programs of their own, one more.
+        warmup_steps=plugin.warmup_steps(config) + backend.lazy,
+        facts={
+            **discovery.torch_extensions(),
+            **backend.versions(),
+            **plugin.describe_system(config),
+        },
+        peak=backend.peak_flops(config.precision.name),
     )
 
 

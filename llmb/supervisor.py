@@ -56,6 +56,7 @@ def run(
     Raises:
         LlmbError: the run cannot be done, or failed; its directory, once made, says why.
     """
+    began_ns = clock.now_ns()
     if commitment is not None:
         request = request.model_copy(update={"seed": commitment.seed})
     workload = workloads.of(request)
@@ -63,7 +64,8 @@ def run(
     check_installed(request.executor)
     check_writable(output)
     display.phase("asking the plugins")
-    negotiated = negotiate(request, workload, place)
+    negotiated = negotiate(request, workload, place, estimate=True)
+    workload = workloads.of(negotiated.config)
 
     created = clock.utc_now()
     config = negotiated.config
@@ -72,7 +74,7 @@ def run(
     try:
         return _run(
             *(request, workload, negotiated, directory, created, display, commitment, original),
-            place,
+            *(place, began_ns),
         )
     except KeyboardInterrupt:
         directory.abandon(_interrupted(place))
@@ -95,6 +97,7 @@ def _run(
     commitment: SeedCommitment | None,
     original: Original | None,
     place: Place | None,
+    began_ns: int,
 ) -> Finished:
     line = Stations(
         *(workload, negotiated, directory, display),
@@ -126,6 +129,7 @@ def _run(
         repeats=repeats,
         load_before=load_before,
         load_after=host.load(),
+        real_s=(clock.now_ns() - began_ns) / 1e9,
         seed_commitment=commitment,
         original=original,
     )

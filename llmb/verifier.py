@@ -25,6 +25,7 @@ from llmb.observe.retake import Retake, how, wide
 from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import file_digest
+from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.reference.shapes import Shape
@@ -39,6 +40,7 @@ def verify(channel: Channel) -> None:
     announce = Announcer(channel, order.evidence_folder)
     shape = workloads.of(config).shape
     dtype, device = wide(config.precision), "cpu"
+    keep_freed_memory()  # every pass has the same sizes again
     shown: dict[str, Tensor] = {}
     with Retake(
         config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests

@@ -1,8 +1,9 @@
-"""Amounts on the command line: numbers in a range, which click lets "nan" into."""
+"""Amounts on the command line: numbers in a range, which click lets "nan" into, and times."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import click
@@ -17,3 +18,26 @@ class Amount(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{found} is no amount.", param, ctx)
         return found
+
+
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0}
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.2 on
+    """A time with its units, in seconds: ``90s``, ``30m``, ``1h30m``."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return ``value`` in seconds, or fail."""
+        if isinstance(value, float):
+            return value
+        parts = re.findall(r"(\d{1,6})([hms])", value.strip().lower(), re.ASCII)
+        if not parts or "".join(map("".join, parts)) != value.strip().lower():
+            self.fail(f"{value!r} is no time: write 90s, 30m or 1h30m.", param, ctx)
+        seconds = sum(int(number) * _UNITS_S[unit] for number, unit in parts)
+        if not seconds:
+            self.fail(f"{value!r} is no time at all: write 10m, for example.", param, ctx)
+        return seconds

@@ -24,7 +24,7 @@ _TIMED_STEPS = 20
 #: Options of ``llmb run`` that an examination sets itself, or has no use for.
 _NOT_RUNS = (
     *("audit", "output_dir", "repeats", "profile", "seed_commitment", "as_json"),
-    *("quiet", *OF_RANKS),
+    *("quiet", "within", *OF_RANKS),
 )
 
 

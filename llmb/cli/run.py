@@ -48,10 +48,14 @@ _MOST_DEFINITION = 64 * 1024
 def command(ctx: click.Context, /, **flags: Any) -> None:
     """Run the benchmark and leave a run directory.
 
-    Without options: the official benchmark on the best device here.
+    Without options: the benchmark's model on the best device here, at the largest official size
+    whose run ends within ten minutes. That is llama-1.4b, the benchmark itself, on accelerators and
+    on most processors with BF16 instructions.
 
     \b
-    llmb run                                     official, about five minutes on four cores
+    llmb run                                     official, at most about ten minutes
+    llmb run --within 30m                        a larger size, where ten minutes are too short
+    llmb run --workload llama-1.4b               the benchmark itself, however long it takes
     llmb run --preset debug                      seconds, labelled debug
     llmb run --plugin cpu --precision BF16 --batch-size auto
     llmb run --repeats 3 --output-dir results
@@ -73,6 +77,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
 
+    within_s = _within_s(ctx, flags)
     recipe.apply(ctx, flags)
     place = place_in(environment())
     if flags["scaling"] is not None:
@@ -83,8 +88,9 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     mesh = mesh_of(flags, world_size)
     if mesh.pp > 1 and _is_default(ctx, "accumulate"):
         flags["accumulate"] = mesh.stages  # fewer micro-batches leave stages without work
-    ranks = {"parallelism": mesh, "rank_timeout_s": flags["rank_timeout"]}
-    request = request_of(ctx, flags).model_copy(update=ranks)
+    further = {"parallelism": mesh, "rank_timeout_s": flags["rank_timeout"]}
+    further["within_s"] = within_s if world_size == 1 else None
+    request = request_of(ctx, flags).model_copy(update=further)
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
@@ -105,6 +111,30 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         click.echo(f"\nrun directory: {finished.path}")
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+#: Options that are about one model, which is then the one that is run.
+_OF_ONE_SIZE = (
+    *("workload", "preset", "recipe", "scaling", "mode", "data", "weights", "prompt", "nproc"),
+    *("sequence_length", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    "num_attention_heads",
+)
+_USUAL_WITHIN_S = 600.0
+
+
+def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
+    """Return the seconds that choose the size of the model, None where an option names it.
+
+    Raises:
+        UsageError: both were given.
+    """
+    named = next((name for name in _OF_ONE_SIZE if not _is_default(ctx, name)), None)
+    if named is None:
+        return flags["within"] or _USUAL_WITHIN_S
+    if flags["within"] is not None:
+        option = f"--{named.replace('_', '-')}"
+        raise UsageError(f"--within chooses the size of the model, and so does {option}: leave one")
+    return None
 
 
 def _print_text(path: Path, flags: dict[str, Any]) -> None:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from llmb.cli.amounts import Time
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -46,7 +48,15 @@ _OPTIONS = (
         default="llama-1.4b",
         show_default=True,
         metavar="NAME|FILE.json",
-        help="What to train (llmb workload list), or a file with sizes of your own, debug only.",
+        help="What to train (llmb workload list), or a file with sizes of your own, debug only. "
+        "Left out, it is smaller where the whole run would take longer than --within.",
+    ),
+    click.option(
+        "--within",
+        type=Time(),
+        metavar="TIME",
+        help="Choose the largest official size whose run is estimated to end in TIME, such as 30m "
+        "[default: 10m].",
     ),
     click.option(
         "--recipe",

@@ -11,7 +11,7 @@ from rich.text import Text
 from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.reproduction import ReproductionOf
-from llmb.records.run_record import RunRecord
+from llmb.records.run_record import Duration, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 
 NOT_MEASURED = "not measured"
@@ -45,7 +45,7 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     devices = record.system.devices
     device = next((d for d in devices if d.name == config.device), next(iter(devices), None))
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
-    yield "precision", f"{record.precision.declared} declared, effective {effective}"
+    yield "precision", f"{config.precision.described} declared, effective {effective}"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
     if (how := ", ".join(_choices(record))) != "":
         yield "computed", how
@@ -66,6 +66,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     for metric in result.metrics:
         yield metric.name, f"{metric.value:,.6g} {metric.unit}"
     yield "host", _host(record)
+    if record.duration is not None:
+        yield "whole run", _duration(record.duration)
     if result.loss_first is not None and result.loss_last is not None:
         yield "loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
 
@@ -165,6 +167,11 @@ def _host(record: RunRecord) -> str:
         cores = timing.cpu_s / ((timing.stop_ns - timing.start_ns) / 1e9)
         parts.append(f"{cores:.2f} of {record.system.cpu.usable_cores} cores busy in the window")
     return ", ".join(parts)
+
+
+def _duration(duration: Duration) -> str:
+    off = duration.real_s / duration.estimated_s - 1
+    return f"{duration.real_s:,.0f} s, {off:+.0%} of the estimated {duration.estimated_s:,.0f} s"
 
 
 def _or_not(value: float | None) -> str:

@@ -31,7 +31,7 @@ _ASIDE = ("resume", "show", "as_json", "quiet")
 #: is known to everybody after the first run.
 _NOT_RUNS = (
     *("precision", "batch_size", "micro_batch_size", "seed_commitment", "as_json"),
-    *OF_RANKS,
+    *("within", *OF_RANKS),
 )
 
 

@@ -33,7 +33,7 @@ _ROUNDED = {
 }
 
 
-class WideProducts(TorchDispatchMode):
+class WideProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes 16-bit products and attention in float32 while it is entered, backward too."""
 
     def __torch_dispatch__(
@@ -74,4 +74,4 @@ def as_computed(
         return nullcontext()
     own = config.device.partition(":")[0] == "cpu" and config.precision.dtype == str(dtype)[6:]
     wide = config.precision.products is not None if own else faster_way(dtype) == "wide"
-    return WideProducts() if wide else nullcontext()
+    return WideProducts() if wide else nullcontext()  # type: ignore[no-untyped-call]

@@ -30,6 +30,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  result.metrics filled: may be empty in records of llmb 0.1.0 and older.
 # llmb.run/1  2026-11  reproduction_of added: optional, absent from records before.
 # llmb.run/1  2026-11  config.parallelism.schedule added: nothing without a pipeline.
+# llmb.run/1  2026-11  config.precision.products and duration added: None in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -299,6 +300,28 @@ class SearchLog(Frozen):
     best: int
 
 
+class Rates(Frozen):
+    """Sustained rates of a device, measured before a run for an estimate; never a ceiling."""
+
+    #: torch's name of a dtype -> FLOP/s of one of the model's products, three directions together.
+    flops_per_second: dict[str, float]
+    #: Bytes read and written a second, of float32 values that do not fit into a cache.
+    bytes_per_second: float = Field(gt=0)
+
+
+class Duration(Frozen):
+    """How long a run was estimated to take before it began, and how long it took."""
+
+    estimated_s: float = Field(gt=0)
+    #: From the command to the record, the estimate's own measurement included.
+    real_s: float = Field(gt=0)
+    #: Seconds in which the run was to end, for which its size was chosen; None where it was named.
+    within_s: float | None = None
+    #: What the estimate was made of: rates, and seconds in which a process with torch started.
+    rates: Rates
+    start_s: float = Field(gt=0)
+
+
 class ModelDiff(Frozen):
     """What post-processing did to the module tree."""
 
@@ -352,6 +375,8 @@ class RunRecord(Frozen):
     timing: Timing
     ceilings: Ceilings | None
     batch_size_search: SearchLog | None
+    #: Of a run whose length was estimated: an official training run on a processor.
+    duration: Duration | None = None
     result: Result
     #: Plain sentences on noise and spread, for a reader.
     warnings: tuple[str, ...]

@@ -25,6 +25,7 @@ from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
     Ceilings,
     Diff,
+    Duration,
     FileDigest,
     PluginFacts,
     PrecisionFacts,
@@ -76,6 +77,8 @@ class Raw:
     repeats: tuple[Repeat, ...]
     load_before: HostLoad
     load_after: HostLoad
+    #: From the command to the judges.
+    real_s: float
     seed_commitment: SeedCommitment | None = None
     original: Original | None = None
 
@@ -185,10 +188,24 @@ def _record(
         timing=timing,
         ceilings=raw.ceilings,
         batch_size_search=raw.search,
+        duration=_duration(raw),
         result=result,
         warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
         audit=judged.audit,
         diff=_diff(raw, directory),
+    )
+
+
+def _duration(raw: Raw) -> Duration | None:
+    estimate = raw.negotiated.estimate
+    if estimate is None:
+        return None
+    return Duration(
+        estimated_s=estimate.seconds,
+        real_s=raw.real_s,
+        within_s=estimate.within_s,
+        rates=estimate.rates,
+        start_s=estimate.start_s,
     )
 
 

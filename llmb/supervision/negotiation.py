@@ -14,7 +14,8 @@ from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
-from llmb.supervision import selection
+from llmb.supervision import selection, sizing
+from llmb.supervision.sizing import Estimate
 from llmb.wire.channel import Child
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
 from llmb.workloads import Workload
@@ -33,6 +34,8 @@ class Negotiated:
     #: Why vendors' plugins were passed over, for the user.
     notes: tuple[str, ...]
     log: str
+    #: How long it will take; None where that was not asked for, or follows from no measurement.
+    estimate: Estimate | None = None
 
 
 @dataclass(frozen=True)
@@ -49,21 +52,37 @@ def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offe
         return probes.offers
 
 
-def negotiate(request: RunRequest, workload: Workload, place: Place | None = None) -> Negotiated:
+def negotiate(
+    request: RunRequest, workload: Workload, place: Place | None = None, *, estimate: bool = False
+) -> Negotiated:
     """Settle plugin, device (that of ``place``), precision and warm-up for ``request``.
+
+    Where ``request`` leaves the size of the fixed model open, that too; ``workload`` is then only
+    what it would be without a limit of time. ``estimate``: say how long a run will take.
 
     Raises:
         LlmbError: nothing on this machine can do it; see ``selection``.
     """
     with Probes(_candidates(request), request) as probes:
         offer = _best(probes, request)
-        config = selection.resolve(offer, request, workload, place)
+
+        def settle(config: RunConfig) -> Terms:
+            return probes.settle(offer.plugin, for_children(config))
+
+        if request.within_s is not None:
+            sized = sizing.choose(offer, request, settle)
+        else:
+            config = selection.resolve(offer, request, workload, place)
+            wanted = estimate and sizing.can_be_estimated(config, request)
+            sized = sizing.estimated(config, settle) if wanted else sizing.Sized(config)
+        config = sized.config
         if place is not None:
             config = selection.at(place, offer, config)
-        terms = probes.settle(offer.plugin, for_children(config))
+        terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        return Negotiated(offer, config, terms, _passed_over(probes.offers), probes.log())
+        notes = (*_passed_over(probes.offers), *sized.notes)
+        return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 
 def choose(request: RunRequest) -> Chosen:

@@ -331,32 +331,49 @@ def _what_fits(
     return f"no precision fits; {fewer}try --preset debug, or free memory"
 
 
-def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int) -> Precision:
-    offered = ", ".join(p.name for p in offer.precisions) or "none"
+def usual(offer: Offer, request: RunRequest) -> tuple[Precision, ...]:
+    """Return the formats a run may take: the one asked for, or all that are not slow.
+
+    Raises:
+        UsageError: a format nobody knows.
+        UnavailableError: a format that is not offered, or none is offered at all.
+    """
     if request.precision is not None:
-        wanted = request.precision.upper()
-        for precision in offer.precisions:
-            if precision.name.upper() == wanted:
-                return precision
-        for refused in offer.refused:
-            if refused.name.upper() == wanted:
-                raise UnavailableError(
-                    f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
-                    f"{offer.device}: {refused.reason} (it offers {offered})"
-                )
-        if wanted in _COMMON_FORMATS:
+        return (_named(offer, request.precision),)
+    found = tuple(precision for precision in offer.precisions if not precision.is_slow)
+    if not found:
+        raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
+    return found
+
+
+def _named(offer: Offer, name: str) -> Precision:
+    offered, wanted = ", ".join(p.name for p in offer.precisions) or "none", name.upper()
+    for precision in offer.precisions:
+        if precision.name.upper() == wanted:
+            return precision
+    for refused in offer.refused:
+        if refused.name.upper() == wanted:
             raise UnavailableError(
                 f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
-                f"{offer.device} (it offers {offered})"
+                f"{offer.device}: {refused.reason} (it offers {offered})"
             )
-        raise UsageError(f"--precision {request.precision}: unknown (choose one of {offered})")
-    usual = [precision for precision in offer.precisions if not precision.is_slow]
-    if not usual:
-        raise UnavailableError(f"plugin {offer.plugin!r} offers no native precision here")
-    have = offer.available_memory_bytes
+    if wanted in _COMMON_FORMATS:
+        raise UnavailableError(
+            f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
+            f"{offer.device} (it offers {offered})"
+        )
+    raise UsageError(f"--precision {name}: unknown (choose one of {offered})")
+
+
+def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int) -> Precision:
+    """Return the first of the usual formats that fits, or the first of all.
+
+    In that none fits: the memory check says so with figures.
+    """
+    formats, have = usual(offer, request), offer.available_memory_bytes
     mode = request.mode or workload.modes[0]
     load = Load(mode, parallelism=request.parallelism, accumulate=request.accumulate, here=here)
-    for precision in usual:
+    for precision in formats:
         if have is None or here * needed_bytes(workload, precision, 1, load) <= have:
             return precision
-    return usual[0]  # does not fit either: the memory check says so with figures
+    return formats[0]

@@ -18,7 +18,7 @@ from llmb.config import (
 )
 from llmb.plugin.backend import Peak
 from llmb.records.node_report import CollectiveRate
-from llmb.records.run_record import Ceiling, StepClock
+from llmb.records.run_record import Ceiling, Rates, StepClock
 from llmb.records.system import Device
 
 CheckStatus = Literal["pass", "fail", "skip"]
@@ -135,6 +135,22 @@ class Calibration(Frozen):
 
     kind: Literal["calibration"] = "calibration"
     ceiling: Ceiling
+
+
+class RatesOrder(Frozen):
+    """Ask for the processor's rates at ``config``'s own products, in each of ``dtypes``."""
+
+    kind: Literal["measure rates"] = "measure rates"
+    config: RunConfig
+    #: torch's names.
+    dtypes: tuple[str, ...]
+
+
+class MeasuredRates(Frozen):
+    """The measured rates."""
+
+    kind: Literal["rates"] = "rates"
+    rates: Rates
 
 
 # -- worker ---------------------------------------------------------------------------------
@@ -357,6 +373,8 @@ Message = Annotated[
     | TorchFacts
     | CalibrationOrder
     | Calibration
+    | RatesOrder
+    | MeasuredRates
     | WorkOrder
     | Ready
     | StepOrder

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter, ValidationError
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
 from llmb.reference.shapes import FAMILIES, BertShape, LlamaShape, Shape
-from llmb.workloads.table import WORKLOADS
+from llmb.workloads.table import LADDER, WORKLOADS
 from llmb.workloads.workload import Workload
 
-__all__ = ["WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
+__all__ = ["LADDER", "WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
 
 #: What may be part of a folder's name: a run directory has its workload's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -121,6 +121,27 @@ _BERT_DROPOUT = "dropout 0.1 as in the original; the audit looks at the model wi
 _HUNDRED = "the original draws tokens below 100 only; here from the whole vocabulary"
 
 
+#: The fixed model at every official size, the largest first. llama-1.4b is the benchmark; the
+#: others are for machines on which it takes too long. Parameters are in docs/rules.md.
+LADDER = (OFFICIAL_WORKLOAD, "llama-410m", "llama-128m", "llama-45m")
+_NOT_THE_BENCHMARK = (
+    "a smaller size of the benchmark's model, for machines on which llama-1.4b takes too long: "
+    "figures of two sizes are never ranked together"
+)
+
+
+def _rung(name: str, hidden: int) -> Workload:
+    """Return the fixed model at another width: heads of 100, a feed-forward twice as wide."""
+    heads = hidden // LlamaShape().head_dim
+    shape = LlamaShape(
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+    )
+    return Workload(name, shape, "llmb", notes=(_NOT_THE_BENCHMARK,))
+
+
 def _gpt2(layers: int, hidden: int, heads: int) -> Gpt2Shape:
     return Gpt2Shape(
         hidden_size=hidden,
@@ -150,6 +171,7 @@ WORKLOADS: dict[str, Workload] = {
     workload.name: workload
     for workload in (
         Workload(OFFICIAL_WORKLOAD, LlamaShape(), "gpt-bench"),
+        *(_rung(name, hidden) for name, hidden in zip(LADDER[1:], (1600, 800, 400), strict=True)),
         Workload(
             "gpt-bench-117b",
             _GPT_BENCH_DISTRIBUTED,

@@ -9,11 +9,12 @@ from llmb.config import GenerateScope, Mode, RunConfig
 from llmb.reference.recipe import OFFICIAL_RECIPE, Recipe
 from llmb.reference.shapes import FAMILIES, Shape
 
-Document = Literal["gpt-bench", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
+Document = Literal["gpt-bench", "llmb", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
 
-#: The source documents by their short names.
+#: The source documents by their short names; llmb's own sizes are in none of them.
 DOCUMENTS: dict[Document, str] = {
     "gpt-bench": "Large Language Modeling Benchmark (gpt-bench)",
+    "llmb": "smaller sizes of llama-1.4b, llmb's own",
     "alcf": "1T Large Language Model Training (ALCF)",
     "nanotron": "Scandinavian LM on Leonardo, Nanotron",
     "nemo": "Scandinavian LM on Leonardo, NeMo",

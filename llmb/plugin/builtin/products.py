@@ -7,9 +7,10 @@ makes a new processor behave like an old one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
-from timeit import repeat
+from timeit import timeit
 from typing import Literal
 
 import torch
@@ -19,26 +20,41 @@ from torch import Tensor
 from llmb.plugin.builtin.wide import wide_linear
 
 Way = Literal["native", "wide"]
-_ROWS, _SIDE, _TRIES = 128, 512, 3
+#: Small, and several tries: a busy host leaves some of them alone.
+_ROWS, _SIDE, _TRIES = 128, 512, 7
+#: Between the ways' times where the next tries cannot turn it round: number by number it is 20.
+_CLEAR = 5
 
 
 @cache
 def faster_way(dtype: torch.dtype) -> Way:
     """Return how this processor is done sooner with a linear layer of ``dtype``, back and forth.
 
-    The best of three tries of each way counts. They take 0.02 s in all where both ways are fast,
-    and 0.3 s where torch multiplies number by number.
+    One core alone is timed: several wait for each other, and for whatever else runs beside them.
+    The ways take turns, and the best try of each counts. That takes 0.03 s where both are fast, and
+    0.1 s where torch multiplies number by number.
     """
     x, w = (torch.ones(rows, _SIDE, dtype=dtype, requires_grad=True) for rows in (_ROWS, _SIDE))
-    return "native" if _best_s(F.linear, x, w) <= _best_s(wide_linear, x, w) else "wide"
+    native_s = wide_s = math.inf
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for number in range(_TRIES):
+            native_s = min(native_s, _once_s(F.linear, x, w))
+            wide_s = min(wide_s, _once_s(wide_linear, x, w))
+            if number and native_s > _CLEAR * wide_s:
+                break
+    finally:
+        torch.set_num_threads(threads)
+    return "native" if native_s <= wide_s else "wide"
 
 
-def _best_s(linear: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> float:
-    """Return the shortest time in seconds of ``linear`` and the gradients of both operands."""
+def _once_s(linear: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> float:
+    """Return the seconds of ``linear`` and of the gradients of both operands."""
 
     def both_ways() -> None:
         with torch.enable_grad():
             out = linear(x, w)
         torch.autograd.grad(out, (x, w), out.detach())
 
-    return min(repeat(both_ways, number=1, repeat=_TRIES))
+    return timeit(both_ways, number=1)

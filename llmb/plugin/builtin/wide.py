@@ -104,7 +104,7 @@ def wide_linear(x: Tensor, w: Tensor, b: Tensor | None = None, at_once: int = AT
     narrow = _narrow_of(w)
     if narrow not in NARROW:
         return F.linear(x, w, b)
-    x, w, b = (None if one is None else one.to(narrow) for one in (x, w, b))
+    x, w, b = x.to(narrow), w.to(narrow), None if b is None else b.to(narrow)
     if type(w) not in (Tensor, nn.Parameter):  # a distributed tensor, or one that holds no memory
         at_once = 0
     with torch.autocast(x.device.type, enabled=False):

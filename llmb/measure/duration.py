@@ -1,0 +1,83 @@
+"""How long a run on a processor will take, estimated from measured rates. No torch.
+
+A run is process starts, ceilings, steps, and the audit's passes: the same forward and backward work
+made again with the pristine model. Counts of passes are those of the code; seconds a parameter were
+fitted on whole runs (``benchmarks/RESULTS.md``, "Estimated and real times").
+"""
+
+from __future__ import annotations
+
+from llmb.config import AuditMode, Precision, RunConfig
+from llmb.records.run_record import Rates
+from llmb.reference.shapes import Shape
+from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
+
+#: Processes that import torch before, between and after a run's parts, and what they do besides,
+#: in the time of such a start.
+_STARTS = 11
+#: Steps beside the timed and the untimed ones: half a block until START, and those after STOP.
+_MORE_STEPS = 7.5
+#: Passes of the worker, its honest run and its reference in the declared format, and those in the
+#: wider format of the reference.
+_OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 14.0, AuditMode.FULL: 17.0}
+_WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
+#: Bytes that a parameter moves: in AdamW's step for each byte of its value, where a weight is
+#: widened and its gradient narrowed, and in all of the audit (weights read, cast, hashed).
+_ADAMW, _WIDENED, _AUDIT = 7, 26, 900
+#: Bytes that a token moves a layer and channel, forward and backward, outside of products.
+_ELEMENTWISE = 400
+#: Seconds the ceilings take at least, before and after together, and times each product is made.
+_CEILINGS_S, _CEILING_TRIES = 9.0, 5
+
+
+def reference_dtype(precision: Precision) -> str:
+    """Return torch's name of the type the audit's reference computes in."""
+    return "float64" if precision.dtype == "float32" else "float32"
+
+
+def needed_dtypes(precision: Precision) -> tuple[str, ...]:
+    """Return torch's names of the types whose rates ``estimate_s`` needs for ``precision``."""
+    return (precision.computing.dtype, reference_dtype(precision))
+
+
+def step_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
+    """Return the estimated seconds of one step."""
+    precision, parameters = config.precision, parameter_count(shape)
+    tokens = config.batch_size * shape.sequence_length
+    moved = parameters * precision.bytes_per_value * _ADAMW
+    if precision.products is not None:
+        moved += parameters * _WIDENED * config.accumulate
+    moved += tokens * shape.num_hidden_layers * shape.hidden_size * _ELEMENTWISE
+    return _pass_s(shape, config, rates) + moved / rates.bytes_per_second
+
+
+def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) -> float:
+    """Return the estimated seconds of all of a run, its audit included.
+
+    ``start_s`` is the time in which a process with torch starts here.
+    """
+    wide = rates.flops_per_second[reference_dtype(config.precision)]
+    steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
+    audit_s = _OWN_PASSES[config.audit] * _pass_s(shape, config, rates)
+    audit_s += _WIDE_PASSES[config.audit] * _flops(shape, config) / wide
+    if config.audit is not AuditMode.OFF:
+        audit_s += parameter_count(shape) * _AUDIT / rates.bytes_per_second
+    repeat_s = steps * step_s(shape, config, rates) + audit_s
+    return _STARTS * start_s + _ceilings_s(shape, config, rates) + config.repeats * repeat_s
+
+
+def _pass_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
+    """Return the seconds of one forward and backward pass's products."""
+    rate = rates.flops_per_second[config.precision.computing.dtype]
+    return _flops(shape, config) / rate
+
+
+def _flops(shape: Shape, config: RunConfig) -> float:
+    return float(config.batch_size * shape.sequence_length * flops_per_token(shape))
+
+
+def _ceilings_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
+    tokens = config.micro_batch_size * shape.sequence_length
+    each = 3 * sum(2 * tokens * gemm.k * gemm.n for gemm in gemms(shape))
+    rate = rates.flops_per_second[config.precision.computing.dtype]
+    return max(_CEILINGS_S, 2 * _CEILING_TRIES * each / rate)
