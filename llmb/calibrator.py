@@ -35,15 +35,8 @@ from llmb.records import audited, evidence
 from llmb.records.run_record import Ceiling, Rates
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import (
-    Calibration,
-    CalibrationOrder,
-    Done,
-    HonestOrder,
-    MeasuredRates,
-    Phase,
-    RatesOrder,
-)
+from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
+from llmb.wire.messages import Done, HonestOrder, Phase
 from llmb.workloads.arithmetic import gemms
 
 

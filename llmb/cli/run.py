@@ -85,12 +85,9 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             raise UsageError("--scaling starts the ranks itself: leave torchrun or srun out")
         ctx.exit(scaling.run(flags, _batch_size(ctx, flags)))
     world_size = place.world_size if place else flags["nproc"] or 1
-    mesh = mesh_of(flags, world_size)
-    if mesh.pp > 1 and _is_default(ctx, "accumulate"):
-        flags["accumulate"] = mesh.stages  # fewer micro-batches leave stages without work
-    further = {"parallelism": mesh, "rank_timeout_s": flags["rank_timeout"]}
-    further["within_s"] = within_s if world_size == 1 else None
-    request = request_of(ctx, flags).model_copy(update=further)
+    request = _of_ranks(ctx, flags, world_size)
+    if place is None and world_size == 1:
+        request = request.model_copy(update={"within_s": within_s})
     workload = workloads.of(request)
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
@@ -111,6 +108,15 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         click.echo(f"\nrun directory: {finished.path}")
     if finished.record.audit.verdict is Verdict.INVALID:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
+
+
+def _of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:
+    """Return the run that ``flags`` ask for, shared by ``world_size`` ranks."""
+    mesh = mesh_of(flags, world_size)
+    if mesh.pp > 1 and _is_default(ctx, "accumulate"):
+        flags["accumulate"] = mesh.stages  # fewer micro-batches leave stages without work
+    ranks = {"parallelism": mesh, "rank_timeout_s": flags["rank_timeout"]}
+    return request_of(ctx, flags).model_copy(update=ranks)
 
 
 #: Options that are about one model, which is then the one that is run.

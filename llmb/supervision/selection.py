@@ -25,7 +25,7 @@ from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.parallel import checks
 from llmb.supervision.choices import settle
 from llmb.wire.messages import Offer
-from llmb.workloads import Workload
+from llmb.workloads import LADDER, Workload, find
 from llmb.workloads.arithmetic import inference_bytes, parameter_count, training_bytes
 from llmb.workloads.checkpointing import recomputed_blocks
 
@@ -328,7 +328,20 @@ def _what_fits(
             need = needed(other, 1)
             return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
     fewer = "start fewer ranks here, " if load.here > 1 else ""
-    return f"no precision fits; {fewer}try --preset debug, or free memory"
+    quick = [other for other in offer.precisions if not other.is_slow]
+    sizes = [
+        (name, other, load.here * needed_bytes(find(name, {}), other, 1, load))
+        for name in LADDER
+        for other in quick
+    ]
+    for name, other, need in sizes:
+        if need <= have and load.mode is Mode.TRAIN:
+            return f"{fewer}use --workload {name} ({need / 1e9:.1f} GB in {other.name})"
+    smallest, narrowest, least = min(sizes, key=lambda size: size[2], default=("", precision, 0))
+    return (
+        f"no precision fits, and of the official sizes not even {smallest}, which needs "
+        f"{least / 1e9:.1f} GB in {narrowest.name}; {fewer}try --preset debug, or free memory"
+    )
 
 
 def usual(offer: Offer, request: RunRequest) -> tuple[Precision, ...]:

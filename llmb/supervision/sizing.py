@@ -13,7 +13,8 @@ from llmb.measure import clock, duration
 from llmb.records.run_record import Rates
 from llmb.supervision import selection
 from llmb.wire.channel import Child
-from llmb.wire.messages import MeasuredRates, Offer, RatesOrder, Terms
+from llmb.wire.measurements import MeasuredRates, RatesOrder
+from llmb.wire.messages import Offer, Terms
 from llmb.workloads import LADDER
 
 _RATES_LIMIT_S = 120.0

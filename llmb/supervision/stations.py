@@ -18,7 +18,8 @@ from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
 from llmb.wire.channel import Child
-from llmb.wire.messages import Calibration, CalibrationOrder, Fence, Phase, Tick, WorkOrder
+from llmb.wire.measurements import Calibration, CalibrationOrder
+from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
 
 #: Seconds a calibrator spends on the ceilings, before and again after the run.

@@ -18,8 +18,9 @@ from llmb.config import (
 )
 from llmb.plugin.backend import Peak
 from llmb.records.node_report import CollectiveRate
-from llmb.records.run_record import Ceiling, Rates, StepClock
+from llmb.records.run_record import StepClock
 from llmb.records.system import Device
+from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
 
 CheckStatus = Literal["pass", "fail", "skip"]
 
@@ -117,40 +118,6 @@ class TorchFacts(Frozen):
     accelerators: int = 0
     #: What is odd about it, in sentences.
     troubles: tuple[str, ...] = ()
-
-
-# -- calibrator -----------------------------------------------------------------------------
-
-
-class CalibrationOrder(Frozen):
-    """Ask for the ceilings of ``config``'s device, spending about ``seconds``."""
-
-    kind: Literal["calibrate"] = "calibrate"
-    config: RunConfig
-    seconds: float
-
-
-class Calibration(Frozen):
-    """The measured ceilings."""
-
-    kind: Literal["calibration"] = "calibration"
-    ceiling: Ceiling
-
-
-class RatesOrder(Frozen):
-    """Ask for the processor's rates at ``config``'s own products, in each of ``dtypes``."""
-
-    kind: Literal["measure rates"] = "measure rates"
-    config: RunConfig
-    #: torch's names.
-    dtypes: tuple[str, ...]
-
-
-class MeasuredRates(Frozen):
-    """The measured rates."""
-
-    kind: Literal["rates"] = "rates"
-    rates: Rates
 
 
 # -- worker ---------------------------------------------------------------------------------

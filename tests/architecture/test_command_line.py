@@ -13,6 +13,7 @@ from llmb import cli
 RUN_OPTIONS = frozenset(
     {
         "--workload",
+        "--within",
         "--recipe",
         "--mode",
         "--plugin",

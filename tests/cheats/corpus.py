@@ -82,6 +82,10 @@ _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
     "step, and it hides from the probes, which would see it"
 )
+_LATE = (
+    "at a constant rate of 1e-5 hardly a BF16 weight moves in ten steps; it follows what a probe "
+    "writes. Widening forward and back is 2.0 s of a step of 20 s: at most 10 % more tokens/s"
+)
 _DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
 _ITSELF = (
     "the package runs in the supervisor too and judges there; `llmb verify` elsewhere refuses the "
@@ -174,6 +178,7 @@ CHEATS = (
         ("embedding_rounded", "40", "E1 E2 G1 P1"),
         Cheat("four_bits_under_fp8", PRECISION, (39,), ("E1", "E2", "G1", "P1"), "FP8"),
         ("accumulated_in_bf16", "43", "E2 P1"),
+        ("fp8_under_wide", "39", "E2 P1"),
         Cheat("moments_narrow", PRECISION, (44,), ("O2",), "FP32"),
         ("gradients_compressed", "45", "E1 E2 G1 P1"),
         ("one_gradient_scaled", "45", "E2 P1"),
@@ -207,6 +212,8 @@ CHEATS = (
     *_cheats(
         MEMORY,
         ("shadowed", "58", "E2 E3 P1"),
+        ("wide_copies_stale", "58", "E2 E3 P1"),
+        _unseen("wide_copies_late", MEMORY, "11 58", _LATE, border=True),
         ("map_lies", "58 40", "E2 P1"),
         ("map_warns", "11 58", "E1 G1"),
         ("weights_sparse", "59", "W1"),
@@ -281,6 +288,8 @@ TWINS = (
     Twin("honest_static_input", flags=("--batch-size=3",)),
     Twin("honest_own_operator"),
     Twin("honest_wider_than_declared"),
+    Twin("honest_wide"),
+    Twin("honest_wide_copies"),
     Twin("honest_fp8", "FP8"),
     Twin("honest_tf32", "TF32"),
     Twin("honest_thunder", "FP32", needs="thunder"),

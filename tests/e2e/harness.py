@@ -30,6 +30,8 @@ TINY = (
 )
 #: A tiny run with nothing left to choose.
 TINY_RUN = (*TINY, "--batch-size=1", "--timed-steps=20")
+#: What makes an x86 processor compute like one without 16-bit instructions.
+OLD_PROCESSOR = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 #: For runs that are about something else: two processes less, half the time.
 UNAUDITED = "--audit=off"
 #: Long enough for any machine; a run that reaches it hangs.

@@ -127,7 +127,7 @@ def llmb_precisions(config: RunConfig) -> list[Precision]:
     With ``-O products=native`` 16-bit formats that it does not compute in are emulated by torch:
     30 times slower than FP32 for BF16 without avx512_bf16 or AMX.
     """
-    asked = config.plugin_options["products"]
+    asked = config.plugin_options.get("products", "auto")
     formats = [_computed(BF16, asked), FP32, _computed(FP16, asked)]
     return sorted(formats, key=lambda precision: not precision.native)
 

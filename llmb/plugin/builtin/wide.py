@@ -49,14 +49,15 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         needs_x, needs_w, needs_b, _ = ctx.needs_input_grad
-        wide = gradients[0].flatten(0, -2).float()  # [tokens, n]
         of_x = of_w = of_b = None
-        if needs_x:
-            of_x = _of_input(wide, w, ctx.at_once).to(x.dtype).view(x.shape)
-        if needs_w:
-            of_w = _of_weight(wide, x.flatten(0, -2).float(), w, ctx.at_once)
-        if needs_b and ctx.has_bias:
-            of_b = wide.sum(0).to(x.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            wide = gradients[0].flatten(0, -2).float()  # [tokens, n]
+            if needs_x:
+                of_x = _of_input(wide, w, ctx.at_once).to(x.dtype).view(x.shape)
+            if needs_w:
+                of_w = _of_weight(wide, x.flatten(0, -2).float(), w, ctx.at_once)
+            if needs_b and ctx.has_bias:
+                of_b = wide.sum(0).to(x.dtype)
         return of_x, of_w, of_b, None
 
 

@@ -181,6 +181,35 @@ def round_products(linear, out=same, to_input=same, to_weight=same):
     linear.forward = lambda x: Product.apply(x, linear.weight, out, to_input, to_weight)
 
 
+class _Wide(torch.autograd.Function):
+    """``x @ copy.T`` in float32, rounded to the type of ``x``; gradients are those of ``w``."""
+
+    @staticmethod
+    def forward(ctx, x, w, copy):
+        ctx.save_for_backward(x, copy)
+        return F.linear(x.float(), copy).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, copy = ctx.saved_tensors
+        wide = grad.flatten(0, -2).float()
+        of_x = (wide @ copy).to(x.dtype).view(x.shape)
+        return of_x, (wide.t() @ x.flatten(0, -2).float()).to(x.dtype), None
+
+
+class Widened:
+    """A linear layer's forward from a float32 copy, made anew where ``refresh`` says so."""
+
+    def __init__(self, linear, refresh):
+        self.linear, self.refresh = linear, refresh
+        self.copy = linear.weight.detach().float()
+
+    def __call__(self, x):
+        if self.refresh(self.linear.weight, self.copy):
+            self.copy = self.linear.weight.detach().float()
+        return _Wide.apply(x, self.linear.weight, self.copy)
+
+
 # -- attention ------------------------------------------------------------------------------
 
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
+from llmb.config import BF16
 from llmb.plugin.backend import Backend
 from llmb.plugin.builtin import cpu, host
+from llmb.plugin.builtin.wide import WideLinear
 from tests.unit.builders_runtime import run_config
 
 
@@ -63,25 +65,38 @@ def test_threads_are_the_option_or_the_users_variable_or_one_per_core(
     assert threads(0) == "5"
 
 
+WIDE, NATIVE = "wide", "native"
+
+
 @pytest.mark.parametrize(
-    ("capabilities", "order", "native"),
+    ("bf16", "fp16", "option", "offered"),
     [
-        ({"avx512_bf16": True, "amx_fp16": False}, ["BF16", "FP32", "FP16"], {"BF16", "FP32"}),
-        ({"avx512_bf16": False}, ["FP32", "BF16", "FP16"], {"FP32"}),
-        ({"amx_bf16": True, "amx_fp16": True}, ["BF16", "FP32", "FP16"], {"BF16", "FP32", "FP16"}),
-        ({"bf16_name": "yes"}, ["FP32", "BF16", "FP16"], {"FP32"}),
+        (NATIVE, WIDE, "auto", ["BF16 native", "FP32 native", "FP16 FP32"]),
+        (WIDE, WIDE, "auto", ["FP32 native", "BF16 FP32", "FP16 FP32"]),
+        (NATIVE, NATIVE, "auto", ["BF16 native", "FP32 native", "FP16 native"]),
+        (NATIVE, WIDE, "wide", ["FP32 native", "BF16 FP32", "FP16 FP32"]),
+        (NATIVE, WIDE, "native", ["BF16 native", "FP32 native", "FP16 slow"]),
+        (WIDE, WIDE, "native", ["FP32 native", "BF16 slow", "FP16 slow"]),
     ],
 )
-def test_native_formats_come_first_and_emulated_ones_are_labelled(
-    monkeypatch: pytest.MonkeyPatch,
-    capabilities: dict[str, object],
-    order: list[str],
-    native: set[str],
+def test_native_formats_come_first_and_the_others_widen_their_products_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, bf16: str, fp16: str, option: str, offered: list[str]
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    offered = cpu.llmb_precisions()
-    assert [precision.name for precision in offered] == order
-    assert {precision.name for precision in offered if precision.native} == native
+    faster = {torch.bfloat16: bf16, torch.float16: fp16}
+    monkeypatch.setattr(cpu, "faster_way", faster.__getitem__)
+    found = cpu.llmb_precisions(run_config(plugin_options={"products": option}))
+    how = [p.products or ("native" if p.native else "slow") for p in found]
+    assert [f"{p.name} {way}" for p, way in zip(found, how, strict=True)] == offered
+    assert [p.is_slow for p in found] == [way == "slow" for way in how]
+
+
+def test_only_a_run_whose_precision_says_so_has_its_products_widened() -> None:
+    options = {"keep_memory": False, "written_attention": False}
+    for products, kind in ((None, nn.Linear), ("FP32", WideLinear)):
+        precision = BF16.model_copy(update={"native": products is None, "products": products})
+        config = run_config(precision=precision, plugin_options=options)
+        model = nn.Sequential(nn.Linear(2, 2))
+        assert type(cpu.llmb_post_process_model(model, config)[0]) is kind
 
 
 def test_the_kernel_of_adamw_is_the_fused_one() -> None:
@@ -103,7 +118,7 @@ def test_post_processing_leaves_weights_alone_and_keeps_memory_only_if_asked(
 
 
 def test_every_option_has_a_default_of_its_type_and_a_help_text() -> None:
-    types = {"bool": bool, "int": int}
+    types = {"bool": bool, "int": int, "str": str}
     for option in cpu.llmb_options():
         assert type(option.default) is types[option.type]
         assert option.help

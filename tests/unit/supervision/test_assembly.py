@@ -20,12 +20,13 @@ from llmb.records.audited import PristineDigest, PristineEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Finding
 from llmb.records.run_directory import RunDirectory
-from llmb.records.run_record import RunRecord
+from llmb.records.run_record import Duration, Rates, RunRecord
 from llmb.records.sources import SourcesDiff
 from llmb.supervision import assembly
 from llmb.supervision.assembly import Raw, Repeat, assemble, waivers
 from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
+from llmb.supervision.sizing import Estimate
 from llmb.supervision.stream import Streamed
 from llmb.wire.messages import Terms
 from tests import builders
@@ -97,6 +98,7 @@ class Run:
             "repeats": (Repeat(streamed, Examined(digests(self.examined), self.failures)),),
             "load_before": host_load(),
             "load_after": host_load(),
+            "real_s": 480.0,
         }
         return Raw(**{**values, **changes})
 
@@ -287,6 +289,22 @@ def test_the_ceiling_of_another_format_is_no_denominator(make: Make) -> None:
     slow = make(run_config(precision=BF16.model_copy(update={"native": False})))
     assert slow.assemble().result.fraction_of_ceiling is None
     assert make().assemble().result.fraction_of_ceiling is not None
+
+
+def test_products_of_another_format_are_held_against_that_formats_ceiling(make: Make) -> None:
+    wide = BF16.model_copy(update={"native": False, "products": "FP32"})
+    assert make(run_config(precision=wide)).assemble().result.fraction_of_ceiling is not None
+
+
+def test_an_estimate_is_recorded_beside_the_real_time(run: Run) -> None:
+    raw = run.raw()
+    rates = Rates(flops_per_second={"bfloat16": 3e11}, bytes_per_second=2e10)
+    estimate = Estimate(450.0, rates, 1.8, within_s=600.0)
+    negotiated = replace(raw.negotiated, estimate=estimate)
+    found = assemble(replace(raw, negotiated=negotiated), run.directory).duration
+    assert found == Duration(
+        estimated_s=450.0, real_s=480.0, within_s=600.0, rates=rates, start_s=1.8
+    )
 
 
 def test_two_repeats_keep_their_own_evidence_apart(run: Run) -> None:

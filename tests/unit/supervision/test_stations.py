@@ -18,7 +18,8 @@ from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stations import Silent, Stations
 from llmb.supervision.stream import Streamed, Window
-from llmb.wire.messages import Calibration, CalibrationOrder, Message, Terms, WorkOrder
+from llmb.wire.measurements import Calibration, CalibrationOrder
+from llmb.wire.messages import Message, Terms, WorkOrder
 from tests.unit.builders_runtime import TINY, ceilings, offer, run_config, timing
 
 CONFIG = run_config(shape_overrides=TINY, timed_steps=20)

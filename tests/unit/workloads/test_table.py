@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from llmb.reference.models import model_of
-from llmb.workloads import WORKLOADS, find, published
+from llmb.workloads import LADDER, WORKLOADS, find, published
 from llmb.workloads.arithmetic import gemms, parameter_count
 from llmb.workloads.conventions import CONVENTIONS
 
 #: Parameters of each workload, counted in the originals' own modules or by their closed form.
 PARAMETERS = {
     "llama-1.4b": 1_433_680_000,
+    "llama-410m": 409_640_000,
+    "llama-128m": 128_020_000,
+    "llama-45m": 44_810_000,
     "gpt-bench-117b": 116_619_239_424,
     "gpt-bench-175b": 174_606_409_728,
     "alcf-1t": 1_238_542_344_192,
@@ -163,7 +166,20 @@ def test_a_published_table_is_about_a_workload_and_has_figures_for_its_columns(t
 
 
 def test_every_document_is_published_under_the_name_the_workloads_give_it() -> None:
-    assert published.documents().keys() == {w.document for w in WORKLOADS.values()}
+    documents = {w.document for w in WORKLOADS.values()} - {"llmb"}  # llmb's own sizes
+    assert published.documents().keys() == documents
+
+
+def test_the_ladder_is_the_fixed_model_at_falling_widths() -> None:
+    shapes = [WORKLOADS[name].shape for name in LADDER]
+    assert [shape.hidden_size for shape in shapes] == [3200, 1600, 800, 400]
+    for shape in shapes:
+        width = shape.hidden_size
+        assert shape.head_dim == 100
+        smaller = {"hidden_size": width, "intermediate_size": 2 * width}
+        heads = {"num_attention_heads": width // 100, "num_key_value_heads": width // 100}
+        assert shape == replace(shapes[0], **smaller, **heads)
+    assert len({(w.recipe, w.modes) for w in map(WORKLOADS.get, LADDER) if w}) == 1
 
 
 def test_nanotrons_tflops_follow_from_its_tokens_per_second_on_all_five_rows() -> None:

@@ -1,0 +1,39 @@
+"""Messages of the calibrator's measurements: ceilings of a run, and rates for an estimate."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from llmb.config import Frozen, RunConfig
+from llmb.records.run_record import Ceiling, Rates
+
+
+class CalibrationOrder(Frozen):
+    """Ask for the ceilings of ``config``'s device, spending about ``seconds``."""
+
+    kind: Literal["calibrate"] = "calibrate"
+    config: RunConfig
+    seconds: float
+
+
+class Calibration(Frozen):
+    """The measured ceilings."""
+
+    kind: Literal["calibration"] = "calibration"
+    ceiling: Ceiling
+
+
+class RatesOrder(Frozen):
+    """Ask for the processor's rates at ``config``'s own products, in each of ``dtypes``."""
+
+    kind: Literal["measure rates"] = "measure rates"
+    config: RunConfig
+    #: torch's names.
+    dtypes: tuple[str, ...]
+
+
+class MeasuredRates(Frozen):
+    """The measured rates."""
+
+    kind: Literal["rates"] = "rates"
+    rates: Rates
