@@ -53,16 +53,13 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     on most processors with BF16 instructions.
 
     \b
-    llmb run                                     official, at most about ten minutes
+    llmb run                                     official, about ten minutes at most
     llmb run --within 30m                        a larger size, where ten minutes are too short
     llmb run --workload llama-1.4b               the benchmark itself, however long it takes
-    llmb run --preset debug                      seconds, labelled debug
-    llmb run --plugin cpu --precision BF16 --batch-size auto
-    llmb run --repeats 3 --output-dir results
+    llmb run --preset debug                      seconds, not official
+    llmb run --precision BF16 --batch-size auto --repeats 3
     llmb run --workload gpt2-125m --micro-batch-size 4 --accumulate 2
-    llmb run --workload litgpt-generation --executor inductor --preset debug
     llmb run --nproc 4 --dp-shard 4              four ranks, docs/ranks.md
-    llmb run --nproc 4 --pp 4 --schedule ZBVZeroBubble --accumulate 8
     llmb run --recipe litgpt-fsdp-zero3 --preset debug   a documents' line for many devices
     llmb run --scaling 1,2,4 --preset debug      what each rank adds
     """

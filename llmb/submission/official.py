@@ -109,6 +109,9 @@ _70B = (64, 8, 8192, 28672, 4096)
 
 OFFICIAL: dict[str, Official] = {
     "llama-1.4b": Official("llama", DEFAULTS["llama"], FIXED),
+    "llama-410m": Official("llama", _llama(12, 16, 16, 1600, 3200, 256, padding_idx=0), FIXED),
+    "llama-128m": Official("llama", _llama(12, 8, 8, 800, 1600, 256, padding_idx=0), FIXED),
+    "llama-45m": Official("llama", _llama(12, 4, 4, 400, 800, 256, padding_idx=0), FIXED),
     "gpt-bench-117b": Official("gpt2", _tied("gpt2", 64, 96, 12288, 2048, **_175B), _MEGATRON),
     "gpt-bench-175b": Official("gpt2", _tied("gpt2", 96, 96, 12288, 2048, **_175B), _MEGATRON),
     "alcf-1t": Official("llama", _llama(128, 192, 192, 24576, 98304, 2048, **_ALCF_1T), _ALCF),

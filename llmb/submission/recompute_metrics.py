@@ -73,7 +73,8 @@ def _document(record: RunRecord) -> str | None:
     for document in ("alcf", "nemo", "nanotron", "litgpt", "gpt-bench"):
         if name.startswith(document + "-"):
             return document
-    return "gpt-bench" if name == "llama-1.4b" else "llm-train-bench"
+    ladder = ("llama-1.4b", "llama-410m", "llama-128m", "llama-45m")
+    return "gpt-bench" if name in ladder else "llm-train-bench"
 
 
 def _expected(record: RunRecord) -> Iterator[Expected]:

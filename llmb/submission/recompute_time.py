@@ -57,6 +57,12 @@ def compare_timing(record: RunRecord, comparison: Comparison) -> bool:
     comparison.expect("result.tokens_per_second_per_device", stored, per_device)
     for name in ("peak_memory_bytes", "loss_first", "loss_last"):
         comparison.expect(f"result.{name}", getattr(result, name), getattr(headline, name))
+    if record.duration is not None:
+        real_s, windows_s = (
+            record.duration.real_s,
+            sum(r.stop_ns - r.start_ns for r in timing.repeats) / 1e9,
+        )
+        comparison.require("duration.real_s", real_s, real_s >= windows_s, f"{windows_s} or more")
     _compare_interval(record, comparison)
     _compare_step_time(record, headline, comparison)
     _compare_energy(record, headline, comparison)

@@ -56,7 +56,7 @@ def test_a_file_is_handed_on_beside_a_request_that_holds_nothing_of_it(
 ) -> None:
     assert call("--seed-commitment", file(tmp_path)).exit_code == 0
     ((request, commitment),) = given
-    assert request == RunRequest()
+    assert request == RunRequest(within_s=600.0)
     assert commitment == SeedCommitment.model_validate(builders.seed_commitment())
 
 
@@ -69,7 +69,7 @@ def test_a_dash_reads_the_document_from_standard_input(given: Given) -> None:
 
 def test_without_the_option_there_is_no_commitment(given: Given) -> None:
     assert call("--seed", 7).exit_code == 0
-    assert given == [(RunRequest(seed=7), None)]
+    assert given == [(RunRequest(seed=7, within_s=600.0), None)]
 
 
 @pytest.mark.parametrize("seed", [7, 0])

@@ -172,5 +172,12 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
         return {param.name for param in command.params}
 
     own = {"precisions", "batch_sizes", "max_batch_size", "resume", "show"}
-    without = {"precision", "batch_size", "micro_batch_size", "seed_commitment", *OF_RANKS}
+    without = {
+        "precision",
+        "batch_size",
+        "micro_batch_size",
+        "seed_commitment",
+        "within",
+        *OF_RANKS,
+    }
     assert names(sweep.command) == (names(run.command) - without) | own

@@ -297,6 +297,7 @@ def test_products_of_another_format_are_held_against_that_formats_ceiling(make: 
 
 
 def test_an_estimate_is_recorded_beside_the_real_time(run: Run) -> None:
+    run.assemble()
     raw = run.raw()
     rates = Rates(flops_per_second={"bfloat16": 3e11}, bytes_per_second=2e10)
     estimate = Estimate(450.0, rates, 1.8, within_s=600.0)

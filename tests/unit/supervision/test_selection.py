@@ -230,9 +230,9 @@ def test_a_refusal_says_when_nothing_fits() -> None:
 
 
 def test_a_refusal_names_a_smaller_official_size_where_no_format_of_this_one_fits() -> None:
-    need = selection.needed_bytes(workloads.find("llama-410m", {}), FP32, 1) / 1e9
+    need = selection.needed_bytes(workloads.find("llama-410m", {}), BF16, 1) / 1e9
     text = refusal(10 * 10**9, FP32, 1, FP32, BF16)
-    assert text.endswith(f"use --workload llama-410m ({need:.1f} GB in FP32)")
+    assert text.endswith(f"use --workload llama-410m ({need:.1f} GB in BF16)")
 
 
 def test_a_refusal_does_not_send_anybody_to_an_emulated_format() -> None:
