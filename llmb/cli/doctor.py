@@ -21,7 +21,8 @@ def command(as_json: bool) -> None:
     """Show what llmb finds on this machine and what is missing, for an issue.
 
     Home, working and temporary folders, host and user names, and values that look secret are left
-    out; read it all the same before you paste it. Takes seconds, a minute or two where a plugin
+    out; read it all the same before you paste it. Says which size llmb run would take, and for how
+    long. Takes about ten seconds, a minute or two where a plugin
     hangs, and ten where torch does. The exit code is 0 whatever is missing: it says that the
     examination worked.
 
@@ -102,7 +103,9 @@ def _plugin(plugin: PluginState) -> Iterator[str]:
     for device in plugin.devices:
         memory = "" if device.memory_bytes is None else f", {_gb(device.memory_bytes)}"
         yield _row("", f"{device.name}: {device.description or 'not described'}{memory}")
-    formats = [name + (" (slow)" if name in plugin.slow else "") for name in plugin.precisions]
+    marks = dict.fromkeys(plugin.slow, " (slow)")
+    marks |= dict.fromkeys(plugin.widened, " (products in FP32)")
+    formats = [name + marks.get(name, "") for name in plugin.precisions]
     if formats:
         yield _row("", ", ".join(formats))
     for name, reason in plugin.refused.items():

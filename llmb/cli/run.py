@@ -122,7 +122,6 @@ _OF_ONE_SIZE = (
     *("sequence_length", "hidden_size", "intermediate_size", "num_hidden_layers"),
     "num_attention_heads",
 )
-_USUAL_WITHIN_S = 600.0
 
 
 def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
@@ -133,7 +132,9 @@ def _within_s(ctx: click.Context, flags: Mapping[str, Any]) -> float | None:
     """
     named = next((name for name in _OF_ONE_SIZE if not _is_default(ctx, name)), None)
     if named is None:
-        return flags["within"] or _USUAL_WITHIN_S
+        from llmb.supervision.sizing import USUAL_WITHIN_S
+
+        return flags["within"] or USUAL_WITHIN_S
     if flags["within"] is not None:
         option = f"--{named.replace('_', '-')}"
         raise UsageError(f"--within chooses the size of the model, and so does {option}: leave one")

@@ -78,6 +78,8 @@ class PluginState(Frozen):
     #: Formats by name; those that torch only emulates are slow.
     precisions: tuple[str, ...]
     slow: tuple[str, ...]
+    #: Those whose products are computed in FP32 and rounded once.
+    widened: tuple[str, ...] = ()
     refused: dict[str, str]
     options: dict[str, OptionValue]
     #: What backend and plugin say of driver, firmware and libraries.
@@ -105,7 +107,7 @@ class Diagnosis(Frozen):
     torch: TorchState
     plugins: tuple[PluginState, ...]
     restriction: Restriction | None
-    #: What ``llmb run`` would choose, None if nothing.
+    #: What ``llmb run`` would choose and how long that would take, None if nothing.
     choice: str | None
     #: Versions of packages that plugins, torch or llmb itself require, where installed.
     packages: dict[str, str]

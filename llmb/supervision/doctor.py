@@ -20,7 +20,7 @@ from llmb.plugin.discovery import InstalledPlugin, TorchExtension
 from llmb.records.canonical import as_json
 from llmb.records.redact import redact_everything
 from llmb.reference import pins
-from llmb.supervision import packages, selection
+from llmb.supervision import packages, selection, sizing
 from llmb.supervision.diagnosis import (
     BROKEN,
     Diagnosis,
@@ -33,6 +33,7 @@ from llmb.supervision.diagnosis import (
 )
 from llmb.supervision.missing import what_is_missing
 from llmb.supervision.negotiation import Probes, for_children
+from llmb.supervision.sizing import USUAL_WITHIN_S
 from llmb.wire.channel import Child
 from llmb.wire.messages import Offer, Terms, TorchFacts
 
@@ -50,8 +51,9 @@ def examine() -> Diagnosis:
         with Probes(plugins, _REQUEST) as probes:
             offers = probes.offers
             terms = probes.settle_all(_configs(offers))
+            states = tuple(_plugin_state(offer, terms.get(offer.plugin)) for offer in offers)
+            choice = _choice(probes, states)
         torch = _torch_state(inspector)
-    states = tuple(_plugin_state(offer, terms.get(offer.plugin)) for offer in offers)
     names = _distributions(plugins, torch.extensions)
     load = host.load()
     system = host.describe(
@@ -72,7 +74,7 @@ def examine() -> Diagnosis:
         torch=torch,
         plugins=states,
         restriction=_restriction(),
-        choice=_choice(offers, states),
+        choice=choice,
         packages=packages.versions_around(["llmb", "torch", *names]),
         unmet=tuple(line for name in ("llmb", *names) for line in packages.unmet(name)),
         compilers=tuple(name for name in (*_named_compilers(), *_COMPILERS) if shutil.which(name)),
@@ -161,6 +163,7 @@ def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> PluginState:
         available_memory_bytes=offer.available_memory_bytes,
         precisions=tuple(precision.name for precision in offer.precisions),
         slow=tuple(precision.name for precision in offer.precisions if precision.is_slow),
+        widened=tuple(p.name for p in offer.precisions if p.products is not None),
         refused={refused.name: refused.reason for refused in offer.refused},
         options=offer.options,
         facts=dict(terms.facts) if isinstance(terms, Terms) else {},
@@ -178,14 +181,21 @@ def _against_the_official_run(offer: Offer) -> str | None:
     return None
 
 
-def _choice(offers: Sequence[Offer], states: Sequence[PluginState]) -> str | None:
+def _choice(probes: Probes, states: Sequence[PluginState]) -> str | None:
+    """Return what ``llmb run`` would take; measures a processor's rates, which takes seconds."""
     broken = {state.name for state in states if state.state == BROKEN}
+    request = _REQUEST.model_copy(update={"within_s": USUAL_WITHIN_S})
     try:
-        offer = selection.best_offer([o for o in offers if o.plugin not in broken], _REQUEST)
-        config = selection.resolve(offer, _REQUEST, _official())
+        sound = [offer for offer in probes.offers if offer.plugin not in broken]
+        offer = selection.best_offer(sound, request)
+        sized = sizing.choose(
+            offer, request, lambda config: probes.settle(offer.plugin, for_children(config))
+        )
     except (LlmbError, IndexError):
         return None
-    return f"plugin {config.plugin}, device {config.device}, {config.precision.name}"
+    config = sized.config
+    what = sized.notes or (f"{config.workload} in {config.precision.described}",)
+    return f"plugin {config.plugin}, device {config.device}: {'; '.join(what)}"
 
 
 def _restriction() -> Restriction | None:

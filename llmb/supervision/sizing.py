@@ -18,6 +18,8 @@ from llmb.wire.messages import Offer, Terms
 from llmb.workloads import LADDER
 
 _RATES_LIMIT_S = 120.0
+#: Seconds in which a run should end where nothing else was asked for.
+USUAL_WITHIN_S = 600.0
 _FITS = "the largest official size that fits into memory"
 #: Returns what a plugin needs for a run.
 Settle = Callable[[RunConfig], Terms]
