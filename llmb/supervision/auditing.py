@@ -16,12 +16,14 @@ from pydantic import ValidationError
 from llmb import workloads
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import LlmbError, RunFailedError
+from llmb.measure import clock
 from llmb.records import audited, evidence
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.selection import is_cpu
+from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child
-from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
+from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Message, Phase, ReferenceOrder
 from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
@@ -29,6 +31,9 @@ E = TypeVar("E", bound=Frozen)
 _HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
+#: How often the display may redraw meanwhile.
+_IDLE_S = 0.25
+_CALIBRATOR, _VERIFIER = "llmb.calibrator", "llmb.verifier"
 
 
 @dataclass(frozen=True)
@@ -57,11 +62,12 @@ class Examiner:
         folders: Folders,
         log: Callable[[], AbstractContextManager[IO[bytes]]],
         say: Callable[[str], None],
+        show: Callable[[Silence | None], None],
     ) -> None:
-        """Read and write in ``folders``."""
+        """Read and write in ``folders``; ``show`` what the processes do that say nothing."""
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
-        self._log, self._say = log, say
+        self._log, self._say, self._show = log, say, show
 
     def examine(self, streamed: Streamed) -> Examined:
         """Return what the two processes have shown of a worker that has gone."""
@@ -77,12 +83,12 @@ class Examiner:
         for what, module, environment, order, names in (
             (
                 "an honest run on the device",
-                "llmb.calibrator",
+                _CALIBRATOR,
                 variables,
                 honest,
                 audited.BY_CALIBRATOR,
             ),
-            ("the reference", "llmb.verifier", {}, reference, audited.BY_VERIFIER),
+            ("the reference", _VERIFIER, {}, reference, audited.BY_VERIFIER),
         ):
             self._say(f"computing {what}")
             try:
@@ -151,15 +157,24 @@ class Examiner:
         found = {}
         with self._log() as log, Child(module, variables, log) as child:
             child.send(order)
-            while not isinstance(message := child.receive(_LIMIT_S), Done):
+            vigil = Vigil(child, "cpu" if module == _VERIFIER else self._config.device)
+            while not isinstance(message := self._hear(child, vigil), Done):
                 if isinstance(message, EvidenceFile) and message.name in names:
                     found[message.name] = message.sha256
                 elif isinstance(message, Phase):
                     self._say(f"computing {what}: {message.name}")
+                    vigil.restart()
                 else:
                     said = "nothing" if message is None else repr(message.kind)
                     raise RunFailedError(f"{module} said {said} while it worked")
         return found
+
+    def _hear(self, child: Child, vigil: Vigil) -> Message | None:
+        """Return the next message, None after an hour without one; show meanwhile what is done."""
+        deadline = clock.now_ns() + int(_LIMIT_S * 1e9)
+        while (message := child.receive(_IDLE_S)) is None and clock.now_ns() < deadline:
+            self._show(vigil.moment())
+        return message
 
     def _read(self, streamed: Streamed, name: str, kind: type[E]) -> E:
         if name not in streamed.evidence:

@@ -13,6 +13,7 @@ import pytest
 
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.measure import clock, host
 from llmb.records import audited, evidence
 from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
@@ -20,6 +21,7 @@ from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, W
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.messages import (
     Done,
@@ -75,6 +77,16 @@ LAST = Asked(seed=99, token_seed=1012, last=True)
 ASKED = {7: Asked(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
+class Watch:
+    """A clock that goes on while somebody waits."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_ns(self) -> int:
+        return int(self.s * 1e9)
+
+
 class FakeChild:
     """A process that says what its module's entry in ``script`` says."""
 
@@ -82,6 +94,8 @@ class FakeChild:
     started: list[tuple[str, dict[str, str]]]
     ordered: dict[str, Any]
     ended: list[str]
+    watch: Watch
+    pid = 4711
 
     def __init__(self, module: str, environment: dict[str, str], log: Any) -> None:
         log.write(b"a child was here\n")
@@ -99,8 +113,10 @@ class FakeChild:
         self.ordered[self.module] = message
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        assert timeout_s == 3600
-        message = self.messages.popleft()
+        assert timeout_s is not None
+        message = self.messages.popleft() if self.messages else None
+        if message is None:
+            self.watch.s += timeout_s
         if isinstance(message, Exception):
             raise message
         return message
@@ -116,6 +132,9 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     fake = FakeChild
     fake.script = {CALIBRATOR: [HONEST, Done()], VERIFIER: [Phase(name="x"), REFERENCE, Done()]}
     fake.started, fake.ordered, fake.ended = [], {}, []
+    fake.watch = Watch()
+    monkeypatch.setattr(clock, "now_ns", fake.watch.now_ns)
+    monkeypatch.setattr(host, "cpu_s_of", lambda pid: 1.5 * fake.watch.s)
     monkeypatch.setattr(auditing, "Child", fake)
     return fake
 
@@ -127,6 +146,7 @@ Examine = Callable[..., Examined]
 def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
     """Examine a worker that left everything, or what ``left`` changes of it."""
     said: list[str] = []
+    shown: list[Silence | None] = []
 
     def call(
         config: RunConfig = CONFIG, failure: Any = None, asked: Any = None, **left: Frozen | None
@@ -146,10 +166,11 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
             ASKED if asked is None else asked,
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
-        examiner = Examiner(negotiated, config, folders, tempfile.TemporaryFile, said.append)
+        log = tempfile.TemporaryFile
+        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append)
         return examiner.examine(streamed)
 
-    call.said = said
+    call.said, call.shown = said, shown
     return call
 
 
@@ -290,6 +311,31 @@ def test_what_one_that_failed_had_announced_does_not_count(
 ) -> None:
     child.script[CALIBRATOR] = [HONEST, RunFailedError("killed")]
     assert set(examine().evidence) == {audited.REFERENCE}
+
+
+def test_one_that_says_nothing_for_an_hour_is_taken_to_hang_and_not_before(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    for quarters, hangs in ((4 * 3599, False), (4 * 3601, True)):
+        child.script[VERIFIER] = [*[None] * quarters, REFERENCE, Done()]
+        assert bool(examine().failures) == hangs
+
+
+def test_the_hour_begins_again_with_each_message(examine: Examine, child: type[FakeChild]) -> None:
+    quiet = [None] * (4 * 3000)
+    child.script[VERIFIER] = [*quiet, Phase(name="x"), *quiet, REFERENCE, *quiet, Done()]
+    assert examine().failures == ()
+
+
+def test_from_the_second_minute_of_a_silence_on_it_is_shown_what_the_process_does(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[CALIBRATOR] = [*[None] * 4 * 50, Phase(name="live"), *[None] * 4 * 61, Done()]
+    examine(config=CONFIG.model_copy(update={"device": "cuda:0"}))
+    assert len(examine.shown) == 4 * (50 + 61)
+    silences = [silence for silence in examine.shown if silence is not None]
+    assert silences[0] == Silence("calibrator", 60.0, pytest.approx(1.5), on_cpu=False)
+    assert len(silences) == 5
 
 
 @pytest.mark.parametrize(("message", "said"), [(None, "said nothing"), (Ready(), "said 'ready'")])
