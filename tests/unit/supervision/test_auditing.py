@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -90,10 +91,15 @@ class Watch:
 class FakeChild:
     """A process that says what its module's entry in ``script`` says."""
 
-    script: dict[str, list[Message | Exception | None]]
+    script: dict[str, list[Message | BaseException | None]]
     started: list[tuple[str, dict[str, str]]]
     ordered: dict[str, Any]
     ended: list[str]
+    #: Those that do not start, and why.
+    absent: dict[str, Exception]
+    happened: list[tuple[str, str]]
+    #: How each lets its threads wait.
+    waiting: dict[str, str | None]
     watch: Watch
     pid = 4711
 
@@ -101,15 +107,21 @@ class FakeChild:
         log.write(b"a child was here\n")
         self.module = module
         self.started.append((module, dict(environment)))
+        self.happened.append(("started", module))
+        self.waiting[module] = os.environ.get("OMP_WAIT_POLICY")
         self.messages = deque(self.script[module])
 
-    def __enter__(self) -> FakeChild:
-        return self
+    def begin(self) -> None:
+        self.happened.append(("met", self.module))
+        if self.module in self.absent:
+            raise self.absent[self.module]
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        self.happened.append(("ended", self.module))
         self.ended.append(self.module)
 
     def send(self, message: Message) -> None:
+        self.happened.append(("ordered", self.module))
         self.ordered[self.module] = message
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
@@ -117,7 +129,7 @@ class FakeChild:
         message = self.messages.popleft() if self.messages else None
         if message is None:
             self.watch.s += timeout_s
-        if isinstance(message, Exception):
+        if isinstance(message, BaseException):
             raise message
         return message
 
@@ -132,6 +144,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     fake = FakeChild
     fake.script = {CALIBRATOR: [HONEST, Done()], VERIFIER: [Phase(name="x"), REFERENCE, Done()]}
     fake.started, fake.ordered, fake.ended = [], {}, []
+    fake.absent, fake.happened, fake.waiting = {}, [], {}
     fake.watch = Watch()
     monkeypatch.setattr(clock, "now_ns", fake.watch.now_ns)
     monkeypatch.setattr(host, "cpu_s_of", lambda pid: 1.5 * fake.watch.s)
@@ -205,13 +218,58 @@ def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_lef
 ) -> None:
     found = examine()
     assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
-    assert [module for module, _ in child.started] == [CALIBRATOR, VERIFIER]
+    assert {module for module, _ in child.started} == {CALIBRATOR, VERIFIER}
     assert child.ended == [CALIBRATOR, VERIFIER]
     assert examine.said == [
         "computing an honest run on the device",
         "computing the reference",
         "computing the reference: x",
     ]
+
+
+def test_the_verifier_is_met_before_the_calibrator_loads_a_plugin_and_ordered_once_it_has_gone(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine()
+    happened = child.happened
+    assert happened.index(("started", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
+    assert happened.index(("met", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
+    assert happened.index(("ended", CALIBRATOR)) < happened.index(("ordered", VERIFIER))
+
+
+@pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])
+def test_one_that_does_not_start_leaves_the_other_to_work(
+    examine: Examine, child: type[FakeChild], module: str
+) -> None:
+    child.absent[module] = RunFailedError("it did not start")
+    found = examine()
+    what = "an honest run on the device" if module == CALIBRATOR else "the reference"
+    assert found.failures == (f"{what} failed: it did not start",)
+    assert set(found.evidence) == {audited.REFERENCE if module == CALIBRATOR else audited.HONEST}
+    assert module not in child.ordered
+    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
+
+
+@pytest.mark.parametrize("already", [None, "active"])
+def test_their_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    examine: Examine,
+    child: type[FakeChild],
+    monkeypatch: pytest.MonkeyPatch,
+    already: str | None,
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if already is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", already)
+    examine()
+    assert set(child.waiting.values()) == {already or "passive"}
+    assert os.environ.get("OMP_WAIT_POLICY") == already, "no worker inherits it"
+
+
+def test_an_interrupted_examination_ends_both(examine: Examine, child: type[FakeChild]) -> None:
+    child.script[CALIBRATOR] = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        examine()
+    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
 
 
 def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
