@@ -19,8 +19,13 @@ from rich.progress import (
 )
 
 from llmb.measure import clock
+from llmb.supervision.silence import Silence
 from llmb.supervision.stations import Display, Silent
 from llmb.wire.messages import Fence, Phase, Tick
+
+_MINUTE_S = 60
+#: Fewer are shown as none: a process that only waits wakes up now and then.
+_LEAST_CORES = 0.02
 
 
 class Rate:
@@ -39,6 +44,42 @@ class Rate:
             return ""
         steps = tick.index - self._first_index
         return f"{steps * self._tokens / ((tick.ns - self._first_ns) / 1e9):,.1f} tokens/s"
+
+
+class Doing:
+    """What is being done, in words: a phase of the run, one of a child's, or a step."""
+
+    def __init__(self) -> None:
+        """Do nothing yet."""
+        self.phase = ""
+        self.label, self.steps = "", 0
+
+    def stream(self, label: str, steps: int) -> None:
+        """Begin a stream of at most ``steps`` steps."""
+        self.phase = self.label = label
+        self.steps = steps
+
+    def of_child(self, phase: Phase) -> str:
+        """Begin a phase of a worker, and return it."""
+        self.phase = f"{self.label}: {phase.name}"
+        return self.phase
+
+    def still(self, silence: Silence) -> str:
+        """Return what takes long, for how long by now, and what the process does meanwhile."""
+        what = self.phase
+        if silence.step is not None:
+            what = f"{self.label}: step {silence.step + 1} of at most {self.steps}"
+        minutes, seconds = divmod(int(silence.since_s), _MINUTE_S)
+        return f"{what}, running for {minutes} min {seconds:02d} s, {_busy(silence)}"
+
+
+def _busy(silence: Silence) -> str:
+    who, cores = silence.who, silence.busy_cores
+    if cores is None:
+        return f"not measured whether the {who} is busy"
+    if cores >= _LEAST_CORES:
+        return f"{who} busy on {cores:.2f} cores"
+    return f"{who} idle" if silence.on_cpu else f"{who} uses no CPU, its device may be at work"
 
 
 class Live:
@@ -61,8 +102,8 @@ class Live:
             transient=True,
         )
         self._task: TaskID | None = None
-        self._rate = Rate(0)
-        self._label = ""
+        self._rate, self._doing = Rate(0), Doing()
+        self._is_silent = False
         self._drawn_ns = 0
 
     def __enter__(self) -> Live:
@@ -81,24 +122,29 @@ class Live:
 
     def phase(self, name: str) -> None:
         """Show a phase without a known length."""
+        self._doing.phase = name
         self._begin(name, None)
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Show a stream of steps."""
-        self._rate, self._label = Rate(tokens_per_step), label
+        self._rate = Rate(tokens_per_step)
+        self._doing.stream(label, steps)
         self._begin(label, steps)
 
     def note(self, text: str) -> None:
         """Write a note above the line."""
         self._progress.console.print(f"note: {text}", style="yellow", markup=False)
 
-    def message(self, message: Phase | Tick | Fence | None) -> None:
+    def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
         """Show a step, a phase of the worker, or that time passes."""
         assert self._task is not None
         if isinstance(message, Phase):
-            name = escape(f"{self._label}: {message.name}")
-            self._progress.update(self._task, description=name, refresh=True)
-        elif isinstance(message, Tick):
+            self._describe(self._doing.of_child(message))
+        elif isinstance(message, Silence):
+            self._describe(self._doing.still(message), is_silent=True)
+        elif self._is_silent and message is not None:
+            self._describe(self._doing.phase)
+        if isinstance(message, Tick):
             rate = self._rate.after(message)
             due = clock.now_ns() - self._drawn_ns > self._EVERY_NS
             self._progress.update(self._task, completed=message.index + 1, rate=rate, refresh=due)
@@ -107,7 +153,13 @@ class Live:
         elif message is None:
             self._progress.refresh()
 
+    def _describe(self, text: str, *, is_silent: bool = False) -> None:
+        assert self._task is not None
+        self._is_silent = is_silent
+        self._progress.update(self._task, description=escape(text), refresh=True)
+
     def _begin(self, name: str, steps: int | None) -> None:
+        self._is_silent = False
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(escape(name), total=steps, rate="")
@@ -122,8 +174,8 @@ class Plain:
     def __init__(self, console: Console) -> None:
         """Write to ``console``."""
         self._console = console
-        self._rate = Rate(0)
-        self._label, self._steps = "", 0
+        self._rate, self._doing = Rate(0), Doing()
+        self._told = 0  # minutes of the present silence
         self._last_ns = 0
 
     def __enter__(self) -> Plain:
@@ -135,26 +187,39 @@ class Plain:
 
     def phase(self, name: str) -> None:
         """Write the name of the phase."""
+        self._doing.phase, self._told = name, 0
         self._write(name)
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Remember what the steps belong to."""
-        self._rate, self._label, self._steps = Rate(tokens_per_step), label, steps
+        self._rate, self._told = Rate(tokens_per_step), 0
+        self._doing.stream(label, steps)
 
     def note(self, text: str) -> None:
         """Write a note."""
         self._write(f"note: {text}")
 
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        """Write a phase at once, and steps at most every ten seconds."""
+    def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
+        """Write a phase at once, steps at most every ten seconds, and each minute of silence."""
+        if isinstance(message, Silence):
+            self._silence(message)
+        elif message is not None:
+            self._told = 0
         if isinstance(message, Phase):
-            self._write(f"{self._label}: {message.name}")
+            self._write(self._doing.of_child(message))
         elif isinstance(message, Tick):
             rate = self._rate.after(message)
             if message.index == 0:
-                self._write(f"{self._label}: first step done")
+                self._write(f"{self._doing.label}: first step done")
             elif clock.now_ns() - self._last_ns > self._EVERY_NS:
-                self._write(f"{self._label}: step {message.index + 1} of {self._steps}  {rate}")
+                step = f"step {message.index + 1} of {self._doing.steps}"
+                self._write(f"{self._doing.label}: {step}  {rate}")
+
+    def _silence(self, silence: Silence) -> None:
+        minutes = int(silence.since_s // _MINUTE_S)
+        if minutes > self._told:
+            self._told = minutes
+            self._write(self._doing.still(silence))
 
     def _write(self, text: str) -> None:
         self._last_ns = clock.now_ns()

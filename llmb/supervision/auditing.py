@@ -5,23 +5,26 @@ Each may fail without ending the run: what it would have shown is not observed, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
 from llmb import workloads
-from llmb.config import AuditMode, Frozen, RunConfig
+from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
+from llmb.measure import clock
 from llmb.records import audited, evidence
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.selection import is_cpu
+from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child
-from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Phase, ReferenceOrder
+from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Message, Phase, ReferenceOrder
 from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
@@ -29,6 +32,10 @@ E = TypeVar("E", bound=Frozen)
 _HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
+#: How often the display may redraw meanwhile.
+_IDLE_S = 0.25
+_CALIBRATOR, _VERIFIER = "llmb.calibrator", "llmb.verifier"
+_HONEST, _REFERENCE = "an honest run on the device", "the reference"
 
 
 @dataclass(frozen=True)
@@ -57,11 +64,12 @@ class Examiner:
         folders: Folders,
         log: Callable[[], AbstractContextManager[IO[bytes]]],
         say: Callable[[str], None],
+        show: Callable[[Silence | None], None],
     ) -> None:
-        """Read and write in ``folders``."""
+        """Read and write in ``folders``; ``show`` what the processes do that say nothing."""
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
-        self._log, self._say = log, say
+        self._log, self._say, self._show = log, say, show
 
     def examine(self, streamed: Streamed) -> Examined:
         """Return what the two processes have shown of a worker that has gone."""
@@ -72,24 +80,32 @@ class Examiner:
         except RunFailedError as error:
             return Examined({}, (str(error),))
         variables = self._negotiated.terms.environment
-        found: dict[str, str] = {}
-        failures: list[str] = []
-        for what, module, environment, order, names in (
-            (
-                "an honest run on the device",
-                "llmb.calibrator",
-                variables,
-                honest,
-                audited.BY_CALIBRATOR,
-            ),
-            ("the reference", "llmb.verifier", {}, reference, audited.BY_VERIFIER),
-        ):
-            self._say(f"computing {what}")
+        self._say(f"computing {_HONEST}")
+        # The verifier's imports overlap the calibrator's. It is met before the vendor's code is
+        # loaded there, so none can speak in its place, and has its order once that one has gone,
+        # so no reference value is ever where vendor code could see it.
+        with self._started(_VERIFIER, {}) as verifier:
+            with self._started(_CALIBRATOR, variables) as calibrator:
+                right = _tried(_REFERENCE, verifier.begin)
+                begin = calibrator.begin
+                ask = partial(self._ask, calibrator, honest, audited.BY_CALIBRATOR, _HONEST)
+                shown = _tried(_HONEST, begin, ask)
+            self._say(f"computing {_REFERENCE}")
+            if not right.failures:
+                ask = partial(self._ask, verifier, reference, audited.BY_VERIFIER, _REFERENCE)
+                right = _tried(_REFERENCE, ask)
+        return Examined({**shown.evidence, **right.evidence}, (*shown.failures, *right.failures))
+
+    @contextmanager
+    def _started(self, module: str, variables: Mapping[str, str]) -> Iterator[Child]:
+        """Give a process that has been started and has yet to introduce itself."""
+        with self._log() as log:
+            with idle_waiting():  # nothing is timed there, and others may need the cores
+                child = Child(module, variables, log)
             try:
-                found |= self._ask(module, environment, order, names, what)
-            except LlmbError as error:
-                failures.append(f"{what} failed: {error}")
-        return Examined(found, tuple(failures))
+                yield child
+            finally:
+                child.end()
 
     def _orders(self, streamed: Streamed) -> tuple[HonestOrder, ReferenceOrder]:
         """Return what calibrator and verifier are asked for.
@@ -142,24 +158,31 @@ class Examiner:
 
     def _ask(
         self,
-        module: str,
-        variables: dict[str, str],
+        child: Child,
         order: HonestOrder | ReferenceOrder,
         names: frozenset[str],
         what: str,
     ) -> dict[str, str]:
         found = {}
-        with self._log() as log, Child(module, variables, log) as child:
-            child.send(order)
-            while not isinstance(message := child.receive(_LIMIT_S), Done):
-                if isinstance(message, EvidenceFile) and message.name in names:
-                    found[message.name] = message.sha256
-                elif isinstance(message, Phase):
-                    self._say(f"computing {what}: {message.name}")
-                else:
-                    said = "nothing" if message is None else repr(message.kind)
-                    raise RunFailedError(f"{module} said {said} while it worked")
+        child.send(order)
+        vigil = Vigil(child, "cpu" if child.module == _VERIFIER else self._config.device)
+        while not isinstance(message := self._hear(child, vigil), Done):
+            if isinstance(message, EvidenceFile) and message.name in names:
+                found[message.name] = message.sha256
+            elif isinstance(message, Phase):
+                self._say(f"computing {what}: {message.name}")
+                vigil.restart()
+            else:
+                said = "nothing" if message is None else repr(message.kind)
+                raise RunFailedError(f"{child.module} said {said} while it worked")
         return found
+
+    def _hear(self, child: Child, vigil: Vigil) -> Message | None:
+        """Return the next message, None after an hour without one; show meanwhile what is done."""
+        deadline = clock.now_ns() + int(_LIMIT_S * 1e9)
+        while (message := child.receive(_IDLE_S)) is None and clock.now_ns() < deadline:
+            self._show(vigil.moment())
+        return message
 
     def _read(self, streamed: Streamed, name: str, kind: type[E]) -> E:
         if name not in streamed.evidence:
@@ -168,6 +191,17 @@ class Examiner:
             return kind.model_validate_json((self._folders.evidence / name).read_bytes())
         except (OSError, ValidationError) as error:
             raise RunFailedError(f"{name} cannot be read: {error}") from error
+
+
+def _tried(what: str, *acts: Callable[[], dict[str, str] | None]) -> Examined:
+    """Return what the last of ``acts`` has found, or that one of them failed."""
+    found = None
+    try:
+        for act in acts:
+            found = act()
+    except LlmbError as error:
+        return Examined({}, (f"{what} failed: {error}",))
+    return Examined(found or {}, ())
 
 
 def _check_asked(

@@ -16,6 +16,7 @@ from llmb.supervision import batch_search, selection
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
 from llmb.wire.channel import Child
 from llmb.wire.measurements import Calibration, CalibrationOrder
@@ -44,8 +45,11 @@ class Display(Protocol):
         """Show something the user should know before waiting for it."""
         ...
 
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        """Show what a worker reports; None when a moment has passed without a report."""
+    def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
+        """Show what a worker reports; None when a moment has passed without a report.
+
+        A ``Silence`` says so once nothing was shown for a minute, of any of the run's processes.
+        """
         ...
 
 
@@ -61,7 +65,7 @@ class Silent:
     def note(self, text: str) -> None:
         """Show nothing."""
 
-    def message(self, message: Phase | Tick | Fence | None) -> None:
+    def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
         """Show nothing."""
 
 
@@ -120,8 +124,9 @@ class Stations:
             folders = Folders(folders.evidence, scratch)
             window = plan_window(config, secrets.randbits(63))
             streamed = self._work(config, window, number, f"timing{of}", folders)
+            show = self._display.message
             examiner = Examiner(
-                self._negotiated, config, folders, self._directory.child_log, self.say
+                self._negotiated, config, folders, self._directory.child_log, self.say, show
             )
             examined = examiner.examine(streamed)
         for failure in examined.failures:

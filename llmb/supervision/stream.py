@@ -21,6 +21,7 @@ from llmb.measure.summary import EnergyMeter
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.records.seeds import derive, token_seed
 from llmb.reference.lengths import draw_lengths
+from llmb.supervision.silence import Silence, Vigil
 from llmb.wire.channel import Child
 from llmb.wire.messages import (
     AuditRequest,
@@ -198,16 +199,19 @@ def drive(
     repeat: int,
     secret: int,
     step_clock: StepClock,
-    display: Callable[[Phase | Tick | Fence | None], None],
+    display: Callable[[Phase | Tick | Fence | Silence | None], None],
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
+
+    ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
+    was shown for a minute.
 
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _Log()
     listener = _Listener(child, config, window, repeat, log, Answers(window, secret))
-    patience = Patience()
+    patience, vigil = Patience(), Vigil(child, config.device)
     while True:
         try:
             message = child.receive(_IDLE_S)
@@ -220,7 +224,10 @@ def drive(
         if isinstance(message, Worked):
             return _streamed(log, config, window, step_clock)
         listener.take(message)
-        if message is None or isinstance(message, (Phase, Tick, Fence)):
+        if message is None:
+            display(vigil.moment(listener.computing))
+        elif isinstance(message, (Phase, Tick, Fence)):
+            vigil.restart()
             display(message)
 
 
@@ -243,6 +250,12 @@ class _Listener:
         self._answered = 0
         self._longest = workloads.of(config).shape.sequence_length
         self.complete = False
+
+    @property
+    def computing(self) -> int | None:
+        """The step of the stream that has begun and not ended, None if there is none."""
+        index = len(self._log.steps)
+        return index if index < min(self._sent, self._window.end) else None
 
     def take(self, message: Message | None) -> None:
         if isinstance(message, Ready):

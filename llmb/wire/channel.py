@@ -166,6 +166,10 @@ def serve(work: Callable[[Channel], None]) -> None:
         first_line = (str(error).splitlines() or [""])[0]
         text = _sayable(f"{type(error).__name__}: {first_line}")
         channel.send(Failure(error=kind.__name__, message=text))
+    finally:
+        # Python looks for garbage among all modules as it ends, which with torch takes longer than
+        # the supervisor waits.
+        gc.freeze()
 
 
 def _sayable(text: str) -> str:

@@ -19,6 +19,7 @@ from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Level, Status
 from llmb.records.run_directory import LOG
 from llmb.sdk.report import CheckError, SkipError
+from llmb.supervision.silence import Silence
 from llmb.supervision.stations import Display
 from llmb.supervisor import Finished
 from llmb.wire.messages import Fence, Offer, Phase, Tick
@@ -111,8 +112,8 @@ class _Watched:
     def note(self, text: str) -> None:
         """Notes are for whoever wants the figure of the run."""
 
-    def message(self, message: Phase | Tick | Fence | None) -> None:
-        if message is not None:
+    def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
+        if isinstance(message, (Phase, Tick, Fence)):
             self._heard_ns = clock.now_ns()
         elif clock.now_ns() - self._heard_ns > self._limit_s * 1e9:
             raise RunFailedError(f"the worker has been silent for {self._limit_s:.0f} s: it hangs")

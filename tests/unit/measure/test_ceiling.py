@@ -300,7 +300,23 @@ def costs(time: Clock, milliseconds: Iterator[float]):
 def test_the_best_burst_counts_and_a_burst_is_its_mean(time: Clock) -> None:
     # Two single runs find 10 ms, so a burst of 20 ms holds two: 10+10, then 8+6, then 12+12.
     operation = costs(time, iter([30, 10, 10, 10, 8, 6, 12, 12]))
-    assert ceiling._best_s(FakeBackend(), operation, 0.0) == pytest.approx(0.007)
+    assert ceiling._best_s(FakeBackend(), operation, 0.07) == pytest.approx(0.007)
+
+
+@pytest.mark.parametrize(("budget_s", "runs"), [(0.03, 10), (0.06, 20), (0.6, 20), (0.0, 1)])
+def test_three_bursts_take_no_longer_than_there_is(
+    time: Clock, monkeypatch: pytest.MonkeyPatch, budget_s: float, runs: int
+) -> None:
+    bursts: list[int] = []
+
+    def burst_s(backend: object, operation: object, repeats: int) -> float:
+        bursts.append(repeats)
+        time.ns += repeats * 1_000_000
+        return 0.001
+
+    monkeypatch.setattr(ceiling, "_burst_s", burst_s)
+    ceiling._best_s(FakeBackend(), lambda: torch.empty(0), budget_s)
+    assert set(bursts[2:]) == {runs}
 
 
 def test_at_least_three_bursts_are_timed_and_more_while_there_is_time(time: Clock) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -144,3 +148,24 @@ def test_free_disk_of_a_folder_that_has_gone_is_not_known(
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "nowhere"))
     assert host.free_disk_bytes()["temporary files"] is None
+
+
+def test_the_cpu_seconds_of_a_process_hold_those_of_its_descendants() -> None:
+    burn = "import time; e = time.process_time() + {}\nwhile time.process_time() < e: pass\n"
+    inner = burn.format(0.3) + "print(flush=True); time.sleep(600)"
+    source = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = host.cpu_s_of(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert found is not None
+    assert 0.3 <= found < 5.0
+
+
+def test_a_process_that_has_gone_has_no_cpu_seconds() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    assert host.cpu_s_of(process.pid) is None

@@ -19,6 +19,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.sdk.checks import runs
 from llmb.sdk.report import SkipError
+from llmb.supervision.silence import Silence
 from llmb.supervision.stations import Silent
 from llmb.supervisor import Finished
 from tests import builders
@@ -268,15 +269,18 @@ def test_native_formats_are_run_once_and_a_failure_is_kept(
     assert asked == [("acme", "BF16"), ("acme", "FP32"), ("cpu", "FP32"), ("cpu", "FP32")]
 
 
-def test_patience_with_a_silent_worker_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moment", [None, Silence("worker", 60.0, 1.0, on_cpu=True)])
+def test_patience_with_a_silent_worker_ends(
+    monkeypatch: pytest.MonkeyPatch, moment: Silence | None
+) -> None:
     now_s = 0.0
     monkeypatch.setattr(runs.clock, "now_ns", lambda: int(now_s * 1e9))
     watched = runs._Watched(Silent(), "BF16", limit_s=10.0)
     now_s = 9.0
-    watched.message(None)
+    watched.message(moment)
     watched.phase("training")
     now_s = 18.0
-    watched.message(None)
+    watched.message(moment)
     now_s = 20.0
     with pytest.raises(RunFailedError, match="silent for 10 s"):
-        watched.message(None)
+        watched.message(moment)

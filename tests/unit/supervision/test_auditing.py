@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.measure import clock, host
 from llmb.records import audited, evidence
 from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
@@ -20,6 +22,7 @@ from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, W
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.messages import (
     Done,
@@ -75,33 +78,58 @@ LAST = Asked(seed=99, token_seed=1012, last=True)
 ASKED = {7: Asked(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
+class Watch:
+    """A clock that goes on while somebody waits."""
+
+    def __init__(self) -> None:
+        self.s = 0.0
+
+    def now_ns(self) -> int:
+        return int(self.s * 1e9)
+
+
 class FakeChild:
     """A process that says what its module's entry in ``script`` says."""
 
-    script: dict[str, list[Message | Exception | None]]
+    script: dict[str, list[Message | BaseException | None]]
     started: list[tuple[str, dict[str, str]]]
     ordered: dict[str, Any]
     ended: list[str]
+    #: Those that do not start, and why.
+    absent: dict[str, Exception]
+    happened: list[tuple[str, str]]
+    #: How each lets its threads wait.
+    waiting: dict[str, str | None]
+    watch: Watch
+    pid = 4711
 
     def __init__(self, module: str, environment: dict[str, str], log: Any) -> None:
         log.write(b"a child was here\n")
         self.module = module
         self.started.append((module, dict(environment)))
+        self.happened.append(("started", module))
+        self.waiting[module] = os.environ.get("OMP_WAIT_POLICY")
         self.messages = deque(self.script[module])
 
-    def __enter__(self) -> FakeChild:
-        return self
+    def begin(self) -> None:
+        self.happened.append(("met", self.module))
+        if self.module in self.absent:
+            raise self.absent[self.module]
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        self.happened.append(("ended", self.module))
         self.ended.append(self.module)
 
     def send(self, message: Message) -> None:
+        self.happened.append(("ordered", self.module))
         self.ordered[self.module] = message
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        assert timeout_s == 3600
-        message = self.messages.popleft()
-        if isinstance(message, Exception):
+        assert timeout_s is not None
+        message = self.messages.popleft() if self.messages else None
+        if message is None:
+            self.watch.s += timeout_s
+        if isinstance(message, BaseException):
             raise message
         return message
 
@@ -116,6 +144,10 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     fake = FakeChild
     fake.script = {CALIBRATOR: [HONEST, Done()], VERIFIER: [Phase(name="x"), REFERENCE, Done()]}
     fake.started, fake.ordered, fake.ended = [], {}, []
+    fake.absent, fake.happened, fake.waiting = {}, [], {}
+    fake.watch = Watch()
+    monkeypatch.setattr(clock, "now_ns", fake.watch.now_ns)
+    monkeypatch.setattr(host, "cpu_s_of", lambda pid: 1.5 * fake.watch.s)
     monkeypatch.setattr(auditing, "Child", fake)
     return fake
 
@@ -127,6 +159,7 @@ Examine = Callable[..., Examined]
 def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
     """Examine a worker that left everything, or what ``left`` changes of it."""
     said: list[str] = []
+    shown: list[Silence | None] = []
 
     def call(
         config: RunConfig = CONFIG, failure: Any = None, asked: Any = None, **left: Frozen | None
@@ -146,10 +179,11 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
             ASKED if asked is None else asked,
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
-        examiner = Examiner(negotiated, config, folders, tempfile.TemporaryFile, said.append)
+        log = tempfile.TemporaryFile
+        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append)
         return examiner.examine(streamed)
 
-    call.said = said
+    call.said, call.shown = said, shown
     return call
 
 
@@ -184,13 +218,58 @@ def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_lef
 ) -> None:
     found = examine()
     assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
-    assert [module for module, _ in child.started] == [CALIBRATOR, VERIFIER]
+    assert {module for module, _ in child.started} == {CALIBRATOR, VERIFIER}
     assert child.ended == [CALIBRATOR, VERIFIER]
     assert examine.said == [
         "computing an honest run on the device",
         "computing the reference",
         "computing the reference: x",
     ]
+
+
+def test_the_verifier_is_met_before_the_calibrator_loads_a_plugin_and_ordered_once_it_has_gone(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine()
+    happened = child.happened
+    assert happened.index(("started", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
+    assert happened.index(("met", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
+    assert happened.index(("ended", CALIBRATOR)) < happened.index(("ordered", VERIFIER))
+
+
+@pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])
+def test_one_that_does_not_start_leaves_the_other_to_work(
+    examine: Examine, child: type[FakeChild], module: str
+) -> None:
+    child.absent[module] = RunFailedError("it did not start")
+    found = examine()
+    what = "an honest run on the device" if module == CALIBRATOR else "the reference"
+    assert found.failures == (f"{what} failed: it did not start",)
+    assert set(found.evidence) == {audited.REFERENCE if module == CALIBRATOR else audited.HONEST}
+    assert module not in child.ordered
+    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
+
+
+@pytest.mark.parametrize("already", [None, "active"])
+def test_their_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    examine: Examine,
+    child: type[FakeChild],
+    monkeypatch: pytest.MonkeyPatch,
+    already: str | None,
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if already is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", already)
+    examine()
+    assert set(child.waiting.values()) == {already or "passive"}
+    assert os.environ.get("OMP_WAIT_POLICY") == already, "no worker inherits it"
+
+
+def test_an_interrupted_examination_ends_both(examine: Examine, child: type[FakeChild]) -> None:
+    child.script[CALIBRATOR] = [KeyboardInterrupt()]
+    with pytest.raises(KeyboardInterrupt):
+        examine()
+    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
 
 
 def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
@@ -290,6 +369,31 @@ def test_what_one_that_failed_had_announced_does_not_count(
 ) -> None:
     child.script[CALIBRATOR] = [HONEST, RunFailedError("killed")]
     assert set(examine().evidence) == {audited.REFERENCE}
+
+
+def test_one_that_says_nothing_for_an_hour_is_taken_to_hang_and_not_before(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    for quarters, hangs in ((4 * 3599, False), (4 * 3601, True)):
+        child.script[VERIFIER] = [*[None] * quarters, REFERENCE, Done()]
+        assert bool(examine().failures) == hangs
+
+
+def test_the_hour_begins_again_with_each_message(examine: Examine, child: type[FakeChild]) -> None:
+    quiet = [None] * (4 * 3000)
+    child.script[VERIFIER] = [*quiet, Phase(name="x"), *quiet, REFERENCE, *quiet, Done()]
+    assert examine().failures == ()
+
+
+def test_from_the_second_minute_of_a_silence_on_it_is_shown_what_the_process_does(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[CALIBRATOR] = [*[None] * 4 * 50, Phase(name="live"), *[None] * 4 * 61, Done()]
+    examine(config=CONFIG.model_copy(update={"device": "cuda:0"}))
+    assert len(examine.shown) == 4 * (50 + 61)
+    silences = [silence for silence in examine.shown if silence is not None]
+    assert silences[0] == Silence("calibrator", 60.0, pytest.approx(1.5), on_cpu=False)
+    assert len(silences) == 5
 
 
 @pytest.mark.parametrize(("message", "said"), [(None, "said nothing"), (Ready(), "said 'ready'")])

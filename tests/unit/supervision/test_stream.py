@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from llmb.audit.time import FENCE_EVERY
 from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
-from llmb.measure import clock
+from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
+from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
     Asked,
     Patience,
@@ -177,6 +179,8 @@ class Worker:
 
     ``tamper`` may change what it says. What it says has been sent the moment it is done with it.
     """
+
+    module, pid = "llmb.worker", 4711
 
     def __init__(self, tamper: Callable[[Message], list[Message]] = lambda m: [m]) -> None:
         self.orders: deque[StepOrder] = deque()
@@ -667,6 +671,42 @@ def test_a_window_of_an_irregular_length_is_driven_to_its_own_stop(secret: int) 
     assert timing.stop_ns - timing.start_ns == 55 * STEP_NS
     assert timing.fence_steps[-1] == window.stop
     assert worker.ended_in == window.end
+
+
+# -- signs of life --------------------------------------------------------------------------
+
+
+class Slow(Worker):
+    """A worker that says nothing for ``minutes`` before the end of the step ``of``."""
+
+    minutes = 3
+
+    def __init__(self, of: int) -> None:
+        super().__init__()
+        self.of, self.left = of, 60 * self.minutes
+
+    def receive(self, timeout_s: float | None = None) -> Message | None:
+        if self.done != self.of or not self.left or not self.paused:
+            return super().receive(timeout_s)
+        self.left -= 1
+        self.now += 1_000_000_000
+        return None
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_step_of_minutes_is_shown_to_be_alive_from_the_second_minute_on(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Slow(step)
+    monkeypatch.setattr(host, "cpu_s_of", lambda pid: 1.75 * worker.now / 1e9)
+    shown: list[Any] = []
+    run(worker, display=shown.append)
+    silences = [each for each in shown if isinstance(each, Silence)]
+    assert len(silences) == 60 * 2 + 1
+    assert {(each.who, each.step) for each in silences} == {("worker", step)}
+    assert silences[0].since_s == pytest.approx(60, abs=0.1)
+    assert silences[0].busy_cores == pytest.approx(1.75)
+    assert len([each for each in shown if each is None]) >= 59
 
 
 # -- patience -------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -184,6 +185,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Channel]:
     yield ours
     ours.close()
     theirs.close()
+    gc.unfreeze()
 
 
 def failing(error: Exception):
@@ -243,3 +245,11 @@ def test_a_child_whose_supervisor_is_gone_ends_in_silence(
     served.close()
     wire.serve(lambda channel: channel.expect(AuditRequest))
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("work", [lambda channel: None, failing(KeyError("x"))])
+def test_a_child_that_has_done_its_work_ends_without_looking_for_garbage(
+    served: Channel, work: Callable[[Channel], None]
+) -> None:
+    wire.serve(work)
+    assert gc.get_freeze_count() > 0

@@ -1,0 +1,124 @@
+"""What long silences look like, in a log and on a terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from llmb.cli.progress import Live, Plain
+from llmb.supervision.silence import Silence
+from llmb.wire.messages import Phase, Tick
+
+BUSY = Silence("worker", 60.0, 1.98, on_cpu=True, step=0)
+
+
+class Shown:
+    """A display, and what it has written."""
+
+    def __init__(self, kind: type[Live] | type[Plain]) -> None:
+        self._file = io.StringIO()
+        terminal = kind is Live
+        self.display = kind(
+            Console(file=self._file, width=200, force_terminal=terminal, no_color=True)
+        )
+        self.display.phase("starting worker")
+        self.display.stream(65, 256, "timing")
+        self.display.message(Phase(name="training"))
+        self.new()
+
+    def new(self) -> str:
+        """Return what was written since the last call."""
+        text = self._file.getvalue()
+        self._file.seek(0)
+        self._file.truncate()
+        return text
+
+
+@pytest.fixture
+def plain() -> Shown:
+    return Shown(Plain)
+
+
+@pytest.fixture
+def live() -> Shown:
+    return Shown(Live)
+
+
+def test_a_log_says_once_a_minute_which_step_is_computed_and_how_busily(plain: Shown) -> None:
+    for quarters in range(4 * 60, 4 * 181):
+        plain.display.message(replace(BUSY, since_s=quarters / 4))
+    assert plain.new().splitlines() == [
+        f"llmb: timing: step 1 of at most 65, running for {minutes} min 00 s, "
+        "worker busy on 1.98 cores"
+        for minutes in (1, 2, 3)
+    ]
+
+
+def test_a_log_says_nothing_of_moments_without_a_report(plain: Shown) -> None:
+    for _ in range(1000):
+        plain.display.message(None)
+    assert plain.new() == ""
+
+
+def test_each_silence_is_told_from_its_own_first_minute(plain: Shown) -> None:
+    plain.display.message(replace(BUSY, since_s=200.0))
+    plain.display.message(Tick(index=0, ns=1))
+    plain.display.message(replace(BUSY, since_s=60.0, step=1))
+    plain.display.message(Phase(name="writing evidence"))
+    plain.display.message(replace(BUSY, since_s=61.0, step=None))
+    lines = plain.new().splitlines()
+    assert [line.partition(", worker")[0] for line in lines] == [
+        "llmb: timing: step 1 of at most 65, running for 3 min 20 s",
+        "llmb: timing: first step done",
+        "llmb: timing: step 2 of at most 65, running for 1 min 00 s",
+        "llmb: timing: writing evidence",
+        "llmb: timing: writing evidence, running for 1 min 01 s",
+    ]
+
+
+def test_a_phase_of_the_audit_is_called_by_its_own_name_and_process(plain: Shown) -> None:
+    plain.display.phase("computing the reference: step")
+    plain.display.message(Silence("verifier", 60.0, 0.97, on_cpu=True))
+    plain.display.phase("computing the reference: head")
+    plain.display.message(Silence("verifier", 60.0, 0.97, on_cpu=True))
+    assert plain.new().splitlines() == [
+        "llmb: computing the reference: step",
+        "llmb: computing the reference: step, running for 1 min 00 s, verifier busy on 0.97 cores",
+        "llmb: computing the reference: head",
+        "llmb: computing the reference: head, running for 1 min 00 s, verifier busy on 0.97 cores",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "on_cpu", "words"),
+    [
+        (0.0, True, "worker idle"),
+        (0.01, True, "worker idle"),
+        (0.03, True, "worker busy on 0.03 cores"),
+        (0.0, False, "worker uses no CPU, its device may be at work"),
+        (1.0, False, "worker busy on 1.00 cores"),
+        (None, True, "not measured whether the worker is busy"),
+    ],
+)
+def test_a_process_that_does_nothing_is_not_called_busy(
+    plain: Shown, cores: float | None, on_cpu: bool, words: str
+) -> None:
+    plain.display.message(replace(BUSY, busy_cores=cores, on_cpu=on_cpu))
+    assert plain.new().endswith(f", {words}\n")
+
+
+def test_a_terminals_line_says_the_same_until_the_next_report(live: Shown) -> None:
+    with live.display:
+        live.display.message(None)
+        assert "timing: training" in live.new()
+        live.display.message(replace(BUSY, since_s=125.3))
+        words = "step 1 of at most 65, running for 2 min 05 s, worker busy on 1.98 cores"
+        assert f"timing: {words}" in live.new()
+        live.display.message(Tick(index=0, ns=1))
+        shown = live.new()
+    assert "timing: training" in shown
+    assert "running for" not in shown
+    assert "1/65" in shown
