@@ -198,5 +198,6 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
             f"--precision {precision.name}: {negotiated.config.device} only emulates it, and what "
             "it attains so is no ceiling: use another"
         )
+    config = negotiated.config.model_copy(update={"precision": precision.computing})
     with tempfile.TemporaryFile() as log:
-        return stations.calibrate(negotiated, negotiated.config, seconds, log)
+        return stations.calibrate(negotiated, config, seconds, log)

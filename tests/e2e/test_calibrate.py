@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import get_args
 
-import pytest
-
 from llmb.records.node_report import CollectiveKind
 from tests.e2e import harness
 
@@ -46,15 +44,19 @@ def test_what_goes_with_a_description_alone_is_refused_without_one() -> None:
     assert ended.said[-1].endswith("--nproc goes with --hardware-file")
 
 
-def test_a_format_that_is_only_emulated_has_no_ceiling() -> None:
-    offered = harness.call("plugin", "list", "--json").stdout
-    if not any(
-        one["name"] == "FP16" and not one["native"]
-        for plugin in json.loads(offered)
-        for one in plugin["precisions"]
-        if plugin["plugin"] == "cpu"
-    ):
-        pytest.skip("this processor computes in FP16")
-    ended = harness.call("calibrate", "--plugin=cpu", "--precision=FP16")
+#: A plugin for a processor that emulates BF16 number by number.
+EMULATING = """
+    from llmb.config import BF16, FP32
+
+    @hookimpl(tryfirst=True)
+    def llmb_precisions():
+        return [FP32, BF16.model_copy(update={"native": False})]
+"""
+
+
+def test_a_format_that_is_only_emulated_has_no_ceiling(tmp_path: Path) -> None:
+    folder = harness.plugin(tmp_path, "dim", EMULATING)
+    flags = ("--plugin=dim", "--precision=BF16", "--device=cpu")
+    ended = harness.call("calibrate", *flags, env=harness.environment(folder))
     assert ended.code == 3
     assert "cpu only emulates it" in ended.said[-1]

@@ -171,3 +171,11 @@ def test_what_the_user_says_of_waiting_stands(monkeypatch: pytest.MonkeyPatch) -
     with config.idle_waiting():
         assert config.environment()["OMP_WAIT_POLICY"] == "active"
     assert config.environment()["OMP_WAIT_POLICY"] == "active"
+
+
+def test_a_format_says_in_what_its_products_are_computed_and_whether_that_is_slow() -> None:
+    native, slow = BF16, BF16.model_copy(update={"native": False})
+    wide = slow.model_copy(update={"products": "FP32"})
+    assert [one.is_slow for one in (native, slow, wide)] == [False, True, False]
+    assert [one.computing.name for one in (native, slow, wide)] == ["BF16", "FP32", "FP32"]
+    assert [one.described for one in (native, wide)] == ["BF16", "BF16 (products in FP32)"]

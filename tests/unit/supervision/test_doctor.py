@@ -13,7 +13,8 @@ from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.canonical import pretty_bytes
-from llmb.supervision import doctor, negotiation
+from llmb.records.run_record import Rates
+from llmb.supervision import doctor, negotiation, sizing
 from llmb.supervision.diagnosis import Diagnosis, PluginState
 from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms, TorchFacts
 from tests.unit.builders_runtime import install, offer
@@ -87,9 +88,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(negotiation, "Child", FakeChild)
     monkeypatch.setattr(doctor, "Child", FakeChild)
+    rates = Rates(flops_per_second=dict.fromkeys(DTYPES, 1e12), bytes_per_second=5e10)
+    monkeypatch.setattr(sizing, "_measured", lambda configs, settle: (rates, 1.0))
     monkeypatch.setattr(discovery, "installed", lambda: PLUGINS)
     monkeypatch.delenv("TORCH_DEVICE_BACKEND_AUTOLOAD", raising=False)
     return there
+
+
+#: Of every product that an estimate needs.
+DTYPES = ("bfloat16", "float32", "float64")
 
 
 def plugins(found: Diagnosis) -> dict[str, PluginState]:
@@ -108,7 +115,7 @@ def test_a_plugin_is_shown_with_what_it_offers_refuses_and_knows(machine: Machin
     assert (warp.precisions, warp.slow) == (("BF16", "FP16"), ("FP16",))
     assert warp.refused == {"FP8": "too old"}
     assert (warp.options, warp.facts) == ({"fuse": "mlp"}, {"driver": "5"})
-    assert found.choice == "plugin warp, device warp:0, BF16"
+    assert found.choice == "plugin warp, device warp:0: llama-1.4b in BF16"
     assert (found.torch.version, found.torch.accelerators) == ("2.13.0", 1)
 
 
@@ -130,7 +137,8 @@ def test_a_plugin_that_fails_only_when_it_is_asked_for_its_facts_is_broken_and_n
     found = machine.examine()
     warp = plugins(found)["warp"]
     assert (warp.state, warp.reason) == ("broken", "llmb_describe_system raised KeyError")
-    assert found.choice == "plugin cpu, device cpu, BF16"
+    assert found.choice is not None
+    assert found.choice.startswith("plugin cpu, device cpu: llama-1.4b in BF16: about ")
     assert any("warp" in line and "KeyError" in line for line in found.missing)
 
 
