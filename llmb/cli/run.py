@@ -52,7 +52,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
 
     Without options: the benchmark's model on the best device here, at the largest official size
     whose run ends within ten minutes. That is llama-1.4b, the benchmark itself, on accelerators and
-    on most processors with BF16 instructions.
+    on processors that are fast in BF16.
 
     \b
     llmb run                                     official, about ten minutes at most

@@ -14,7 +14,7 @@ from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
 
 #: Processes that import torch before, between and after a run's parts, and what they do besides,
 #: in the time of such a start.
-_STARTS = 11
+_STARTS = 14
 #: Steps beside the timed and the untimed ones: half a block until START, and those after STOP.
 _MORE_STEPS = 7.5
 #: Passes of the worker, its honest run and its reference in the declared format, and those in the
@@ -23,11 +23,13 @@ _OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 14.0, AuditMode.FULL: 17.0}
 _WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
 #: Bytes that a parameter moves: in AdamW's step for each byte of its value, where a weight is
 #: widened and its gradient narrowed, and in all of the audit (weights read, cast, hashed).
-_ADAMW, _WIDENED, _AUDIT = 7, 26, 900
-#: Bytes that a token moves a layer and channel, forward and backward, outside of products.
-_ELEMENTWISE = 400
-#: Seconds the ceilings take at least, before and after together, and times each product is made.
-_CEILINGS_S, _CEILING_TRIES = 9.0, 5
+_ADAMW, _WIDENED, _AUDIT = 7, 26, 1500
+#: Bytes that a token moves outside of products, forward and backward: a layer and channel (norms,
+#: rotation, SwiGLU, residuals), and a word of the vocabulary (logits and their softmax).
+_ELEMENTWISE, _LOGITS = 1200, 60
+#: Seconds for the rates of the estimate and the ceilings at least, before and after together, and
+#: how often each product is made for a ceiling.
+_MEASURING_S, _CEILING_TRIES = 12.5, 5
 
 
 def reference_dtype(precision: Precision) -> str:
@@ -48,6 +50,7 @@ def step_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
     if precision.products is not None:
         moved += parameters * _WIDENED * config.accumulate
     moved += tokens * shape.num_hidden_layers * shape.hidden_size * _ELEMENTWISE
+    moved += tokens * shape.vocab_size * _LOGITS
     return _pass_s(shape, config, rates) + moved / rates.bytes_per_second
 
 
@@ -80,4 +83,4 @@ def _ceilings_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
     tokens = config.micro_batch_size * shape.sequence_length
     each = 3 * sum(2 * tokens * gemm.k * gemm.n for gemm in gemms(shape))
     rate = rates.flops_per_second[config.precision.computing.dtype]
-    return max(_CEILINGS_S, 2 * _CEILING_TRIES * each / rate)
+    return max(_MEASURING_S, 2 * _CEILING_TRIES * each / rate)
