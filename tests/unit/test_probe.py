@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from llmb import probe
 from llmb.config import RunRequest
 from llmb.errors import UsageError
 from llmb.plugin.faults import PluginFaultError
+from llmb.wire.channel import ChannelClosedError
 from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
 from tests.unit.builders_runtime import install, run_config
 
@@ -38,10 +40,13 @@ class Channel:
         self.orders: list[Message] = [
             ProbeOrder(plugin="acme", request=request),
             Resolved(config=run_config(plugin="acme")),
+            Resolved(config=run_config(plugin="acme", workload="llama-45m")),
         ]
         self.said: list[Message] = []
 
     def expect(self, kind: type) -> Message:
+        if not self.orders:
+            raise ChannelClosedError  # the supervisor has what it asked for
         message = self.orders.pop(0)
         assert isinstance(message, kind)
         return message
@@ -61,7 +66,8 @@ def probed(site: Path) -> Probe:
         text = SOURCE.format(members=members) + hooks
         install(site, "llmb-acme", {"acme": "acme_llmb"}, {"acme_llmb.py": text})
         channel = Channel(RunRequest(**request))
-        probe.probe(channel)
+        with suppress(ChannelClosedError):
+            probe.probe(channel)
         return channel.said
 
     return ask
@@ -76,7 +82,7 @@ def llmb_precisions(config):
 
 
 def test_what_is_offered_and_what_is_refused_are_told_apart_in_their_order(probed: Probe) -> None:
-    offer, _ = probed(FORMATS)
+    offer, *_ = probed(FORMATS)
     assert isinstance(offer, Offer)
     assert [precision.name for precision in offer.precisions] == ["BF16", "FP16"]
     assert [refused.name for refused in offer.refused] == ["FP8", "FP4"]
@@ -95,7 +101,7 @@ def llmb_options():
 
 
 def test_options_come_with_their_value_help_and_choices(probed: Probe) -> None:
-    offer, _ = probed(OPTIONS, plugin_options={"streams": "4"})
+    offer, *_ = probed(OPTIONS, plugin_options={"streams": "4"})
     assert isinstance(offer, Offer)
     assert offer.options == {"fuse": "mlp", "streams": 4}
     assert offer.option_help == {"fuse": "what to fuse", "streams": "how many"}
@@ -108,7 +114,8 @@ def test_the_terms_hold_versions_and_facts_as_text_and_the_peak(probed: Probe) -
         "def versions(self): return {'driver': 5.5}\n"
         "    def peak_flops(self, name): return Peak(flops_per_second=2.0, source=name)"
     )
-    _, terms = probed(facts, members)
+    _, terms, again = probed(facts, members)
+    assert again == terms, "for another size it is asked again"
     assert isinstance(terms, Terms)
     assert (terms.facts["driver"], terms.facts["firmware"]) == ("5.5", "7")
     assert terms.peak is not None
