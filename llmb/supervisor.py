@@ -26,8 +26,8 @@ from llmb.supervision import following, selection, stations
 from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
+from llmb.supervision.standby import Standby
 from llmb.supervision.stations import Display, Stations
-from llmb.workloads import Workload
 
 
 @dataclass(frozen=True)
@@ -63,33 +63,37 @@ def run(
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     check_writable(output)
-    display.phase("asking the plugins")
-    negotiated = negotiate(request, workload, place, estimate=True)
-    workload = workloads.of(negotiated.config)
-
-    created = clock.utc_now()
-    config = negotiated.config
-    label = f"{config.workload}-{config.precision.name}-{config.plugin}"
-    directory = RunDirectory(output, created, label)
-    try:
-        return _run(
-            *(request, workload, negotiated, directory, created, display, commitment, original),
-            *(place, began_ns),
+    with Standby() as standby:
+        standby.prepare({})  # what most plugins ask for; it imports while the plugins do
+        display.phase("asking the plugins")
+        negotiated = negotiate(request, workload, place, estimate=True)
+        created, config = clock.utc_now(), negotiated.config
+        label = f"{config.workload}-{config.precision.name}-{config.plugin}"
+        directory = RunDirectory(output, created, label)
+        line = Stations(
+            *(workloads.of(config), negotiated, directory, display, standby),
+            profile=request.profile,
+            place=place,
+            rank_timeout_s=request.rank_timeout_s,
         )
-    except KeyboardInterrupt:
-        directory.abandon(_interrupted(place))
-        raise
-    except LlmbError as error:
-        directory.abandon(str(error))
-        raise type(error)(f"{error} (see {directory.path / LOG})") from error
-    except BaseException as error:
-        directory.abandon(f"{type(error).__name__}: {error}")
-        raise
+        try:
+            return _run(
+                *(request, negotiated, directory, created, display, commitment, original, place),
+                *(line, began_ns),
+            )
+        except KeyboardInterrupt:
+            directory.abandon(_interrupted(place))
+            raise
+        except LlmbError as error:
+            directory.abandon(str(error))
+            raise type(error)(f"{error} (see {directory.path / LOG})") from error
+        except BaseException as error:
+            directory.abandon(f"{type(error).__name__}: {error}")
+            raise
 
 
 def _run(
     request: RunRequest,
-    workload: Workload,
     negotiated: Negotiated,
     directory: RunDirectory,
     created: datetime,
@@ -97,14 +101,9 @@ def _run(
     commitment: SeedCommitment | None,
     original: Original | None,
     place: Place | None,
+    line: Stations,
     began_ns: int,
 ) -> Finished:
-    line = Stations(
-        *(workload, negotiated, directory, display),
-        profile=request.profile,
-        place=place,
-        rank_timeout_s=request.rank_timeout_s,
-    )
     _announce(negotiated, directory, display)
     load_before = host.load()
     search = None
@@ -122,7 +121,7 @@ def _run(
         run_id=uuid.uuid4().hex,
         created=created,
         config=config,
-        workload=workload,
+        workload=workloads.of(config),
         negotiated=negotiated,
         search=search,
         ceilings=Ceilings(before=before, after=after) if before and after else None,
@@ -199,5 +198,5 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
             "it attains so is no ceiling: use another"
         )
     config = negotiated.config.model_copy(update={"precision": precision.computing})
-    with tempfile.TemporaryFile() as log:
-        return stations.calibrate(negotiated, config, seconds, log)
+    with tempfile.TemporaryFile() as log, Standby() as standby:
+        return stations.calibrate(negotiated, config, seconds, log, standby)

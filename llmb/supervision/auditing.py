@@ -65,11 +65,15 @@ class Examiner:
         log: Callable[[], AbstractContextManager[IO[bytes]]],
         say: Callable[[str], None],
         show: Callable[[Silence | None], None],
+        meanwhile: Callable[[], None],
     ) -> None:
-        """Read and write in ``folders``; ``show`` what the processes do that say nothing."""
+        """Read and write in ``folders``; ``show`` what the processes do that say nothing.
+
+        ``meanwhile`` is called once both are there, before they are asked.
+        """
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
-        self._log, self._say, self._show = log, say, show
+        self._log, self._say, self._show, self._meanwhile = log, say, show, meanwhile
 
     def examine(self, streamed: Streamed) -> Examined:
         """Return what the two processes have shown of a worker that has gone."""
@@ -87,9 +91,9 @@ class Examiner:
         with self._started(_VERIFIER, {}) as verifier:
             with self._started(_CALIBRATOR, variables) as calibrator:
                 right = _tried(_REFERENCE, verifier.begin)
-                begin = calibrator.begin
+                begin, then = calibrator.begin, self._meanwhile
                 ask = partial(self._ask, calibrator, honest, audited.BY_CALIBRATOR, _HONEST)
-                shown = _tried(_HONEST, begin, ask)
+                shown = _tried(_HONEST, begin, then, ask)
             self._say(f"computing {_REFERENCE}")
             if not right.failures:
                 ask = partial(self._ask, verifier, reference, audited.BY_VERIFIER, _REFERENCE)

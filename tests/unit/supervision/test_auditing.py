@@ -7,6 +7,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,8 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
         log = tempfile.TemporaryFile
-        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append)
+        meanwhile = partial(child.happened.append, ("meanwhile", ""))
+        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append, meanwhile)
         return examiner.examine(streamed)
 
     call.said, call.shown = said, shown
@@ -235,6 +237,16 @@ def test_the_verifier_is_met_before_the_calibrator_loads_a_plugin_and_ordered_on
     assert happened.index(("started", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
     assert happened.index(("met", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
     assert happened.index(("ended", CALIBRATOR)) < happened.index(("ordered", VERIFIER))
+
+
+def test_what_starts_meanwhile_delays_neither_processs_imports(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine()
+    happened = child.happened
+    now = happened.index(("meanwhile", ""))
+    assert max(happened.index(("met", one)) for one in (CALIBRATOR, VERIFIER)) < now
+    assert now < happened.index(("ordered", CALIBRATOR))
 
 
 @pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])

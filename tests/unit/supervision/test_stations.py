@@ -16,6 +16,7 @@ from llmb.records.run_directory import RunDirectory
 from llmb.supervision import stations
 from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.standby import Standby
 from llmb.supervision.stations import Silent, Stations
 from llmb.supervision.stream import Streamed, Window
 from llmb.wire.measurements import Calibration, CalibrationOrder
@@ -39,6 +40,12 @@ class FakeChild:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        pass
+
+    def end(self) -> None:
         pass
 
     def send(self, message: Message) -> None:
@@ -55,7 +62,8 @@ class Line:
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(**offered), config, terms, (), "")
         self.directory = RunDirectory(folder, datetime(2026, 1, 1, tzinfo=timezone.utc), "x")
-        self.stations = Stations(WORKLOAD, negotiated, self.directory, Silent())
+        standby = Standby(self.child)
+        self.stations = Stations(WORKLOAD, negotiated, self.directory, Silent(), standby)
         self.config = config
         self.children: list[FakeChild] = []
         self.windows: list[Window] = []
