@@ -1,7 +1,7 @@
 """One run, as a straight line. READ THIS FIRST.
 
 The supervisor is the trusted process: it holds the clock, the seeds and the record. It imports no
-torch and never a plugin; those live in the children it starts one after another.
+torch and never a plugin; those live in the children it starts, which work one after another.
 """
 
 from __future__ import annotations
