@@ -69,6 +69,7 @@ def rates(order: RatesOrder) -> Rates:
     """Return what the processor attains on the widest of the model's products but the head's."""
     config = order.config
     Plugin(config.plugin).set_environment(config)
+    keep_freed_memory()  # as a run does
     workload = workloads.of(config)
     widest = max(gemms(workload.shape)[:-1], key=lambda gemm: gemm.k * gemm.n)
     return measure_rates(widest, workload.tokens_per_step(config.micro_batch_size), order.dtypes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -11,15 +12,15 @@ from llmb.measure import clock
 from llmb.records.run_record import Rates
 from llmb.workloads.arithmetic import Gemm
 
-#: Rounds of a product's three directions, and the seconds after which no further one begins.
-_ROUNDS, _BUDGET_S = 4, 1.5
+#: Seconds after which no further round of a product's three directions begins.
+_BUDGET_S = 1.2
 _COPY_BYTES = 64 * 2**20
 
 
 def measure_rates(gemm: Gemm, tokens: int, dtypes: Sequence[str]) -> Rates:
     """Return the rates of ``gemm`` for ``tokens`` rows in each of ``dtypes``, on the processor.
 
-    A format takes 1.5 s and one round more: about five seconds in all where a round of the widest
+    A format takes 1.2 s and one round more: about four seconds in all where a round of the widest
     takes one. Memory is twice the largest weight in float64 at most.
     """
     return Rates(
@@ -29,17 +30,16 @@ def measure_rates(gemm: Gemm, tokens: int, dtypes: Sequence[str]) -> Rates:
 
 
 def _rate(gemm: Gemm, tokens: int, dtype: torch.dtype) -> float:
-    """Return FLOP/s, mean of all rounds but the first, which warms up, unless it takes too long."""
+    """Return FLOP/s of the median round; the first, which warms up, counts where it is alone."""
     x, w, y = (
         torch.full(size, 0.5, dtype=dtype)
         for size in ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
     )
     begin = clock.now_ns()
     spent_s = [_round_s(x, w, y)]
-    while len(spent_s) <= _ROUNDS and (clock.now_ns() - begin) / 1e9 < _BUDGET_S:
+    while (clock.now_ns() - begin) / 1e9 < _BUDGET_S:
         spent_s.append(_round_s(x, w, y))
-    warm = spent_s[1:] or spent_s
-    return 3 * 2 * tokens * gemm.k * gemm.n * len(warm) / sum(warm)
+    return 3 * 2 * tokens * gemm.k * gemm.n / median(spent_s[1:] or spent_s)
 
 
 def _round_s(x: Tensor, w: Tensor, y: Tensor) -> float:
