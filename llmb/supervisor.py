@@ -17,6 +17,7 @@ from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
+from llmb.plugin.builtin.host import variables
 from llmb.records.canonical import pretty_bytes
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
@@ -64,7 +65,7 @@ def run(
     check_installed(request.executor)
     check_writable(output)
     with Standby() as standby:
-        standby.prepare({})  # what most plugins ask for; it imports while the plugins do
+        standby.prepare(variables())  # what the plugin cpu asks for: few cores have most to gain
         display.phase("asking the plugins")
         negotiated = negotiate(request, workload, place, estimate=True)
         created, config = clock.utc_now(), negotiated.config

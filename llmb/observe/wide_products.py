@@ -36,6 +36,14 @@ _ROUNDED = {
 class WideProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes 16-bit products and attention in float32 while it is entered, backward too."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Let torch call the mode as it is: to keep it from a compiler takes the compiler's import.
+
+        That is two seconds in a process that compiles nothing.
+        """
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
