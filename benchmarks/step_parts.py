@@ -3,9 +3,10 @@
     python benchmarks/step_parts.py --way wide --workload llama-1.4b --steps 3
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/step_parts.py --way wide
 
-``native`` has torch's own 16-bit products, ``wide`` the cpu plugin's products in FP32, ``fp32`` weights
-in FP32 too. The step is the bare module's and the fused AdamW's, without llmb's processes, batch 1. The
-rate before and after it is of the model's widest product but the head's, three directions.
+``native`` has torch's own 16-bit products, ``wide`` the cpu plugin's products in FP32, ``fp32``
+weights in FP32 too. The step is the bare module's and the fused AdamW's at batch size 1, without
+llmb's processes. The rates are those of the model's widest product but the head's, in its three
+directions.
 """
 
 from __future__ import annotations
