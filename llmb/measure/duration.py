@@ -1,7 +1,7 @@
 """How long a run on a processor will take, estimated from measured rates. No torch.
 
 A run is process starts, ceilings, steps, and the audit's passes: the same forward and backward work
-made again with the pristine model. The constants were fitted on ten whole runs
+made again with the pristine model. The constants were fitted on eleven whole runs
 (``benchmarks/RESULTS.md``, "Estimated and real times").
 """
 
@@ -14,7 +14,7 @@ from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
 
 #: Processes that import torch before, between and after a run's parts, and what they do besides,
 #: in the time of such a start.
-_STARTS = 14
+_STARTS = 16
 #: Steps beside the timed and the untimed ones: half a block until START, and those after STOP.
 _MORE_STEPS = 7.5
 #: Passes of the worker, its honest run and its reference in the declared format, and those in the
@@ -23,12 +23,12 @@ _OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 17.0, AuditMode.FULL: 20.0}
 _WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
 #: Bytes that a parameter moves: in AdamW's step for each byte of its value, where a weight is
 #: widened and its gradient narrowed, and in all of the audit (weights read, cast, hashed).
-_ADAMW, _WIDENED, _AUDIT = 7, 26, 1800
+_ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
 #: Bytes that a token moves outside of products, forward and backward: a layer and channel (norms,
 #: rotation, SwiGLU, residuals), and a word of the vocabulary (logits and their softmax).
-_ELEMENTWISE, _LOGITS = 2000, 60
+_ELEMENTWISE, _LOGITS = 2200, 60
 #: How much longer products take in a step than in the best round of one of them.
-_IN_A_STEP = 1.15
+_IN_A_STEP = 1.25
 #: Seconds for the rates of the estimate and the ceilings at least, before and after together, and
 #: how often each product is made for a ceiling.
 _MEASURING_S, _CEILING_TRIES = 12.5, 5

@@ -151,6 +151,7 @@ def test_only_plain_official_training_on_a_processor_is_estimated(
         ("llama-128m", WIDE[0], {"float32": 0.151e12}, 30.9e9, 1.9, 227.0),
         ("llama-45m", FP32, {"float32": 0.092e12, "float64": 0.035e12}, 27.9e9, 2.2, 118.0),
         ("llama-45m", WIDE[0], {"float32": 0.138e12}, 50.9e9, 1.7, 101.0),
+        ("llama-410m", BF16, {"bfloat16": 0.379e12, "float32": 0.121e12}, 58.0e9, 2.0, 310.0),
     ],
 )
 def test_the_estimate_of_a_run_that_was_made_is_within_30_percent_of_its_time(
