@@ -65,7 +65,8 @@ def run(
     check_installed(request.executor)
     check_writable(output)
     with Standby() as standby:
-        standby.prepare(variables())  # what the plugin cpu asks for: few cores have most to gain
+        if {request.plugin, request.device} <= {None, "cpu"}:
+            standby.prepare(variables())  # what the plugin cpu asks for: few cores gain most
         display.phase("asking the plugins")
         negotiated = negotiate(request, workload, place, estimate=True)
         created, config = clock.utc_now(), negotiated.config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, StepsEvidence
@@ -20,6 +20,8 @@ _CLOSE_SHARE = 0.02
 _TINY = 2.0**-120
 #: Numbers below float16's normal ones are so far apart.
 _SMALLEST = {"float16": 2.0**-23}
+#: How far each kind is from the formula, of one element: its gradient, what was and what is.
+_Excesses = Callable[..., tuple[float, ...]]
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
 
@@ -146,7 +148,8 @@ def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]
 def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[str]:
     """Yield a sentence for each kind whose numbers are not the optimizer's by its formula."""
     kinds = _KINDS[: 1 + constants.moments]
-    excesses = _excesses if constants.moments else _excess_of_sgd
+    count = (step.steps_before or 0) + 1
+    excesses = _excesses(count, constants) if constants.moments else _excess_of_sgd(constants)
     known = (_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states))
     arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in kinds]
     off = dict.fromkeys(kinds, 0)
@@ -155,7 +158,7 @@ def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[
         if limits is None:
             continue
         eps, allowed = limits
-        for kind, excess in zip(kinds, excesses(numbers, step, constants), strict=True):
+        for kind, excess in zip(kinds, excesses(*numbers), strict=True):
             off[kind] += not excess <= allowed * eps
     what = f"not what {constants.name} makes of them"
     for kind, count in off.items():
@@ -163,46 +166,58 @@ def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[
             yield f"step {step.index}: {count} elements of {kind} are {what}"
 
 
-def _excess_of_sgd(
-    numbers: list[float], step: AuditedStep, constants: Optimizer
-) -> tuple[float, ...]:
-    """Return how far the value is from w - lr (g + decay w), as torch.optim.SGD writes it.
+def _excess_of_sgd(constants: Optimizer) -> _Excesses:
+    """Return how far a value is from w - lr (g + decay w), as torch.optim.SGD writes it.
 
     The decayed gradient is rounded to the dtype of the weights before it is taken.
     """
-    gradient, value, new_value = numbers
-    update = constants.lr * (gradient + constants.weight_decay * value)
-    return (_relative(new_value, value - update, value, update),)
+
+    def excesses(gradient: float, value: float, new_value: float) -> tuple[float, ...]:
+        update = constants.lr * (gradient + constants.weight_decay * value)
+        return (_relative(new_value, value - update, value, update),)
+
+    return excesses
 
 
-def _excesses(numbers: list[float], step: AuditedStep, constants: Optimizer) -> tuple[float, ...]:
+def _excesses(count: float, constants: Optimizer) -> _Excesses:
     """Return how far value and moments are from the formula, relative to their largest term.
 
-    Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019), algorithm 2, as
-    torch.optim.AdamW writes it.
+    Of step ``count``. Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019),
+    algorithm 2, as torch.optim.AdamW writes it.
     """
-    gradient, value, mean, square, new_value, new_mean, new_square = numbers
-    (beta1, beta2), rate = constants.betas, constants.lr
-    count = (step.steps_before or 0) + 1
-    right_mean = beta1 * mean + (1 - beta1) * gradient
-    right_square = beta2 * square + (1 - beta2) * gradient * gradient
-    # From the moments as they were stored: their own rounding is judged above.
-    size = math.sqrt(max(new_square, 0.0) / (1 - beta2**count)) + constants.eps
-    update = rate * new_mean / (1 - beta1**count) / size
-    right_value = value * (1 - rate * constants.weight_decay) - update
-    return (
-        _relative(new_value, right_value, value, update),
-        _relative(new_mean, right_mean, mean, (1 - beta1) * gradient),
-        _relative(new_square, right_square, square, (1 - beta2) * gradient * gradient),
-    )
+    (beta1, beta2), rate, eps = constants.betas, constants.lr, constants.eps
+    new1, new2, kept = 1 - beta1, 1 - beta2, 1 - rate * constants.weight_decay
+    so_far1, so_far2 = 1 - beta1**count, 1 - beta2**count
+
+    def excesses(
+        gradient: float,
+        value: float,
+        mean: float,
+        square: float,
+        new_value: float,
+        new_mean: float,
+        new_square: float,
+    ) -> tuple[float, ...]:
+        of_mean, of_square = new1 * gradient, new2 * gradient * gradient
+        # From the moments as they were stored: their own rounding is judged beside it.
+        size = math.sqrt(max(new_square, 0.0) / so_far2) + eps
+        update = rate * new_mean / so_far1 / size
+        return (
+            _relative(new_value, value * kept - update, value, update),
+            _relative(new_mean, beta1 * mean + of_mean, mean, of_mean),
+            _relative(new_square, beta2 * square + of_square, square, of_square),
+        )
+
+    return excesses
 
 
-def _relative(found: float, right: float, *terms: float) -> float:
-    if not math.isfinite(found - right):
+def _relative(found: float, right: float, term: float, other: float) -> float:
+    difference = found - right
+    if not math.isfinite(difference):
         return math.inf
-    scale = max(map(abs, (found, right, *terms)))
+    scale = max(abs(found), abs(right), abs(term), abs(other))
     # Below float32's normal numbers a kernel may flush to zero.
-    return abs(found - right) / scale if scale > _TINY else 0.0
+    return abs(difference) / scale if scale > _TINY else 0.0
 
 
 def _finding(status: Status, message: str, measured: str, path: str) -> Finding:

@@ -94,6 +94,9 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         """Count ``func`` where it is called on tensors of this rank alone."""
         if any(issubclass(kind, private.WRAPPERS) for kind in types):
             return NotImplemented  # comes back as what this rank does of it
+        device = private.device_asked_for(func, args)  # two of three calls
+        if device is not None:
+            return device
         backward = private.goes_backward()
         if backward and not self._backward:
             self._turn()

@@ -25,6 +25,7 @@ from llmb.errors import UnavailableError
 _FORWARD, _BACKWARD = 2, 5
 #: Tensors that stand for others, with which each operation is then done.
 WRAPPERS = (AsyncCollectiveTensor, DTensor)
+_DEVICE = torch.ops.prim.device.default
 
 
 @contextmanager
@@ -185,6 +186,12 @@ def _summed(whole: Any, group: dist.ProcessGroup) -> torch.futures.Future[Tensor
 def goes_backward() -> bool:
     """Tell whether autograd is on its way back."""
     return bool(torch._C._current_graph_task_id() != -1)
+
+
+def device_asked_for(func: Any, args: tuple[Any, ...]) -> torch.device | None:
+    """Return the device of a fake tensor where ``func`` asks for nothing else: it need not call."""
+    found: torch.device | None = args[0].fake_device if func is _DEVICE else None
+    return found
 
 
 def bare(value: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,9 +118,7 @@ def simulate(
         Mode.TRAIN,
         shape,
     )
-    with private.fake_ranks(rank, how.world_size), warnings.catch_warnings():
-        # That FSDP2's root returns a view, which nobody changes.
-        warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+    with _pretending(rank, how.world_size):
         config = RunConfig(
             workload=workload.name,
             mode=Mode.TRAIN,
@@ -138,6 +136,19 @@ def simulate(
             sac_freq=sac_freq,
         )
         return _simulated(workload, config, rank, micro_batches, whole_step)
+
+
+@contextmanager
+def _pretending(rank: int, world_size: int) -> Iterator[None]:
+    """Be one rank of many, alone."""
+    with private.fake_ranks(rank, world_size), warnings.catch_warnings():
+        # That FSDP2's root returns a view, which nobody changes.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+        gc.freeze()  # replicas that begin anew collect garbage: not among what was there before
+        try:
+            yield
+        finally:
+            gc.unfreeze()
 
 
 def _simulated(

@@ -164,13 +164,11 @@ def confidence_interval(per_repeat: Sequence[Sequence[Block]]) -> tuple[float, f
     n = len(per_repeat) if len(per_repeat) > 1 else sum(map(len, per_repeat))
     if n < 2 or not all(per_repeat):
         return None
-    draw = random.Random(0).randrange
+    draw = random.Random(0).choice
     medians = []
     for _ in range(_RESAMPLES):
-        rates = []
-        for p in [draw(len(per_repeat)) for _ in per_repeat]:
-            blocks = per_repeat[p]
-            rates.append(_rate([blocks[draw(len(blocks))] for _ in blocks]))
+        repeats = [draw(per_repeat) for _ in per_repeat]
+        rates = [_rate([draw(blocks) for _ in blocks]) for blocks in repeats]
         medians.append(statistics.median_low(rates))
     middle = statistics.median_low([_rate(blocks) for blocks in per_repeat])
     half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
