@@ -13,6 +13,8 @@ import pytest
 from llmb_cuda import nvml
 from llmb_cuda.nvml import Nvml
 
+from tests import needs
+
 RECORDED = Path(__file__).parent / "recorded"
 SW_POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x4, 0x8, 0x20, 0x40, 0x80
 IDLE, APPLICATION_CLOCKS, SYNC_BOOST, DISPLAY_CLOCKS = 0x1, 0x2, 0x10, 0x100
@@ -279,19 +281,23 @@ def test_a_device_that_nvml_does_not_know_says_so(replay: Replay) -> None:
 
 
 def test_the_installed_library_has_every_function_that_is_called() -> None:
-    library = pytest.importorskip("pynvml")
+    library = needs.module("pynvml")
     source = Path(nvml.__file__).read_text()
     composed = {f"nvmlDeviceGet{w}PcieLink{x}" for w in ("Curr", "Max") for x in nvml._PCIE}
     called = set(re.findall(r"nvml(?:Init|Device\w+|System\w+)", source)) - {"nvmlDeviceGet"}
     assert not {name for name in called | composed if not hasattr(library, name)}
 
 
-def test_the_numbers_written_here_are_those_of_the_installed_library() -> None:
-    library = pytest.importorskip("pynvml")
+def test_the_clocks_sensors_and_links_written_here_are_those_of_the_installed_library() -> None:
+    library = needs.module("pynvml")
     assert library.NVML_CLOCK_SM == nvml._CLOCK_SM
     assert library.NVML_CLOCK_MEM == nvml._CLOCK_MEMORY
     assert library.NVML_TEMPERATURE_GPU == nvml._SENSOR_GPU
     assert library.NVML_P2P_CAPS_INDEX_NVLINK == nvml._P2P_NVLINK
+
+
+def test_the_reasons_to_throttle_written_here_are_those_of_the_installed_library() -> None:
+    library = needs.module("pynvml")
     assert library.nvmlClocksThrottleReasonSwPowerCap == SW_POWER_CAP
     assert library.nvmlClocksThrottleReasonHwSlowdown == HW_SLOWDOWN
     assert library.nvmlClocksThrottleReasonSwThermalSlowdown == SW_THERMAL

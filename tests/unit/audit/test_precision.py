@@ -108,6 +108,27 @@ def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
     assert tampered.short(Bits(dict.fromkeys(PARTS, FLOORS[name] + 0.1))) == {}
 
 
+@pytest.mark.parametrize(
+    ("host", "floor"), [(9.0, 5.0), (5.75, 5.0), (4.75, 4.0), (3.75, 3.0), (3.0, 3.0), (-1.0, 3.0)]
+)
+def test_a_floor_follows_the_hosts_honest_run_down_by_two_bits_and_no_further(
+    host: float, floor: float
+) -> None:
+    border = Border("BF16", Bits(dict.fromkeys(PARTS, 0.5)), 0.75, host={UP: host})
+    assert border.floor(UP) == floor
+    assert border.floor(DOWN) == FLOORS["BF16"] == 5.0, "of that the host has shown nothing"
+
+
+@pytest.mark.parametrize("part", ["c_fc.bias", "ln_f.weight", "ln_1.weight", "LayerNorm.weight"])
+@pytest.mark.parametrize(("host", "floor"), [(None, 3.0), (9.0, 3.0), (2.75, 2.0), (-1.0, 1.0)])
+def test_the_floor_of_a_sum_over_all_tokens_lies_two_bits_deeper(
+    part: str, host: float | None, floor: float
+) -> None:
+    item = f"branches/h.0.{part}"
+    border = Border("BF16", Bits({item: 0.5}), 0.75, host={} if host is None else {item: host})
+    assert border.floor(item) == floor
+
+
 def test_bits_that_are_no_number_reach_no_class() -> None:
     border = Border("FP8", Bits(dict.fromkeys(PARTS, 4.0)), 0.75)
     assert UP in border.short(Bits(with_(4.0, UP=math.nan)))

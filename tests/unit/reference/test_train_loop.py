@@ -57,6 +57,18 @@ def test_after_each_step_every_gradient_is_none_and_the_loss_holds_no_graph(
         assert not done.loss.requires_grad
 
 
+def test_gradients_that_came_with_the_model_do_not_count(
+    shape: LlamaShape, model: Llama, batch: Callable[[int], list[Batch]]
+) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
+    other = build(shape, seed=1, dtype=torch.float32)
+    for one in (model, other):
+        list(train_loop(one, build_optimizer(one.parameters()), STEPS[:1], batch))
+    fresh = dict(other.named_parameters())
+    assert all(torch.equal(parameter, fresh[name]) for name, parameter in model.named_parameters())
+
+
 def test_each_step_is_handed_back_as_it_came_in_order(
     model: Llama, batch: Callable[[int], list[Batch]]
 ) -> None:

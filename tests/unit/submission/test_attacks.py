@@ -1,4 +1,8 @@
-"""Every attack is refused with one line and its exit code, and leaves nothing behind."""
+"""Every attack is refused with one line and its exit code, and leaves nothing behind.
+
+What is large is a twentieth as large here, and so are the limits that it is above. At the limits
+themselves ``tests/e2e/test_hostile_bundles.py`` has the whole table refused.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,27 @@ import sys
 import pytest
 
 from llmb import cli
+from llmb.audit import namespace
+from llmb.records import arrays, members
+from llmb.submission import recompute_time, verify
 from llmb.submission.manifest import with_manifest
 from tests import attacks, builders
+from tests.attacks import labour
+
+LARGE = [
+    (labour, "MANY"),
+    (arrays, "MAX_ELEMENTS"),
+    (members, "_MAX_ENTRIES"),
+    (namespace, "_MOST_PAIRS"),
+    (recompute_time, "_MOST_BLOCKS"),
+    (verify, "_MOST_LINES"),
+]
+
+
+@pytest.fixture(autouse=True)
+def a_twentieth_of_what_is_large(monkeypatch):
+    for module, name in LARGE:
+        monkeypatch.setattr(module, name, getattr(module, name) // 20)
 
 
 @pytest.fixture(scope="module")

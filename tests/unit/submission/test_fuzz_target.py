@@ -65,11 +65,12 @@ def test_an_error_that_nobody_foresaw_is_no_refusal_to_the_fuzzer(target, monkey
         target.one(target.seeds(2**20)["record.json"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     raw=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
     )
 )
 def test_strict_json_takes_what_means_one_thing_and_gives_it_back(raw):

@@ -261,6 +261,33 @@ def test_an_override_to_the_official_value_is_no_waiver(record):
     assert mismatches(edited(record, repeat)) == ()
 
 
+DATA = {"path": "corpus", "kind": "indexed", "sha256": "0" * 64, "tokens": 10**9}
+
+
+def given_data(data):
+    data["config"]["data"] = DATA
+
+
+def test_a_run_on_data_of_its_own_sold_as_official_is_found(record):
+    forged = edited(record, given_data)
+    assert [m.field for m in mismatches(forged)] == ["class", "waivers"]
+
+    def labelled(data):
+        given_data(data)
+        data.update({"class": "debug", "waivers": ["--data corpus"]})
+        data["plugin"]["strict"] = False
+
+    assert mismatches(edited(record, labelled)) == ()
+
+
+@pytest.mark.parametrize("name", workloads.WORKLOADS)
+def test_only_the_workloads_that_come_with_data_are_official_on_data(record, name):
+    official = of_workload(record, name)
+    found = [m.field for m in mismatches(edited(official, given_data))]
+    assert "class" not in [m.field for m in mismatches(official)]
+    assert ("class" in found) is not name.startswith("alcf-")
+
+
 def test_a_metric_nobody_can_recompute_is_found(record):
     metric = {"name": "FOM", "value": 1.0, "unit": "1/s", "formula": "?"}
     forged = edited(record, lambda data: data["result"].update(metrics=[metric]))

@@ -14,9 +14,12 @@ from llmb.records.bundle import from_files, read_bundle
 from llmb.submission import package, signatures
 from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify, verify_bundle
-from tests import builders
+from tests import builders, needs, patience
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen here")
+
+@pytest.fixture(scope="module", autouse=True)
+def signing():
+    needs.program("ssh-keygen")
 
 
 def make_key(folder, name, passphrase="", kind="ed25519"):
@@ -356,16 +359,12 @@ def test_a_key_that_cannot_be_used_is_a_usage_error_and_nothing_is_written(
 
 
 def test_an_agent_signs_for_a_public_key(bundle, keys, tmp_path, monkeypatch):
-    if shutil.which("ssh-agent") is None:
-        pytest.skip("no ssh-agent here")
+    needs.program("ssh-agent")
     door = tmp_path / "agent"
     agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(door)], stdout=subprocess.DEVNULL)
     try:
         monkeypatch.setenv("SSH_AUTH_SOCK", str(door))
-        for _ in range(100):
-            if door.exists():
-                break
-            subprocess.run(["sleep", "0.05"], check=True)
+        patience.until(door.exists, [agent])
         subprocess.run(["ssh-add", "-q", str(keys["acme"])], check=True)
         public = tmp_path / "acme.pub"
         shutil.copy(keys["acme"].with_suffix(".pub"), public)

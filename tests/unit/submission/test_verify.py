@@ -405,6 +405,15 @@ def test_a_true_commitment_to_another_seed_than_the_runs_is_found(record):
     assert "seed 8, the run's is 7" in said
 
 
+def test_the_commitment_of_a_debug_run_is_checked_as_well():
+    debug = builders.make_record(repeats=1, timed_steps=20, waivers=("--timed-steps 20",))
+    assert debug.class_ == "debug"
+    assert seed_check(debug, committed())[0] == []
+    found, said = seed_check(debug, committed(commitment="0" * 64))
+    assert found == ["seed commitment"]
+    assert f"the commitment is {'0' * 64}" in said
+
+
 def test_a_commitment_of_no_possible_form_is_refused_with_its_record(files):
     data = json.loads(files["record.json"])
     committed(salt="00")(data)
