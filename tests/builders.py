@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def _result(config: RunConfig, timing: run_record.Timing, rate: float) -> run_re
     achieved, joules = rate * FLOPS_PER_TOKEN, timing.energy_stop_j - timing.energy_start_j
     return run_record.Result(
         tokens_per_second=rate,
-        ci95=statistics.confidence_interval(timing.repeats, TOKENS_PER_STEP),
+        ci95=_interval(timing.repeats),
         tokens_per_second_per_device=rate,
         step_time_s=statistics.step_time(timing),
         mfu=run_record.Mfu(value=achieved / 4e14, peak_flops=4e14, peak_source="datasheet"),
@@ -254,6 +255,12 @@ def _result(config: RunConfig, timing: run_record.Timing, rate: float) -> run_re
         loss_last=timing.loss_last,
         metrics=metrics.metrics_of(config, workload, timing, TOKENS_PER_STEP, 4e14),
     )
+
+
+@cache
+def _interval(repeats: tuple[RepeatTiming, ...]) -> tuple[float, float] | None:
+    """Return the interval of these stamps, which takes as long as the rest of a record."""
+    return statistics.confidence_interval(repeats, TOKENS_PER_STEP)
 
 
 def optimizer_evidence(timing: RepeatTiming) -> evidence.OptimizerEvidence:

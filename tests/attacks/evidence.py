@@ -26,8 +26,8 @@ def tensors(header: bytes, data: bytes = b"", length: int | None = None) -> byte
 EVERY = ("gradients", "honest", "reference", "steps", "replay")
 
 
-def arrays(name: str, content: bytes) -> None:
-    """Add an attack on every file of numbers, with the files beside them that make them be read."""
+def in_every_file(content: bytes) -> Files:
+    """Return every file of numbers, with the files beside them that make them be read."""
     probed = {
         "seed": 1,
         "last_step": 51,
@@ -37,14 +37,15 @@ def arrays(name: str, content: bytes) -> None:
         "failure": None,
     }
     steps: dict[str, Any] = {"steps": [], "pause_ns": 0, "longest_pause_ns": 0}
+    where = "evidence/repeat-0/"
+    found = {f"{where}{file}.safetensors": content for file in EVERY}
+    found |= {f"{where}probed.json": json.dumps(probed).encode()}
+    return found | {f"{where}steps.json": json.dumps(steps).encode()}
 
-    def change(files: Files) -> Files:
-        where = "evidence/repeat-0/"
-        found = {f"{where}{file}.safetensors": content for file in EVERY}
-        found |= {f"{where}probed.json": json.dumps(probed).encode()}
-        return found | {f"{where}steps.json": json.dumps(steps).encode()}
 
-    forged(name, "audit: ", change)
+def arrays(name: str, content: bytes) -> None:
+    """Add an attack on every file of numbers."""
+    forged(name, "audit: ", lambda files: in_every_file(content))
 
 
 def header_of(begin: int, end: int, shape: list[int], dtype: str = "F32") -> bytes:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from llmb.records import members
 from tests.attacks.kinds import (
     ATTACKS,
     MANIFEST,
@@ -41,7 +42,7 @@ def sparse(folder: Path) -> None:
 
 def crowd(folder: Path) -> None:
     """Fill a folder with more entries than anybody looks at."""
-    for number in range(20_001):
+    for number in range(members._MAX_ENTRIES + 1):
         (folder / f"d{number}").mkdir()
 
 
@@ -62,7 +63,7 @@ unpacked("file of a terabyte", "bytes, more than", sparse)
 unpacked(
     "folders without end", "nested deeper", lambda f: (f / "/".join("d" * 30)).mkdir(parents=True)
 )
-unpacked("20,001 entries", "more than 20000 entries", crowd)
+unpacked("more entries than may be", r"more than \d+ entries", crowd)
 unpacked("name that is no text", "control, bidi", unspeakable)
 unpacked("no manifest yet", "this is not a bundle", lambda folder: (folder / MANIFEST).unlink())
 unpacked("no record yet", "missing from the bundle", lambda folder: (folder / RECORD).unlink())

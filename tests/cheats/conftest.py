@@ -9,7 +9,7 @@ import pytest
 from llmb.records import members
 from llmb.submission import layout
 from tests.cheats import runner
-from tests.e2e.conftest import once, shared_folder  # noqa: F401  (fixtures)
+from tests.e2e.conftest import once, shared_folder, tiny_run  # noqa: F401  (fixtures)
 from tests.e2e.harness import Ended
 
 

@@ -295,3 +295,17 @@ TWINS = (
     Twin("honest_thunder", "FP32", needs="thunder"),
     Twin("honest_thunder", needs="thunder"),
 )
+
+#: Of every group, the act and the honest run like it that plain `tox` makes; of the two groups of
+#: forged files see test_forgeries.
+QUICK = {
+    TIMING: ("synchronize_lies", "honest_eager"),
+    SKIPPED: ("embedding_gradient_dropped", "honest_checkpointed"),
+    FUNCTION: ("sliding_window", "honest_explicit_attention"),
+    PRECISION: ("fp8_weight_gradient", "honest_wider_than_declared"),
+    OPTIMIZER: ("optimizer_lookalike", "honest_foreach"),
+    REUSE: ("output_cached_by_pointer", "honest_static_input"),
+    MEMORY: ("weights_sparse", "honest_column_major"),
+    HARNESS: ("source_swapped", "honest_own_operator"),
+    ENVIRONMENT: ("helper_process", "honest_wrapped"),
+}

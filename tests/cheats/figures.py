@@ -1,6 +1,6 @@
 """How well the audit separates: figures from the records of many runs.
 
-LLMB_KEEP_RECORDS=FOLDER pytest -m cheats tests/cheats     keep the record of every run
+LLMB_KEEP_RECORDS=FOLDER pytest tests/cheats     keep the record of every run
 python -m tests.cheats.figures honest FOLDER --runs 30     more honest runs, at mixed shapes
 python -m tests.cheats.figures show FOLDER                 the tables
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cheats import runner, table
-from tests.cheats.corpus import CHEATS, GROUPS, TWINS
+from tests.cheats.corpus import BUNDLE, CHEATS, GROUPS, QUICK, RECORD, TWINS
 from tests.cheats.forgeries import FORGERIES
 
 
@@ -22,3 +22,10 @@ def test_every_plugin_is_in_the_table_and_says_what_it_does():
 
 def test_the_readme_is_the_table_as_it_is():
     assert table.README.read_text() == table.text(), "python -m tests.cheats.table"
+
+
+def test_a_newcomer_sees_an_act_of_every_group_and_an_honest_run_like_it():
+    assert {*QUICK} | {RECORD, BUNDLE} == {*GROUPS}
+    acts = {(cheat.plugin, cheat.group) for cheat in CHEATS if not cheat.unseen}
+    assert {(act, group) for group, (act, _) in QUICK.items()} <= acts
+    assert {twin for _, twin in QUICK.values()} <= {twin.plugin for twin in TWINS}

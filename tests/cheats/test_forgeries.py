@@ -11,10 +11,9 @@ from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files, read_bundle
 from llmb.submission.manifest import with_manifest, zip_bytes
 from tests.cheats import forgeries
+from tests.cheats.conftest import files_of
 from tests.cheats.forgeries import FORGERIES, Forgery, Runs
 from tests.e2e import harness
-
-pytestmark = [pytest.mark.cheats, pytest.mark.slow]
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +31,19 @@ def test_a_forgery_is_refused_by_the_check_that_is_there_for_it(runs, forgery: F
     refused = forgeries.checks(forgery.forge(runs))
     assert refused
     assert forgery.check in (None, *refused), refused
+
+
+#: Forgeries of the two groups that take nothing but an honest run.
+OF_ANY_RUN = ("faster", "verdict_raised", "optimizer_evidence_edited", "file_added")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", OF_ANY_RUN)
+def test_a_forgery_of_any_run_is_refused_and_the_run_itself_is_not(tiny_run, name):
+    honest = files_of(tiny_run)
+    (forgery,) = (one for one in FORGERIES if one.name == name)
+    assert forgeries.checks(honest) == {}
+    assert forgery.check in forgeries.checks(forgery.forge(Runs(honest, {}, {}, {})))
 
 
 def test_bundles_of_the_runs_that_are_forged_are_sound(runs):

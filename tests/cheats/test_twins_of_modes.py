@@ -6,26 +6,23 @@ import pytest
 
 from tests.cheats import runner
 
-pytestmark = [pytest.mark.cheats, pytest.mark.slow]
-
 FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
 GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
-FURTHER = pytest.mark.further
 CASES = [
-    pytest.param("honest_fused", "BF16", FORWARD, marks=FURTHER),
-    pytest.param("honest_explicit_attention", "BF16", FORWARD, marks=FURTHER),
-    pytest.param("honest_autocast", "BF16", FORWARD, marks=FURTHER),
-    pytest.param("honest_compiled", "BF16", FORWARD, marks=FURTHER),
+    ("honest_fused", "BF16", FORWARD),
+    ("honest_explicit_attention", "BF16", FORWARD),
+    ("honest_autocast", "BF16", FORWARD),
+    ("honest_compiled", "BF16", FORWARD),
     ("honest_repacked", "BF16", FORWARD),
-    pytest.param("honest_fp8", "FP8", FORWARD, marks=FURTHER),
-    pytest.param("honest_wider_than_declared", "BF16", FORWARD, marks=FURTHER),
-    pytest.param("honest_eager", "BF16", (*FORWARD, "--dynamic"), marks=FURTHER),
-    pytest.param("honest_compiled", "BF16", GENERATE, marks=FURTHER),
+    ("honest_fp8", "FP8", FORWARD),
+    ("honest_wider_than_declared", "BF16", FORWARD),
+    ("honest_eager", "BF16", (*FORWARD, "--dynamic")),
+    ("honest_compiled", "BF16", GENERATE),
     ("honest_column_major", "BF16", GENERATE),
-    pytest.param("honest_other_norm", "BF16", GENERATE, marks=FURTHER),
-    pytest.param("honest_fp8", "FP8", GENERATE, marks=FURTHER),
-    pytest.param("honest_tf32", "TF32", GENERATE, marks=FURTHER),
-    pytest.param("honest_eager", "FP32", (*GENERATE, "--executor=inductor"), marks=FURTHER),
+    ("honest_other_norm", "BF16", GENERATE),
+    ("honest_fp8", "FP8", GENERATE),
+    ("honest_tf32", "TF32", GENERATE),
+    ("honest_eager", "FP32", (*GENERATE, "--executor=inductor")),
 ]
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from llmb.plugin.builtin.host import compute_threads
 from tests.cheats import runner
-from tests.e2e import harness
 
 pytestmark = pytest.mark.wide
 THREADS = str(compute_threads())
@@ -34,12 +33,6 @@ HARDEST = {
     "accumulated_in_bf16": {"E2", "P1"},
 }
 HONEST = ("honest_eager", "honest_fused", "honest_explicit_attention")
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch):
-    """A run takes minutes."""
-    monkeypatch.setattr(harness, "LIMIT_S", 3000.0)
 
 
 @pytest.mark.parametrize("plugin", HARDEST)

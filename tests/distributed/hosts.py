@@ -11,13 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+from tests import patience
 from tests.e2e import harness
 
 #: What a host calls its end of the cable.
@@ -122,8 +122,12 @@ class Launched:
     def stderr(self) -> str:
         return self._stderr.read_text(errors="replace")
 
-    def wait(self, limit_s: float = harness.LIMIT_S) -> int:
-        return self.process.wait(limit_s)
+    def wait(self) -> int:
+        """Return the exit code when it has ended, as long as there is progress."""
+        return patience.ended(self.process, output=self.output, said=self._said)
+
+    def _said(self) -> bytes:
+        return self._stderr.read_bytes()
 
     def family(self) -> list[psutil.Process]:
         """Return every process that was started here and is still there."""
@@ -171,9 +175,15 @@ def torchrun(
 
 def wait_until(condition: Callable[[], bool], launched: Sequence[Launched]) -> None:
     """Return when ``condition`` holds; fail where one of ``launched`` ends before."""
-    deadline = time.monotonic() + harness.LIMIT_S
-    while not condition():
+
+    def holds() -> bool:
+        if condition():
+            return True
         said = [each.stderr for each in launched]
         assert all(each.process.poll() is None for each in launched), said
-        assert time.monotonic() < deadline, said
-        time.sleep(0.05)
+        return False
+
+    def said() -> bytes:
+        return "\n".join(each.stderr for each in launched).encode()
+
+    patience.until(holds, [each.process for each in launched], said=said)

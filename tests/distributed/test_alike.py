@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.distributed.test_equal_to_one_process import free_port
 from tests.e2e import harness
-
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +32,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=harness.LIMIT_S)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    done = patience.finished(ranks)
+    assert [rank.returncode for rank in done] == [0, 0], done
     found: list[dict] = json.loads(output.read_text())
     return found
 

@@ -12,11 +12,7 @@ from tests.distributed import hosts
 from tests.distributed.hosts import Host
 from tests.e2e import harness
 
-pytestmark = [pytest.mark.distributed, pytest.mark.slow]
-
 FLAGS = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=1", harness.UNAUDITED)
-#: Far beyond what it takes: who is not there by then hangs.
-ENDED_S = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +28,7 @@ def two(tmp_path: Path) -> Iterator[list[Host]]:
         yield made
 
 
-@pytest.mark.parametrize("rendezvous", ["c10d", pytest.param("static", marks=pytest.mark.further)])
+@pytest.mark.parametrize("rendezvous", ["c10d", "static"])
 def test_two_hosts_make_one_run_whose_record_tells_them_apart(
     two: list[Host], tmp_path: Path, rendezvous: str
 ) -> None:
@@ -48,7 +44,6 @@ def test_two_hosts_make_one_run_whose_record_tells_them_apart(
     assert not launched[1].output.exists(), "the record is rank 0's"
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_host_that_is_cut_off_ends_the_run_on_both_and_each_names_the_other(
     two: list[Host], tmp_path: Path, lost: int
@@ -59,7 +54,7 @@ def test_a_host_that_is_cut_off_ends_the_run_on_both_and_each_names_the_other(
         hosts.wait_until(lambda: "first step done" in launched[0].stderr, launched)
         two[lost].cut_off()
         for each in launched:
-            each.wait(ENDED_S)
+            each.wait()
             assert "exitcode  : 4" in each.stderr
             assert each.family() == []
     first, second = (each.stderr for each in launched)

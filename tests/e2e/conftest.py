@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests import needs
 from tests.e2e import harness
 from tests.e2e.harness import Ended
-from tests.plugins.fakedev.install import compiler
 
 PLUGINS = Path(__file__).parent.parent / "plugins"
 FAKEDEV = PLUGINS / "fakedev"
@@ -97,8 +97,7 @@ def installed(folder: Path, package: str) -> Ended:
 @pytest.fixture(scope="session")
 def fake_site(request: pytest.FixtureRequest) -> Path:
     """The folder that fakedev is installed in, built once per torch and source (8 s)."""
-    if compiler() is None:
-        pytest.skip("no C++ compiler: the fake device cannot be built (install g++, or set CXX)")
+    needs.compiler()
     made_of = [
         torch.__version__,
         sys.version,

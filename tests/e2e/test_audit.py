@@ -20,7 +20,6 @@ from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended, run_plugin
 
-pytestmark = pytest.mark.slow
 FAILED, INTERRUPTED = 4, 130
 
 
@@ -80,7 +79,6 @@ def test_it_leaves_no_whole_weights_behind(killed_run: Ended) -> None:
     assert not list(killed_run.directory.rglob("*weights.safetensors"))
 
 
-@pytest.mark.further
 def test_an_error_in_a_probe_is_told_in_one_line_and_its_traceback_is_in_the_log(
     tmp_path: Path,
 ) -> None:
@@ -93,7 +91,6 @@ def test_an_error_in_a_probe_is_told_in_one_line_and_its_traceback_is_in_the_log
     assert "llmb_odd.py" in done.log
 
 
-@pytest.mark.further
 def test_an_interrupt_while_a_run_is_audited_leaves_no_record_and_no_weights(
     tmp_path: Path,
 ) -> None:
@@ -112,7 +109,6 @@ def test_an_interrupt_while_a_run_is_audited_leaves_no_record_and_no_weights(
     assert not list(done.directory.glob(".scratch*"))
 
 
-@pytest.mark.further
 def test_a_calibrator_that_dies_leaves_a_finished_run_that_is_unverified(tmp_path: Path) -> None:
     source = """
     @hookimpl
@@ -143,7 +139,6 @@ if "llmb.worker" in sys.orig_argv:
 """
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "name", ["gradients.safetensors", "steps.safetensors", "steps.json", "probed.json"]
 )
@@ -159,7 +154,6 @@ def test_evidence_altered_between_worker_and_verifier_ends_the_run(
     assert not done.finished
 
 
-@pytest.mark.further
 def test_weights_altered_between_worker_and_verifier_prove_nothing(tmp_path: Path) -> None:
     source = TOUCH.format(pattern=".scratch-0/live-weights.safetensors")
     done = run_plugin(tmp_path, source, OUTPUT=str(tmp_path / "out"))
@@ -227,7 +221,6 @@ def failed(result: dict[str, Any]) -> list[str]:
     return [check["name"] for check in result["checks"] if not check["ok"]]
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("time", range(3))
 def test_a_consistent_run_is_judged_the_same_by_anybody_each_time(
     files: dict[str, bytes], tmp_path: Path, time: int

@@ -26,6 +26,7 @@ def check(done: Ended, code: int, *words: str) -> None:
     assert not done.output.exists() or list(done.output.iterdir()) == []
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -63,12 +64,14 @@ def test_a_value_that_cannot_work_is_a_usage_error(
     check(run(tmp_path / "out", *flags), USAGE, *words)
 
 
+@pytest.mark.quick
 def test_an_unknown_command_is_a_usage_error() -> None:
     done = harness.call("fly")
     assert (done.code, len(done.said)) == (USAGE, 1)
     assert "'fly'" in done.said[0]
 
 
+@pytest.mark.quick
 def test_an_unknown_plugin_is_unavailable_and_the_installed_ones_are_named(tmp_path: Path) -> None:
     done = run(tmp_path / "out", "--plugin=warp")
     check(done, UNAVAILABLE, "'warp'", "cpu", "generic", "llmb-warp")
@@ -125,6 +128,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_allocated(tmp_pat
     assert usage.ru_maxrss < 2**20, "largest of supervisor and probe, in KiB"
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/llmb-runs", "/dev/null"])
 def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(
     tmp_path: Path, place: str
@@ -138,11 +142,13 @@ def test_an_output_folder_that_cannot_be_written_is_refused_before_any_work(
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.quick
 def test_a_refused_run_does_not_even_leave_its_output_folder(tmp_path: Path) -> None:
     done = run(tmp_path / "out", "--workload=gpt-9")
     assert (done.code, (tmp_path / "out").exists()) == (USAGE, False)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -164,6 +170,7 @@ def test_other_commands_refuse_what_is_not_there_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.quick
 def test_output_to_a_full_disk_is_one_line_and_no_traceback(tiny_run: Ended) -> None:
     command = harness.llmb_command("show", tiny_run.directory, "--json")
     with Path("/dev/full").open("w") as full:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.e2e.harness import environment, llmb_command
 
 SUBMISSIONS = Path(__file__).resolve().parents[2] / "submissions"
@@ -22,9 +22,7 @@ pytestmark = pytest.mark.skipif(len(BUNDLES) < 2, reason="an sdist has no submis
 
 
 def call(*words):
-    return subprocess.run(
-        llmb_command(*words), env=environment(), capture_output=True, text=True, timeout=60
-    )
+    return patience.run(llmb_command(*words), env=environment())
 
 
 def test_a_contract_that_a_bundle_keeps_ends_with_0_and_says_every_figure() -> None:

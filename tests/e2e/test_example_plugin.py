@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
 SETTING = "torch._C._get_cudnn_benchmark"  # torch's own name of what the example sets
 
 
@@ -72,7 +71,6 @@ def fence_losses(done: Ended) -> dict[int, float]:
     return dict(zip(done.record["timing"]["fence_steps"], losses.tolist(), strict=False))
 
 
-@pytest.mark.further
 def test_the_fused_model_trains_like_the_reference(example_run: Ended, tmp_path: Path) -> None:
     # A plugin that leaves the model as it is.
     flags = ("--seed=7", "--warmup-steps=3", harness.UNAUDITED)
@@ -127,7 +125,6 @@ def test_memory_that_the_backend_cannot_tell_is_null_and_not_zero(example_run: E
     assert example_run.record["result"]["peak_memory_bytes"] is None
 
 
-@pytest.mark.further
 def test_an_option_given_on_the_command_line_changes_what_the_plugin_does(
     tmp_path: Path, example_site: Path
 ) -> None:
@@ -165,6 +162,7 @@ def test_plugin_list_shows_the_installed_example_with_what_it_offers(example_sit
     assert "generic" in offers
 
 
+@pytest.mark.quick
 def test_the_example_imports_nothing_of_llmb_but_the_three_vendor_rooms() -> None:
     import ast
 

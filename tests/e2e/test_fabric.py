@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import harness
 from tests.e2e.harness import Ended
-
-pytestmark = pytest.mark.slow
 
 
 def ranks(output: Path, sites: list[Path], *flags: str) -> Ended:
@@ -28,7 +24,6 @@ def test_each_rank_has_a_device_and_all_speak_through_the_library_of_its_vendor(
     assert ended.evidence("ranks.json")["library"] == "fakeccl"
 
 
-@pytest.mark.further
 def test_what_replicas_train_is_what_one_process_trains(
     fake_site: Path, fake_plugin_site: Path, tmp_path: Path
 ) -> None:

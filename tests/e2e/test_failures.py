@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,6 @@ import pytest
 from tests.e2e import harness
 from tests.e2e.harness import Ended, run_plugin
 
-pytestmark = pytest.mark.slow
 UNAVAILABLE, FAILED, INTERRUPTED = 3, 4, 130
 
 
@@ -71,7 +71,6 @@ def test_a_hook_that_raises_in_the_worker_is_told_in_one_line_and_its_traceback_
     assert "llmb_odd.py" in done.log
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("hook", "value"),
     [
@@ -91,7 +90,6 @@ def test_a_hook_that_returns_the_wrong_thing_is_named(
     check(done, UNAVAILABLE, "'odd'", hook.partition("(")[0], "returned")
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -109,7 +107,6 @@ def test_a_plugin_that_cannot_be_imported_says_why(
     assert list(done.output.iterdir()) == []
 
 
-@pytest.mark.further
 def test_a_plugin_that_hangs_in_its_import_is_given_up_after_the_limit(tmp_path: Path) -> None:
     folder = harness.plugin(tmp_path / "plugins", "odd", "time.sleep(600)")
     # The limit is a minute; here it is two seconds, in a process of its own.
@@ -123,7 +120,6 @@ def test_a_plugin_that_hangs_in_its_import_is_given_up_after_the_limit(tmp_path:
     check(done, UNAVAILABLE, "'odd'", "no answer within 2 s")
 
 
-@pytest.mark.further
 def test_two_distributions_that_claim_one_name_are_both_named(tmp_path: Path) -> None:
     folders = [
         harness.plugin(tmp_path / name, "odd", distribution=name) for name in ("llmb-a", "llmb-b")
@@ -132,7 +128,6 @@ def test_two_distributions_that_claim_one_name_are_both_named(tmp_path: Path) ->
     check(done, UNAVAILABLE, "'odd'", "llmb-a", "llmb-b", "uninstall")
 
 
-@pytest.mark.further
 def test_a_vendor_cannot_take_the_name_of_a_built_in_plugin(tmp_path: Path) -> None:
     folder = harness.plugin(tmp_path / "plugins", "cpu")
     done = harness.run(tmp_path / "out", *harness.with_plugin("cpu"), plugins=[folder])
@@ -170,7 +165,6 @@ def test_a_model_that_becomes_non_finite_during_training_ends_the_run(tmp_path: 
     check(run_plugin(tmp_path, source), FAILED, "the loss is nan after 11 steps", "non-finite")
 
 
-@pytest.mark.further
 def test_a_model_whose_loss_cannot_be_trained_on_ends_the_run(tmp_path: Path) -> None:
     source = """
     class Odd(nn.Module):
@@ -193,22 +187,22 @@ def test_a_worker_that_simply_exits_while_training_is_reported(tmp_path: Path) -
     check(run_plugin(tmp_path, in_step("sys.exit(0)")), FAILED, "exit status 0")
 
 
-@pytest.mark.further
 def test_a_dead_worker_is_noticed_although_a_process_it_forked_lives_on(tmp_path: Path) -> None:
-    statement = "os.fork() or time.sleep(30); os.kill(os.getpid(), signal.SIGKILL)"
+    forked = tmp_path / "forked"
+    alone = f"pathlib.Path({str(forked)!r}).write_text(str(os.getpid())), time.sleep(600)"
+    statement = f"os.fork() or ({alone}); os.kill(os.getpid(), signal.SIGKILL)"
     folder = harness.plugin(tmp_path / "plugins", "odd", in_step(statement))
-    flags = (*harness.with_plugin("odd"),)
-    with harness.running(tmp_path / "out", *flags, plugins=[folder]) as started:
-        started.wait_for("timing: training")
-        try:
-            code = started.process.wait(10)
-        except subprocess.TimeoutExpired:
-            pytest.fail("the run goes on for ever")
-        assert code == FAILED
-        assert "SIGKILL" in started.stderr
+    try:
+        with harness.running(
+            tmp_path / "out", *harness.with_plugin("odd"), plugins=[folder]
+        ) as started:
+            assert started.wait() == FAILED
+            assert "SIGKILL" in started.stderr
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(int(forked.read_text())).kill()
 
 
-@pytest.mark.further
 def test_a_worker_that_dies_in_post_processing_is_reported_and_leaves_no_temporary_file(
     tmp_path: Path,
 ) -> None:
@@ -227,7 +221,6 @@ def test_a_worker_that_dies_in_post_processing_is_reported_and_leaves_no_tempora
     check(done, FAILED, "llmb.worker was killed by SIGKILL")
 
 
-@pytest.mark.further
 def test_running_out_of_memory_in_post_processing_is_a_failed_run(tmp_path: Path) -> None:
     source = """
     @hookimpl
@@ -237,7 +230,6 @@ def test_running_out_of_memory_in_post_processing_is_a_failed_run(tmp_path: Path
     check(run_plugin(tmp_path, source), FAILED, "allocate memory")
 
 
-@pytest.mark.further
 def test_a_plugin_that_replaces_the_optimizers_step_gives_an_invalid_run_and_code_5(
     tmp_path: Path,
 ) -> None:
@@ -254,7 +246,6 @@ def test_a_plugin_that_replaces_the_optimizers_step_gives_an_invalid_run_and_cod
     assert str(done.directory / "audit.json") in done.said[0]
 
 
-@pytest.mark.further
 def test_a_ceiling_that_cannot_be_measured_is_a_warning_and_not_a_failed_run(
     tmp_path: Path,
 ) -> None:
@@ -287,7 +278,6 @@ if "llmb.worker" in sys.orig_argv:
 """
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("name", "statement", "words"),
     [
@@ -320,7 +310,6 @@ def interrupted(started: harness.Running, number: int) -> Ended:
     return done
 
 
-@pytest.mark.further
 def test_an_interrupt_while_plugins_are_asked_leaves_nothing(tmp_path: Path) -> None:
     here = tmp_path / "here"
     source = f"pathlib.Path({str(here)!r}).touch(); time.sleep(600)"
@@ -332,7 +321,6 @@ def test_an_interrupt_while_plugins_are_asked_leaves_nothing(tmp_path: Path) -> 
     assert list(done.output.iterdir()) == []
 
 
-@pytest.mark.further
 def test_an_interrupt_in_a_later_repeat_leaves_no_record(tmp_path: Path) -> None:
     # The second worker hangs in its post-processing, where no message can reach it.
     source = f"""
@@ -429,7 +417,6 @@ def on_small_disk(tmp_path: Path, source: str, *flags: str, size: str, before: s
     return harness.ended([*unshare, *command], kept / "out", harness.environment(folder), None)
 
 
-@pytest.mark.further
 @needs_tmpfs
 def test_a_disk_that_is_full_from_the_start_is_a_wrong_output_folder_and_left_as_it_was(
     tmp_path: Path,
@@ -454,7 +441,6 @@ if "llmb.worker" in sys.orig_argv:
 """
 
 
-@pytest.mark.further
 @needs_tmpfs
 @pytest.mark.parametrize(
     "source", [AT_POST_PROCESSING, AT_END_OF_WORKER], ids=["post-processing", "end of worker"]
@@ -469,7 +455,6 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_log_still_says_why(
     assert "No space left on device" in done.log
 
 
-@pytest.mark.further
 @needs_tmpfs
 def test_a_disk_that_fills_up_while_a_run_is_audited_leaves_it_unverified_and_says_why(
     tmp_path: Path,
@@ -482,7 +467,6 @@ def test_a_disk_that_fills_up_while_a_run_is_audited_leaves_it_unverified_and_sa
     assert len(warnings) == 2, "calibrator and verifier had nothing to write on"
 
 
-@pytest.mark.further
 @needs_tmpfs
 def test_a_disk_without_room_for_the_weights_leaves_a_run_that_is_not_verified_and_says_why(
     tmp_path: Path,

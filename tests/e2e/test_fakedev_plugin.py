@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
 FLAGS = (*harness.TINY_RUN, "--seed=11")
 
 
@@ -39,7 +38,6 @@ def test_the_vendors_own_plugin_is_chosen_before_the_generic_one(fakedev_run: En
     assert (config["device"], config["precision"]["name"]) == ("fakedev:0", "FP32")
 
 
-@pytest.mark.further
 def test_it_trains_as_the_cpu_does(fakedev_run: Ended, fake_site: Path, tmp_path: Path) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *FLAGS)
     cpu = harness.run(tmp_path / "out", *flags, plugins=[fake_site])
@@ -100,7 +98,6 @@ def test_the_library_without_its_device_leaves_the_plugin_listed_as_unavailable(
     assert "sees no accelerator" in offers["fakedev"]["reason"]
 
 
-@pytest.mark.further
 def test_llmb_load_plugins_leaves_the_device_to_the_generic_plugin(
     fake_site: Path, fake_plugin_site: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +107,7 @@ def test_llmb_load_plugins_leaves_the_device_to_the_generic_plugin(
     assert (done.code, done.record["plugin"]["name"]) == (0, "generic")
 
 
+@pytest.mark.quick
 def test_a_vendor_needs_less_than_thirty_lines() -> None:
     plugin = Path(__file__).parent.parent / "plugins/llmb-fakedev/llmb_fakedev/plugin.py"
     lines = [line for line in plugin.read_text().splitlines() if line.strip()]

@@ -23,8 +23,6 @@ from llmb.submission.manifest import with_manifest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
-
 FLAGS = (*harness.TINY, "--timed-steps=20", "--seed=3")
 #: A step takes its time, whatever the batch size; memory for three sequences but not for four.
 SLOW_AND_SMALL = {"FAKEDEV_KERNEL_US": "400", "FAKEDEV_MEMORY_MB": "110"}
@@ -83,7 +81,6 @@ def test_plugin_list_shows_generic_with_both_devices_and_the_plain_casts(fake_si
     assert offers["cpu"]["available"]
 
 
-@pytest.mark.further
 def test_without_any_flag_the_accelerator_is_chosen_and_runs_in_bf16(default_run: Ended) -> None:
     assert (default_run.code, "Traceback" in default_run.stderr) == (0, False)
     config = default_run.record["config"]
@@ -188,7 +185,6 @@ def test_the_stamps_of_steps_run_ahead_of_the_device_and_the_fences_do_not(
 # -- memory and batch size --------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_the_batch_size_is_searched_by_default_until_memory_ends(default_run: Ended) -> None:
     record = default_run.record
     search = record["batch_size_search"]
@@ -201,7 +197,6 @@ def test_the_batch_size_is_searched_by_default_until_memory_ends(default_run: En
     assert (refused["tokens_per_second"], "out of memory" in refused["message"]) == (None, True)
 
 
-@pytest.mark.further
 def test_memory_that_torch_cannot_tell_is_null_and_never_0(default_run: Ended) -> None:
     record = default_run.record
     told = [record["result"], record["timing"], *record["timing"]["repeats"]]
@@ -215,7 +210,6 @@ def test_memory_that_torch_cannot_tell_is_null_and_never_0(default_run: Ended) -
 # -- calibration, verification ----------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_calibrate_measures_the_accelerator(fake_site: Path) -> None:
     env = harness.environment(fake_site)
     done = harness.call("calibrate", "--seconds=0.1", "--json", env=env)
@@ -230,13 +224,11 @@ def test_calibrate_measures_the_accelerator(fake_site: Path) -> None:
     assert min(ceiling["flops_per_second"], ceiling["memory_bytes_per_second"]) > 0
 
 
-@pytest.mark.further
 def test_the_ceiling_in_a_record_counts_the_time_of_the_device(default_run: Ended) -> None:
     gemms = default_run.record["ceilings"]["before"]["gemms"]
     assert min(gemm["best_s"] for gemm in gemms) >= 0.9 * 400e-6, "a kernel takes 400 us"
 
 
-@pytest.mark.further
 def test_the_run_stands_up_to_verification(default_run: Ended, tmp_path: Path) -> None:
     bundle = shutil.copytree(default_run.directory, tmp_path / "bundle")
     files = with_manifest(read_folder(bundle, layout.is_known))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from llmb.submission.manifest import with_manifest, zip_bytes
-from tests import attacks, builders
+from tests import attacks, builders, patience
 from tests.e2e import harness
 
 #: What `llmb verify` needs at most: an archive at its limit, its members, and itself.
@@ -32,16 +31,11 @@ def limited() -> None:
 
 def verify(*paths: Path, cwd: Path) -> tuple[int, list[dict], str]:
     """Return exit code, results and stderr of ``llmb verify`` under the limits."""
-    done = subprocess.run(
+    done = patience.run(
         harness.llmb_command("verify", "--json", *paths),
         env=harness.environment(),
         cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=harness.LIMIT_S,
-        stdin=subprocess.DEVNULL,
         preexec_fn=limited,
-        check=False,
     )
     return done.returncode, json.loads(done.stdout), done.stderr
 
@@ -120,7 +114,6 @@ def evidence_of_faults(folder: Path, honest: dict[str, bytes]) -> Path:
     return builders.write(folder / "evidence", with_manifest({**honest, name: content}))
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "make", [whole, squeezed, spread, many_faults, many_objects, evidence_of_faults]
 )

@@ -37,8 +37,6 @@ def python_with_a_vendors_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return python
 
 
-@pytest.mark.further
-@pytest.mark.slow
 def test_pip_install_keeps_the_torch_that_is_there(
     python_with_a_vendors_torch: Path, tmp_path: Path
 ) -> None:

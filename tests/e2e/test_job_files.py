@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
-import pytest
-
 from llmb.parallel.jobs import Job, slurm
+from tests import needs
 from tests.distributed.test_equal_to_one_process import free_port
 from tests.e2e import harness
-
-pytestmark = [pytest.mark.slow, pytest.mark.further]
 
 #: What a cluster has: each node runs the step with its own number.
 SLURM = """\
@@ -27,9 +23,7 @@ SLURM_NNODES=2 SLURM_JOB_NODELIST=here
 
 
 def test_the_ranks_of_two_nodes_meet_and_run(tmp_path: Path) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("no bash")
+    bash = needs.program("bash")
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED, "--quiet")
     arguments = ("run", *flags, "--dp-shard=2", f"--output-dir={tmp_path / 'out'}")
     text = slurm(Job(2, 1, arguments)).replace("29500", str(free_port()))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
+from tests import needs
 from tests.e2e import harness
 from tests.e2e.harness import Ended
-
-pytestmark = [pytest.mark.slow, pytest.mark.further]
 
 RUN = ("-m", "llmb", "run", "--quiet", *harness.with_plugin("odd"), harness.UNAUDITED)
 
@@ -33,8 +29,7 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
 
 
 def test_mpiexec_starts_the_ranks(tmp_path: Path) -> None:
-    if shutil.which("mpiexec") is None:
-        pytest.skip("there is no mpiexec (apt-get install mpich)")
+    needs.program("mpiexec")
     flavour = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False)
     # Open MPI refuses root, and more ranks than cores.
     mine = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in flavour.stdout else []

@@ -59,10 +59,7 @@ def test_a_forward_run_is_timed_call_by_call_and_audited_by_its_logits(tmp_path:
 
 @pytest.mark.parametrize(
     ("workload", "scope"),
-    [
-        ("litgpt-generation", "step"),
-        pytest.param("litgpt-model-inference", "model", marks=pytest.mark.further),
-    ],
+    [("litgpt-generation", "step"), ("litgpt-model-inference", "model")],
 )
 def test_tokens_are_generated_in_either_scope_and_keep_every_rule(
     tmp_path: Path, workload: str, scope: str
@@ -82,7 +79,6 @@ def test_tokens_are_generated_in_either_scope_and_keep_every_rule(
 # -- training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_the_compiler_compiles_before_the_window_and_not_in_it(tmp_path: Path) -> None:
     ended = run_fast(tmp_path, "--executor=inductor")
     assert_consistent(ended)
@@ -93,7 +89,6 @@ def test_the_compiler_compiles_before_the_window_and_not_in_it(tmp_path: Path) -
     assert len({*counts[begin:]}) == 1
 
 
-@pytest.mark.further
 def test_a_run_without_an_executor_compiles_nothing(tmp_path: Path) -> None:
     record = run_fast(tmp_path, harness.UNAUDITED).record
     assert not any(compilations(record))
@@ -118,14 +113,12 @@ def test_sgd_with_other_lengths_in_each_step_keeps_every_rule_and_leaves_a_trace
     assert harness.call("audit", ended.directory).code == 0
 
 
-@pytest.mark.further
 def test_a_run_without_profile_leaves_none(tmp_path: Path) -> None:
     ended = run_fast(tmp_path, harness.UNAUDITED, "--sac-freq=op")
     assert not (ended.directory / "profile").exists()
     assert ended.record["config"]["sac_freq"] == "op"
 
 
-@pytest.mark.further
 def test_mixed_precision_in_float16_scales_its_gradients_and_breaks_no_rule(tmp_path: Path) -> None:
     flags = ("--workload=gpt2-125m", "--plugin=cpu", "--precision=FP16", "--mixed-precision")
     # One sequence: of more, the probes' own gradients, which nothing scales, begin to underflow.
@@ -141,7 +134,6 @@ def test_mixed_precision_in_float16_scales_its_gradients_and_breaks_no_rule(tmp_
 # -- asked for again ------------------------------------------------------------------------------
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     "flags",
     [

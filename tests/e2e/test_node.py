@@ -13,8 +13,6 @@ from llmb.records.node_report import CollectiveKind
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
-
 RUN = (*harness.TINY, "--batch-size=1", "--timed-steps=2")
 ON_CPU = ("--plugin=cpu", "--precision=FP32", *RUN)
 #: On a busy machine one of two may well have half the speed of the other.
@@ -60,7 +58,6 @@ def test_one_device_is_examined_alone(tmp_path: Path) -> None:
     assert device["alone"]["tokens_per_second"] > 0
 
 
-@pytest.mark.further
 def test_two_ranks_go_through_every_step(tmp_path: Path) -> None:
     ended = node(tmp_path / "out", "--nproc=2", *ON_CPU, *WHATEVER, "--json")
     assert ended.code == 0, ended.stderr
@@ -72,7 +69,6 @@ def test_two_ranks_go_through_every_step(tmp_path: Path) -> None:
     assert {rate["kind"] for rate in report["collectives"]} == set(get_args(CollectiveKind))
 
 
-@pytest.mark.further
 def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_path: Path) -> None:
     source = """
     from llmb.plugin.builtin.cpu import CpuBackend
@@ -103,7 +99,6 @@ def test_a_slow_device_and_ranks_that_fail_are_named_and_the_answer_is_no(tmp_pa
     assert "fit: no" in ended.stdout
 
 
-@pytest.mark.further
 def test_an_examination_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
     flags = (*harness.with_plugin("odd"), "--nproc=2", "--timed-steps=100000")
     flags = tuple(flag for flag in flags if flag != "--timed-steps=20")
@@ -136,7 +131,6 @@ def test_what_cannot_be_examined_is_refused_in_one_line(
     assert words in ended.said[0]
 
 
-@pytest.mark.further
 def test_accelerators_are_examined_by_name_at_a_batch_size_that_fits(
     tmp_path: Path, fake_site: Path
 ) -> None:

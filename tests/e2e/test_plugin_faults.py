@@ -12,7 +12,6 @@ import pytest
 from tests.e2e import harness
 from tests.e2e.harness import Ended, run_plugin
 
-pytestmark = pytest.mark.slow
 UNAVAILABLE, FAILED = 3, 4
 
 
@@ -51,7 +50,6 @@ def llmb_backend(config):
 HOOK = "@hookimpl\ndef {}:\n    {}\n"
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("source", "words"),
     [
@@ -113,7 +111,6 @@ def test_a_device_of_the_plugin_that_is_not_there_is_told_with_their_number(
     check(done, "'odd'", "'cpu:3'", "there are 1 cpu devices, numbered from 0")
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("statement", ["raise KeyboardInterrupt", "sys.exit(0)"])
 def test_an_exit_or_interrupt_that_a_hook_of_the_worker_raises_is_told_by_its_name(
     tmp_path: Path, statement: str
@@ -126,7 +123,6 @@ def test_an_exit_or_interrupt_that_a_hook_of_the_worker_raises_is_told_by_its_na
     assert "did not finish: plugin 'odd': llmb_post_process_model raised" in done.log
 
 
-@pytest.mark.further
 def test_a_plugin_that_is_left_out_cannot_be_asked_for_and_says_why(tmp_path: Path) -> None:
     folder = harness.plugin(tmp_path / "plugins", "odd")
     done = harness.run(
@@ -149,45 +145,37 @@ def test_a_broken_plugin_that_was_not_asked_for_is_a_note_and_the_run_goes_on(
 # -- plugins that hang ------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_plugins_that_hang_are_given_up_together_after_one_limit(tmp_path: Path) -> None:
     folders = [
         harness.plugin(tmp_path / name, name, "time.sleep(600)") for name in ("ox", "snail", "tar")
     ]
     began = time.monotonic()
-    patient = impatient(0.5, tmp_path, folders, "plugin", "list", "--json")
-    one_limit_s = time.monotonic() - began
-    assert patient.code == 0, patient.stderr
-    began = time.monotonic()
-    done = impatient(6.0, tmp_path, folders, "plugin", "list", "--json")
-    assert time.monotonic() - began < one_limit_s + 11, "not three limits of six seconds"
+    done = impatient(20.0, tmp_path, folders, "plugin", "list", "--json")
+    assert time.monotonic() - began < 60, "not three limits of twenty seconds"
+    assert done.code == 0, done.stderr
     offers = {offer["plugin"]: offer for offer in json.loads(done.stdout)}
     for name in ("ox", "snail", "tar"):
         assert offers[name]["state"] == "broken"
-        assert "no answer within 6 s" in offers[name]["reason"]
+        assert "no answer within 20 s" in offers[name]["reason"]
     assert offers["cpu"]["state"] == "ready", "its answer came in the meantime"
 
 
-@pytest.mark.further
 def test_a_plugin_that_hangs_is_broken_to_the_doctor_who_goes_on(tmp_path: Path) -> None:
     folder = harness.plugin(tmp_path / "plugins", "odd", "time.sleep(600)")
-    done = impatient(4.0, tmp_path, [folder], "doctor")
+    done = impatient(15.0, tmp_path, [folder], "doctor")
     assert (done.code, done.stderr) == (0, "")
     assert "plugin odd (llmb-odd) is broken: cannot be probed" in done.stdout
-    assert "no answer within 4 s" in done.stdout
+    assert "no answer within 15 s" in done.stdout
 
 
-@pytest.mark.further
 def test_a_thread_that_a_plugin_leaves_running_keeps_nobody(tmp_path: Path) -> None:
     source = """
     import threading
     threading.Thread(target=time.sleep, args=(600,)).start()
     """
-    began = time.monotonic()
-    done = run_plugin(tmp_path, source)
+    done = run_plugin(tmp_path, source)  # given up where nothing moves for two minutes
     assert (done.code, done.said) == (0, [])
     assert done.finished
-    assert time.monotonic() - began < 100
 
 
 # -- plugins that talk ------------------------------------------------------------------------
@@ -223,7 +211,6 @@ def talking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return harness.plugin(tmp_path_factory.mktemp("talking"), "odd", TALKING)
 
 
-@pytest.mark.further
 def test_whatever_a_plugin_prints_json_of_a_run_stays_json_and_the_words_are_in_the_log(
     tmp_path: Path, talking: Path
 ) -> None:
@@ -236,7 +223,6 @@ def test_whatever_a_plugin_prints_json_of_a_run_stays_json_and_the_words_are_in_
             assert f"{voice} {where}\n" in done.log
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("command", [("plugin", "list"), ("doctor",)], ids=["list", "doctor"])
 def test_whatever_a_plugin_prints_json_of_other_commands_stays_json(
     talking: Path, command: tuple[str, ...]
@@ -251,7 +237,6 @@ def test_whatever_a_plugin_prints_json_of_other_commands_stays_json(
 # -- two of one name --------------------------------------------------------------------------
 
 
-@pytest.mark.further
 def test_of_two_packages_of_one_name_the_variable_chooses(tmp_path: Path) -> None:
     folders = []
     for name, steps in (("llmb-a", 2), ("llmb-b", 5)):

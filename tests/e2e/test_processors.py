@@ -58,7 +58,7 @@ def test_without_a_workload_the_largest_size_in_time_is_run_and_the_time_is_reco
     assert "--workload llama-1.4b would take" in note
     duration = record["duration"]
     assert duration["within_s"] == 1.0
-    assert duration["estimated_s"] > 10
+    assert duration["estimated_s"] > duration["within_s"]
     assert duration["real_s"] > (record["timing"]["stop_ns"] - record["timing"]["start_ns"]) / 1e9
     assert "of the estimated" in ended.stdout
 

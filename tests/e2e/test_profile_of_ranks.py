@@ -11,8 +11,6 @@ from llmb.modes.profile import TRACE
 from llmb.records.run_directory import PROFILE_FOLDER
 from tests.e2e import harness
 
-pytestmark = [pytest.mark.slow, pytest.mark.further]
-
 
 @pytest.mark.parametrize("layout", [(), ("--dp-shard=2",)], ids=["replicated", "sharded"])
 def test_ranks_leave_one_trace_with_what_they_say_to_each_other(

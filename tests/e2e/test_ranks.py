@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +17,8 @@ from llmb.records.bundle import from_files
 from llmb.simulation.rank import simulate
 from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
+from tests import needs, patience
 from tests.e2e import harness
-
-pytestmark = pytest.mark.slow
-FURTHER = pytest.mark.further
 
 LAYOUTS = {
     "replicated": ("--nproc=2",),
@@ -30,6 +26,10 @@ LAYOUTS = {
     "sliced": ("--nproc=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
     "in stages": ("--nproc=2", "--pp=2"),
 }
+#: Plain `tox` makes one of them.
+EACH = [
+    pytest.param(name, marks=pytest.mark.quick if name == "replicated" else ()) for name in LAYOUTS
+]
 #: Of what each layout's ranks say to each other, at least one kind.
 SAID = {
     "replicated": {"all_reduce"},
@@ -37,11 +37,6 @@ SAID = {
     "sliced": {"all_gather", "reduce_scatter", "all_reduce"},
     "in stages": {"send"},
 }
-
-
-def always(names: Iterable[str], *those: str) -> list[object]:
-    """Return parameters of which all but ``those`` are further ones."""
-    return [name if name in those else pytest.param(name, marks=FURTHER) for name in names]
 
 
 def assert_simulated(config: RunConfig, collectives: list[dict[str, Any]]) -> None:
@@ -56,7 +51,7 @@ def assert_simulated(config: RunConfig, collectives: list[dict[str, Any]]) -> No
             assert one["bytes"] == 2 * expected[one["kind"]][1], one["kind"]
 
 
-@pytest.mark.parametrize("layout", always(LAYOUTS, "sharded", "sliced"))
+@pytest.mark.parametrize("layout", EACH)
 def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: str) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--batch-size=2")
     ended = harness.run(tmp_path / "out", *flags, "--timed-steps=20", *LAYOUTS[layout])
@@ -90,7 +85,7 @@ def test_ranks_train_one_model_and_every_rule_is_kept(tmp_path: Path, layout: st
     assert [check for check in verified.checks if not check.ok] == []
 
 
-@pytest.mark.parametrize("family", always(("gpt2-125m", "nemo-bert-base"), "gpt2-125m"))
+@pytest.mark.parametrize("family", ["gpt2-125m", "nemo-bert-base"])
 def test_other_families_shared_and_sliced_keep_every_rule(tmp_path: Path, family: str) -> None:
     """Tied heads; several parameters of a probe, which all ranks gather in one order.
 
@@ -107,12 +102,11 @@ def test_other_families_shared_and_sliced_keep_every_rule(tmp_path: Path, family
     assert kept >= {"W1", "E1", "E2", "P1", "O1", "O2", "T1", "N1", "S1"}
 
 
-@pytest.mark.further
-@pytest.mark.skipif(not harness.has_module("thunder"), reason="lightning-thunder is missing")
 @pytest.mark.parametrize("how", [("--accumulate=2",), ("--zero=2",), ("--zero=3",)])
 def test_thunder_shares_the_work_itself_and_every_rule_is_kept(
     tmp_path: Path, how: tuple[str, ...]
 ) -> None:
+    needs.package("thunder")
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY, "--timed-steps=20", *how)
     flags += ("--nproc=2", "--batch-size=2", "--workload=litgpt-train", "--executor=thunder")
     ended = harness.run(tmp_path / "out", *flags)
@@ -133,7 +127,6 @@ MIXED = {
 }
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("layout", MIXED)
 def test_a_pipeline_and_what_it_goes_with_keep_every_rule(tmp_path: Path, layout: str) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", "--audit=full", *harness.TINY, "--batch-size=4")
@@ -157,7 +150,6 @@ def llmb_post_process_model(model, config):
 """
 
 
-@pytest.mark.further
 def test_a_stage_that_rounds_is_seen_where_rank_0_has_another(tmp_path: Path) -> None:
     folder = harness.plugin(tmp_path / "plugins", "odd", ROUNDED)
     flags = (*harness.with_plugin("odd"), "--nproc=2", "--pp=2", "--batch-size=2")
@@ -180,7 +172,6 @@ def llmb_post_process_model(model, config):
 """
 
 
-@pytest.mark.further
 def test_a_rank_that_hangs_in_a_stage_is_named_though_its_neighbours_alone_wait(
     tmp_path: Path,
 ) -> None:
@@ -193,14 +184,11 @@ def test_a_rank_that_hangs_in_a_stage_is_named_though_its_neighbours_alone_wait(
         "--batch-size=2",
     )
     flags += ("--rank-timeout=8", harness.UNAUDITED)
-    begin = time.monotonic()
     ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
     assert ended.code == 4, ended.stderr
     assert "rank 3 did not come within 8 s: it hangs in" in ended.stderr
-    assert time.monotonic() - begin < harness.LIMIT_S / 2
 
 
-@pytest.mark.further
 def test_what_a_plugin_replaces_on_one_rank_alone_is_seen(tmp_path: Path) -> None:
     source = """
     import torch.nn.functional as F
@@ -255,23 +243,22 @@ def llmb_post_process_model(model, config):
 """
 
 
-@pytest.mark.parametrize("fate", always(FATES, "is killed", "hangs"))
+@pytest.mark.parametrize("fate", FATES)
 def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> None:
     does, says = FATES[fate]
     folder = harness.plugin(tmp_path / "plugins", "odd", FAILING.format(fate=does))
-    flags = (*harness.with_plugin("odd"), "--nproc=2", "--rank-timeout=8", harness.UNAUDITED)
-    begin = time.monotonic()
+    # On a busy machine a rank that is only slow must not be taken for one that hangs.
+    timeout = f"--rank-timeout={8 if fate == 'hangs' else 100}"
+    flags = (*harness.with_plugin("odd"), "--nproc=2", timeout, harness.UNAUDITED)
     ended = harness.run(tmp_path / "out", *flags, plugins=[folder])
     assert ended.code == 4, ended.stderr
     assert says in ended.log
     assert says in ended.stderr
     assert not ended.finished
-    assert time.monotonic() - begin < harness.LIMIT_S / 2
     ours = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(p.info["cmdline"])]
     assert ours == []
 
 
-@pytest.mark.further
 def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -286,9 +273,9 @@ def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: P
         ranks.append(
             subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
         )
-    said = [rank.communicate(timeout=harness.LIMIT_S)[1].decode() for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [4, 4], said
-    assert "rank 1 is not as rank 0: timed_steps 21 instead of 20" in said[0]
+    first, second = patience.finished(ranks)
+    assert (first.returncode, second.returncode) == (4, 4), (first, second)
+    assert "rank 1 is not as rank 0: timed_steps 21 instead of 20" in first.stderr
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:

@@ -10,18 +10,7 @@ import pytest
 from llmb.workloads.recipes import RECIPES
 from tests.e2e import harness
 
-pytestmark = pytest.mark.slow
-
-#: Of each model and way of sharing one: tensor parallelism of Llama, and stage 3 with blocks that
-#: compute again.
-ALWAYS = ("nanotron-llama2-7b", "llm-train-bench-fsdp")
-
-
-def _marked(name: str) -> object:
-    return pytest.param(name, marks=() if name in ALWAYS else pytest.mark.further)
-
-
-RUN = [_marked(name) for name, recipe in RECIPES.items() if recipe.precision != "FP8"]
+RUN = [name for name, recipe in RECIPES.items() if recipe.precision != "FP8"]
 
 
 @pytest.mark.parametrize("name", RUN)
@@ -41,7 +30,6 @@ def test_a_recipe_runs_at_debug_shapes(tmp_path: Path, name: str) -> None:
     assert record["class"] == "debug"
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("name", ["llm-train-bench-ddp", "llm-train-bench-fsdp"])
 def test_what_ranks_share_is_compiled_where_the_command_line_says_so(
     tmp_path: Path, name: str

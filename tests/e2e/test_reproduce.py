@@ -17,7 +17,7 @@ from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.long
 UNAVAILABLE, FAILED, REFUSED = 3, 4, 6
 
 
@@ -242,7 +242,6 @@ def test_running_out_of_memory_says_that_the_batch_size_is_the_bundles(
     assert not done.finished
 
 
-@pytest.mark.further
 def test_a_run_of_ranks_is_done_again_by_as_many(tmp_path: Path) -> None:
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, "--nproc=2", "--dp-shard=2")
     original = harness.run(tmp_path / "first", *flags)

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import shlex
 import statistics
 import subprocess
@@ -18,16 +19,15 @@ from safetensors.torch import load_file
 from llmb.config import BF16, Mode, RunConfig
 from llmb.records.run_record import RunRecord
 from llmb.supervision import stream
+from tests import patience
 from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended, run
 
-pytestmark = pytest.mark.slow
-
-
 # -- the run directory and its record ---------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_a_debug_run_ends_with_code_0_and_a_record_that_can_be_read_back(tiny_run: Ended) -> None:
     assert tiny_run.code == 0
     record = RunRecord.model_validate_json((tiny_run.directory / "record.json").read_bytes())
@@ -35,6 +35,7 @@ def test_a_debug_run_ends_with_code_0_and_a_record_that_can_be_read_back(tiny_ru
     assert record.timing.timed_steps == 20
 
 
+@pytest.mark.quick
 def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run: Ended) -> None:
     found = {path.name for path in tiny_run.directory.iterdir()}
     files = {"record.json", "audit.json", "system.json", "log.txt"}
@@ -50,6 +51,7 @@ def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run
     }
 
 
+@pytest.mark.quick
 def test_whole_weights_are_not_left_behind(tiny_run: Ended) -> None:
     files = [path for path in tiny_run.directory.rglob("*") if path.is_file()]
     weights = 2 * tiny_run.record["workload"]["parameters"]
@@ -57,18 +59,21 @@ def test_whole_weights_are_not_left_behind(tiny_run: Ended) -> None:
     assert not list(tiny_run.directory.rglob("*weights.safetensors"))
 
 
+@pytest.mark.quick
 def test_the_run_directory_is_named_after_time_workload_precision_and_plugin(
     tiny_run: Ended,
 ) -> None:
     assert re.fullmatch(r"\d{8}T\d{6}Z-llama-1\.4b-BF16-cpu", tiny_run.directory.name)
 
 
+@pytest.mark.quick
 def test_audit_and_system_are_the_parts_of_the_record_of_that_name(tiny_run: Ended) -> None:
     for part in ("audit", "system"):
         alone = json.loads((tiny_run.directory / f"{part}.json").read_bytes())
         assert alone == tiny_run.record[part]
 
 
+@pytest.mark.quick
 def test_a_run_at_changed_shapes_is_debug_and_every_change_is_a_waiver(tiny_run: Ended) -> None:
     record = tiny_run.record
     assert record["class"] == "debug"
@@ -77,6 +82,7 @@ def test_a_run_at_changed_shapes_is_debug_and_every_change_is_a_waiver(tiny_run:
     assert flags == shapes | {"--timed-steps"}
 
 
+@pytest.mark.quick
 def test_an_honest_run_is_consistent_and_every_blocking_rule_was_observed(
     tiny_run: Ended,
 ) -> None:
@@ -90,6 +96,7 @@ def test_an_honest_run_is_consistent_and_every_blocking_rule_was_observed(
     assert audit["verdict"] == "CONSISTENT"
 
 
+@pytest.mark.quick
 def test_the_precision_of_an_honest_run_was_measured(tiny_run: Ended) -> None:
     precision = tiny_run.record["precision"]
     assert (precision["declared"], precision["effective"]) == ("BF16", "BF16")
@@ -97,6 +104,7 @@ def test_the_precision_of_an_honest_run_was_measured(tiny_run: Ended) -> None:
     assert all(value > 5 for value in precision["bits"].values())
 
 
+@pytest.mark.quick
 def test_a_debug_run_is_audited_quickly_and_its_window_holds_two_audited_steps(
     tiny_run: Ended,
 ) -> None:
@@ -121,6 +129,7 @@ def test_a_run_with_the_audit_switched_off_is_unverified_says_so_and_is_no_offic
     assert not {"gradients.safetensors", "reference.safetensors"} & names
 
 
+@pytest.mark.quick
 def test_throughput_is_tokens_between_start_and_stop_over_the_stamps(tiny_run: Ended) -> None:
     timing, result = tiny_run.record["timing"], tiny_run.record["result"]
     seconds = (timing["stop_ns"] - timing["start_ns"]) / 1e9
@@ -130,6 +139,7 @@ def test_throughput_is_tokens_between_start_and_stop_over_the_stamps(tiny_run: E
     assert timing["stop_ns"] == timing["fence_ns"][-1]
 
 
+@pytest.mark.quick
 def test_the_log_tells_the_phases_and_the_end(tiny_run: Ended) -> None:
     assert "starting worker" in tiny_run.log
     assert tiny_run.log.splitlines()[-1].startswith("finished: ")
@@ -138,10 +148,12 @@ def test_the_log_tells_the_phases_and_the_end(tiny_run: Ended) -> None:
 # -- what is printed --------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_json_prints_exactly_the_record_on_stdout(tiny_run: Ended) -> None:
     assert tiny_run.stdout.encode() == (tiny_run.directory / "record.json").read_bytes()
 
 
+@pytest.mark.quick
 def test_progress_is_plain_lines_on_stderr_without_a_terminal(tiny_run: Ended) -> None:
     lines = tiny_run.stderr.splitlines()
     assert all(line.startswith("llmb: ") for line in lines)
@@ -160,6 +172,7 @@ def test_the_debug_preset_runs_and_quiet_shows_no_progress(tmp_path: Path) -> No
     assert (config["batch_size"], config["timed_steps"]) == (2, 20)
 
 
+@pytest.mark.quick
 def test_the_flags_of_the_source_document_are_obeyed(tiny_run: Ended) -> None:
     config = tiny_run.record["config"]
     flags = (config["batch_size"], config["precision"]["name"], config["device"])
@@ -181,16 +194,19 @@ def terminal_run(once: Once) -> Ended:
             harness.llmb_command("run", *flags), env=env, stdin=slave, stdout=slave, stderr=slave
         )
         os.close(slave)
-        shown = b""
-        while chunk := _read(master):
+        shown, watch = b"", patience.Watch([process], output=folder / "out")
+        while chunk := _read(master, watch):
             shown += chunk
+            watch.look()
         os.close(master)
-        return Ended(process.wait(harness.LIMIT_S), shown.decode(), "", folder / "out")
+        return Ended(process.wait(), shown.decode(), "", folder / "out")
 
     return once("terminal-run", run_it)
 
 
-def _read(terminal: int) -> bytes:
+def _read(terminal: int, watch: patience.Watch) -> bytes:
+    while not select.select([terminal], [], [], 1.0)[0]:
+        watch.look()
     try:
         return os.read(terminal, 65536)
     except OSError:  # Linux's way of saying that nobody holds the other end any more
@@ -299,7 +315,6 @@ def repeated(two_repeats: Ended, once: Once) -> Ended:
     return once("repeated", lambda folder: run(folder / "out", *words[2:]))
 
 
-@pytest.mark.further
 def test_the_shown_command_gives_the_same_configuration(
     repeated: Ended, two_repeats: Ended
 ) -> None:
@@ -322,7 +337,6 @@ def test_the_same_seed_gives_the_same_weights_and_losses(
             assert torch.equal(one[name][:common], two[name][:common])
 
 
-@pytest.mark.further
 def test_without_a_seed_two_runs_have_other_seeds_and_weights(
     two_repeats: Ended, terminal_run: Ended
 ) -> None:
@@ -360,10 +374,12 @@ def secrets(timed_steps: int) -> dict[int, int]:
     return {stream.plan_window(of, secret).start: secret for secret in range(64)}
 
 
+@pytest.mark.quick
 def test_start_has_two_places_and_the_secret_says_which() -> None:
     assert sorted(secrets(50)) == [1, 11]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("timed_steps", [20, 50, 55, 60])
 def test_both_places_of_start_give_the_worker_the_same_fences(timed_steps: int) -> None:
     early, late = (
@@ -503,6 +519,7 @@ def test_the_batch_size_search_survives_a_worker_that_runs_out_of_memory(tmp_pat
 # -- submission -------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_package_submission_refuses_a_debug_run_and_writes_nothing(
     tiny_run: Ended, tmp_path: Path
 ) -> None:
@@ -513,6 +530,7 @@ def test_package_submission_refuses_a_debug_run_and_writes_nothing(
     assert not (tmp_path / "submissions").exists()
 
 
+@pytest.mark.quick
 def test_show_summarises_the_run_directory_and_prints_its_record(tiny_run: Ended) -> None:
     summary = harness.call("show", tiny_run.directory)
     assert "DEBUG, not comparable" in summary.stdout

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.e2e import harness
-
-pytestmark = [pytest.mark.slow, pytest.mark.further]
 
 
 def test_an_invalid_run_is_in_the_table_and_the_others_are_done(tmp_path: Path) -> None:

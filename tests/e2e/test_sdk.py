@@ -20,8 +20,6 @@ from llmb.supervision import negotiation
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
-
 WITHOUT_RUNS = sorted({check.subject for check in IN_PROCESS})
 Once = Callable[[str, Callable[[Path], Ended]], Ended]
 
@@ -113,7 +111,6 @@ def test_the_new_package_runs(acme_site: Path, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.further
 def test_the_new_package_passes_its_own_tests_as_written(acme: Ended, acme_site: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(acme.output)],
@@ -130,7 +127,6 @@ def test_the_new_package_passes_its_own_tests_as_written(acme: Ended, acme_site:
     assert counted["skipped"] <= 8, done.stdout
 
 
-@pytest.mark.further
 def test_the_new_package_drives_an_accelerator_as_written(acme_site: Path, fake_site: Path) -> None:
     env = harness.environment(acme_site, fake_site, FAKEDEV_KERNEL_US="200")
     flags = [f"--only={subject}" for subject in ("backend", "device", "model", "permitted")]
@@ -140,7 +136,6 @@ def test_the_new_package_drives_an_accelerator_as_written(acme_site: Path, fake_
     assert "synchronize waits for the device: waited" in done.stdout
 
 
-@pytest.mark.further
 def test_the_plugin_of_the_documentation_is_short_and_works_as_it_stands(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text(encoding="utf-8")
     module, project = (
@@ -159,7 +154,6 @@ def test_the_plugin_of_the_documentation_is_short_and_works_as_it_stands(tmp_pat
     assert done.code == 0, done.stdout
 
 
-@pytest.mark.further
 def test_a_plugin_that_fuses_weights_passes_by_its_parameter_map(example_site: Path) -> None:
     env = harness.environment(example_site)
     flags = [f"--only={subject}" for subject in WITHOUT_RUNS]
@@ -311,7 +305,6 @@ def test_every_fault_of_a_faulty_plugin_is_found_by_the_check_of_that_name(
     assert not report.passed
 
 
-@pytest.mark.further
 def test_a_declared_patch_is_no_fault(check: Callable[..., Report]) -> None:
     source = """
     import torch.nn.functional as F
@@ -329,7 +322,6 @@ def test_a_declared_patch_is_no_fault(check: Callable[..., Report]) -> None:
     assert report.outcomes[0].message == "1 replaced and declared"
 
 
-@pytest.mark.further
 def test_an_import_that_hangs_is_a_failed_check_within_the_limit(
     check: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +335,6 @@ def test_an_import_that_hangs_is_a_failed_check_within_the_limit(
     assert "not reached" in report.outcomes[1].message
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("last_act", "words"),
     [
@@ -363,7 +354,6 @@ def test_an_import_that_ends_the_process_is_a_failed_check(
     assert not any(o.status == "pass" for o in report.outcomes)
 
 
-@pytest.mark.further
 def test_a_hook_that_ends_the_process_is_named_and_no_run_is_tried(
     check: Callable[..., Report],
 ) -> None:
@@ -383,7 +373,6 @@ def test_a_hook_that_ends_the_process_is_named_and_no_run_is_tried(
     assert "not tried" in report.outcome("runs.finish").message
 
 
-@pytest.mark.further
 def test_a_hook_that_does_not_exist_is_named_with_the_one_that_was_meant(
     check: Callable[..., Report],
 ) -> None:
@@ -413,7 +402,6 @@ def llmb_precisions():
 """
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("wait", "found"),
     [("super().synchronize()", set()), ("pass", {"device.synchronize_waits"})],
@@ -449,7 +437,6 @@ def test_plugin_check_prints_a_line_for_each_check_and_a_summary(acme_site: Path
     assert "checking: hooks" in done.stderr
 
 
-@pytest.mark.further
 def test_plugin_check_as_json_is_the_report(acme_site: Path) -> None:
     env = harness.environment(acme_site)
     flags = ("--only=hooks.options", "-O", "compile=default", "--json", "--quiet")
@@ -470,7 +457,6 @@ def test_a_failed_check_ends_in_exit_code_8_and_names_itself(tmp_path: Path) -> 
     assert "  FAIL  every function named like a hook is marked as one: llmb_backend" in done.stdout
 
 
-@pytest.mark.further
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
@@ -488,7 +474,6 @@ def test_plugin_check_that_cannot_be_done_says_why(
     assert word in done.said[0]
 
 
-@pytest.mark.further
 def test_a_plugin_without_its_device_is_checked_as_far_as_it_goes() -> None:
     report = examine("cpu", device="nowhere:0", only=["hooks", "backend", "runs"])
     assert report.device is None
@@ -498,7 +483,6 @@ def test_a_plugin_without_its_device_is_checked_as_far_as_it_goes() -> None:
         assert "no device here" in report.outcome(check.id).message
 
 
-@pytest.mark.further
 def test_nothing_of_the_runs_of_a_check_is_left_behind(
     check: Callable[..., Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

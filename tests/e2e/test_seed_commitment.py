@@ -13,8 +13,6 @@ from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended
 
-pytestmark = pytest.mark.slow
-
 SEED = 5_647_382_910_123_456_789
 DOCUMENT = builders.seed_commitment(SEED, "5a17" * 8)
 
@@ -81,7 +79,6 @@ def test_no_process_with_vendor_code_is_sent_seed_or_salt(committed_run: Ended) 
     assert DOCUMENT["commitment"] not in heard
 
 
-@pytest.mark.further
 def test_the_shown_command_gives_the_same_run_without_the_file(
     committed_run: Ended, tmp_path: Path
 ) -> None:

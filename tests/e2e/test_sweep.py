@@ -12,7 +12,7 @@ import pytest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-pytestmark = [pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.long
 USAGE, FAILED, INTERRUPTED = 2, 4, 130
 #: Shapes at which each run takes seconds, and no audit.
 QUICK = (*harness.TINY, "--timed-steps=20", harness.UNAUDITED)

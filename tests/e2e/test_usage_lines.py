@@ -11,6 +11,7 @@ import pytest
 
 from llmb.workloads import WORKLOADS
 from llmb.workloads.recipes import RECIPES
+from tests import needs
 from tests.e2e import harness
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,12 +97,6 @@ def _is_a_size(row: Row) -> bool:
     return row.words[2:3] in [[option.partition("=")[0]] for option in harness.TINY]
 
 
-def _some_always(rows: list[Row]) -> list[object]:
-    """Return every twelfth row, and the others as further tests."""
-    marked = [pytest.param(row, marks=pytest.mark.further) for row in rows]
-    return [row if i % 12 == 0 else marked[i] for i, row in enumerate(rows)]
-
-
 ROWS = _rows()
 
 
@@ -109,17 +104,20 @@ def _command(row: Row) -> str:
     return row.command
 
 
+@pytest.mark.quick
 def test_every_line_of_the_documents_has_a_row() -> None:
     lines = {text for row in ROWS for text in re.findall(r"`([^`]+)`", row.original)}
     assert [line for line in ORIGINALS if line not in lines] == []
 
 
+@pytest.mark.quick
 def test_every_row_has_a_command_and_a_word_that_is_explained() -> None:
     assert {row.runs for row in ROWS} == RUN | REFUSED.keys() | ELSEWHERE | {"thunder", "ranks"}
     assert [row for row in ROWS if (row.command == "-") != (row.runs == "nothing")] == []
     assert [row for row in ROWS if not row.differs] == []
 
 
+@pytest.mark.quick
 def test_a_line_for_several_devices_is_never_said_to_run_as_there() -> None:
     for row in ROWS:
         if "train_ddp" in row.original or "train_fsdp" in row.original or ".sc`" in row.original:
@@ -127,6 +125,7 @@ def test_a_line_for_several_devices_is_never_said_to_run_as_there() -> None:
             assert one or "--recipe" in row.words, row
 
 
+@pytest.mark.quick
 def test_a_line_of_ranks_is_a_recipe_which_tests_of_recipes_run() -> None:
     rows = [row for row in ROWS if row.runs == "ranks"]
     assert rows
@@ -137,6 +136,7 @@ def test_a_line_of_ranks_is_a_recipe_which_tests_of_recipes_run() -> None:
     assert RECIPES.keys() <= shown, "every recipe is a line of a document"
 
 
+@pytest.mark.quick
 def test_every_option_in_the_page_is_one_that_llmb_has() -> None:
     known: dict[tuple[str, ...], set[str]] = {}
     for row in ROWS:
@@ -152,6 +152,7 @@ def test_every_option_in_the_page_is_one_that_llmb_has() -> None:
         assert given - coming <= known[command], row
 
 
+@pytest.mark.quick
 def test_every_launch_script_in_the_page_is_there() -> None:
     scripts = {row.words[0] for row in ROWS if row.runs == "no: container"}
     assert scripts
@@ -178,11 +179,10 @@ def test_lines_that_are_one_size_each_run_here_together(tmp_path: Path) -> None:
         assert shapes[option.removeprefix("--").replace("-", "_")] == int(size)
 
 
-@pytest.mark.further
 @pytest.mark.parametrize("row", _runs({"thunder"}), ids=_command)
 def test_a_line_runs_with_thunder_or_is_refused_without_it(tmp_path: Path, row: Row) -> None:
     ended = harness.run(tmp_path / "out", *_tiny(row))
-    if not harness.has_module("thunder"):
+    if not needs.has_package("thunder"):
         assert ended.code == 3, ended.stderr
         assert "lightning-thunder" in ended.said[-1]
         return
@@ -190,7 +190,7 @@ def test_a_line_runs_with_thunder_or_is_refused_without_it(tmp_path: Path, row: 
     _check(ended.record, row)
 
 
-@pytest.mark.parametrize("row", _some_always(_runs(set(REFUSED))), ids=_command)
+@pytest.mark.parametrize("row", _runs(set(REFUSED)), ids=_command)
 def test_a_format_this_processor_lacks_is_refused_with_the_reason(tmp_path: Path, row: Row) -> None:
     ended = harness.run(tmp_path / "out", *_tiny(row))
     assert ended.code == 3, ended.stderr

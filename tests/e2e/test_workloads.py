@@ -13,6 +13,7 @@ from tests.e2e import harness
 DEBUG = ("--plugin=cpu", "--preset=debug", "--json")
 
 
+@pytest.mark.quick
 def test_every_workload_is_listed_with_its_parameters() -> None:
     listed = harness.call("workload", "list")
     assert listed.code == 0
@@ -21,6 +22,7 @@ def test_every_workload_is_listed_with_its_parameters() -> None:
     assert "1,433,680,000" in listed.stdout
 
 
+@pytest.mark.quick
 def test_the_list_as_json_has_sizes_work_memory_and_origin() -> None:
     found = {
         one["name"]: one for one in json.loads(harness.call("workload", "list", "--json").stdout)
@@ -38,6 +40,7 @@ def test_the_list_as_json_has_sizes_work_memory_and_origin() -> None:
     assert any("not shifted" in note for note in one["notes"])
 
 
+@pytest.mark.quick
 def test_a_workload_is_shown_with_what_was_published_of_it() -> None:
     shown = harness.call("workload", "show", "nanotron-llama2-7b")
     assert shown.code == 0
@@ -47,6 +50,7 @@ def test_a_workload_is_shown_with_what_was_published_of_it() -> None:
     assert "58ffa31" in shown.stdout
 
 
+@pytest.mark.quick
 def test_an_unknown_workload_is_one_line_with_the_known_ones() -> None:
     for command in (("workload", "show", "gpt-9"), ("run", "--workload", "gpt-9")):
         ended = harness.call(*command)
@@ -56,9 +60,7 @@ def test_an_unknown_workload_is_one_line_with_the_known_ones() -> None:
         assert "llama-1.4b" in line
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("gpt2-125m", marks=pytest.mark.further), "nemo-bert-base"]
-)
+@pytest.mark.parametrize("name", ["gpt2-125m", "nemo-bert-base"])
 def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     tmp_path: Path, name: str
 ) -> None:
@@ -77,7 +79,6 @@ def test_another_family_is_trained_under_the_audit_and_keeps_every_rule(
     assert judged.code == 0, judged.stderr
 
 
-@pytest.mark.further
 def test_sizes_of_ones_own_are_run_as_a_debug_run_that_can_be_asked_for_again(
     tmp_path: Path,
 ) -> None:

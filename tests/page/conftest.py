@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,9 @@ from llmb.cli.leaderboard import commands
 from llmb.report.board import board
 from llmb.report.bundles import gather
 from llmb.report.page import page
+from tests import needs
 from tests.unit.builders_board import HOSTILE, judged, put, record
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SYSTEMS = (
     # submitter, system, faster, devices, verdict, effective, plugin
     ("Acme", "box-8x", 2.0, 8, "CONSISTENT", "BF16", "acme"),
@@ -28,10 +27,8 @@ SYSTEMS = (
 
 @pytest.fixture(scope="session")
 def chromium():
-    sync = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
-    if found is None:
-        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    sync = needs.module("playwright.sync_api")
+    found = needs.chromium()
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found)
         yield browser

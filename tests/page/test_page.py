@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.page
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "has_touch": True}
 #: Text and background of every element that has text of its own and is seen.
 CONTRAST = """() => {
@@ -138,15 +137,23 @@ def test_the_page_of_a_bundle_shows_trace_memory_findings_diff_and_command(watch
     page = watched.page
     open_bundle(page, "box-8x")
     bundle = page.locator("#bundle")
-    assert bundle.locator("h1").inner_text() == "box-8x: llama-1.4b train BF16"
     assert bundle.locator("svg circle").count() == 50
     assert "GB" in bundle.locator("figure").nth(1).inner_text()
     assert bundle.locator("pre .add").all_inner_texts() == ["+++ model after", "+Fused()"]
     assert bundle.locator("pre.command").inner_text().startswith("llmb run ")
     assert bundle.locator(".findings tbody tr").count() > 15
     assert "95 % interval" in bundle.inner_text()
-    assert "box-8x" in page.title()
     watched.shoot("bundle-light")
+    watched.well_behaved()
+
+
+def test_the_page_of_a_bundle_says_whose_it_is_and_back_leads_to_the_ranking(watch, leaderboard):
+    watched = watch(leaderboard)
+    page = watched.page
+    open_bundle(page, "box-8x")
+    bundle = page.locator("#bundle")
+    assert bundle.locator("h1").inner_text() == "box-8x: llama-1.4b train BF16"
+    assert "box-8x" in page.title()
     page.go_back()
     page.locator("#board").wait_for(state="visible")
     assert not bundle.is_visible()

@@ -13,13 +13,12 @@ from llmb.reference.data import make_batch
 from llmb.reference.models import build, model_of
 from llmb.reference.shapes import BertShape
 from llmb.workloads import WORKLOADS
+from tests import needs
 from tests.parity.agreement import largest_error, shaken
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
-pytest.importorskip("transformers")
-from transformers import MegatronBertConfig, MegatronBertForPreTraining
-
-pytestmark = pytest.mark.parity
+needs.package("transformers")
+from transformers import MegatronBertConfig, MegatronBertForPreTraining  # noqa: E402
 
 SHAPE = BertShape(
     vocab_size=97,

@@ -14,14 +14,13 @@ from llmb.reference.data import random_tokens
 from llmb.reference.generate import OneToken, generate_loop, make_desk
 from llmb.reference.models import build
 from llmb.reference.train_loop import Step
+from tests import needs
 from tests.parity.decoding import generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
-pytest.importorskip("transformers")
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-pytestmark = pytest.mark.parity
+needs.package("transformers")
+from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 LLAMA = LlamaConfig(
     vocab_size=97,

@@ -14,15 +14,14 @@ from llmb.reference.data import random_tokens
 from llmb.reference.models import build, model_of
 from llmb.reference.shapes import Gpt2Shape
 from llmb.workloads import WORKLOADS
+from tests import needs
 from tests.parity.agreement import largest_error, shaken
 from tests.parity.decoding import decoded, decoded_by_the_library, generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
-pytest.importorskip("transformers")
-from transformers import GPT2Config, GPT2LMHeadModel
-from transformers.pytorch_utils import Conv1D
-
-pytestmark = pytest.mark.parity
+needs.package("transformers")
+from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
+from transformers.pytorch_utils import Conv1D  # noqa: E402
 
 SHAPE = Gpt2Shape(
     vocab_size=97,

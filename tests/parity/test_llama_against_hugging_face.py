@@ -20,14 +20,13 @@ from llmb.reference.data import random_tokens
 from llmb.reference.llama import Llama
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
+from tests import needs
 from tests.parity.decoding import decoded, decoded_by_the_library, generated
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the import, which reads it
-pytest.importorskip("transformers")
-from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.models.llama import modeling_llama
-
-pytestmark = pytest.mark.parity
+needs.package("transformers")
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+from transformers.models.llama import modeling_llama  # noqa: E402
 
 MULTI_HEAD = LlamaShape(
     vocab_size=97,

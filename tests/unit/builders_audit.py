@@ -6,6 +6,7 @@ The model is tiny and its vocabulary too. What a test changes is what a vendor c
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -172,6 +173,19 @@ class Audited:
     model: nn.Module
     files: dict[str, bytes] = field(default_factory=dict)
 
+    def copied(self, where: Path) -> Audited:
+        """Return what was left so far, of which a test may change what it likes."""
+        folder = shutil.copytree(self.folder, where / self.folder.name)
+        scratch = shutil.copytree(self.scratch, where / self.scratch.name)
+        named = {"evidence_folder": str(folder), "scratch_folder": str(scratch)}
+        return replace(
+            self,
+            folder=folder,
+            scratch=scratch,
+            honest=self.honest.model_copy(update=named),
+            reference=self.reference.model_copy(update=named),
+        )
+
     def read(self) -> None:
         """Take every file of the evidence folder into ``files``."""
         self.files = {
@@ -238,6 +252,20 @@ def work(
     guard: Any = SimpleNamespace(types=None)
     task.be_audited(notebook, stream, guard)
     return _orders(config, folder, scratch, line, model)
+
+
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Audited]:
+    """Return what ``work`` returns, made once for the tests of a file; it is for copies of it."""
+    found: dict[str, Audited] = {}
+
+    def once(**changes: Any) -> Audited:
+        key = repr(sorted(changes.items()))
+        if key not in found:
+            found[key] = work(tmp_path_factory.mktemp("worked"), **changes)
+        return found[key]
+
+    return once
 
 
 def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: nn.Module) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +25,9 @@ from llmb.records.evidence import LibraryBaseline, LitmusEvidence
 from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import HonestOrder
 from tests.unit import builders_audit
-from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
+from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary, worked
 
-__all__ = ["small_vocabulary"]  # a fixture
+__all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.0, operand_bits=8)
@@ -45,9 +47,26 @@ def be_honest(order: HonestOrder) -> Line:
     return line
 
 
+Beside = Callable[[Precision], Audited]
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Audited:
-    return builders_audit.work(tmp_path)
+def run(worked: Callable[..., Audited], tmp_path: Path) -> Audited:
+    """A run of its own: to be altered, or calibrated by another order."""
+    return worked(precision=BF16).copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def beside(worked: Callable[..., Audited], tmp_path_factory: pytest.TempPathFactory) -> Beside:
+    """Return a run and the honest one beside it, made once: to be looked at."""
+
+    @cache
+    def once(precision: Precision) -> Audited:
+        run = worked(precision=precision).copied(tmp_path_factory.mktemp("beside"))
+        be_honest(run.honest)
+        return run
+
+    return once
 
 
 def read(run: Audited, name: str) -> dict[str, torch.Tensor]:
@@ -83,10 +102,9 @@ def test_every_file_is_announced_with_its_digest(run: Audited) -> None:
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probes_only(
-    tmp_path: Path, precision: Precision, borders: set[str]
+    beside: Beside, precision: Precision, borders: set[str]
 ) -> None:
-    run = builders_audit.work(tmp_path, precision=precision)
-    be_honest(run.honest)
+    run = beside(precision)
     own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", "step")}
     probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
     narrow = precision.dtype != "float32"
@@ -105,9 +123,9 @@ def test_a_quick_audit_measures_no_borders_and_no_sums(run: Audited) -> None:
 
 
 def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_own_batch(
-    run: Audited,
+    beside: Beside,
 ) -> None:
-    be_honest(run.honest)
+    run = beside(BF16)
     shape, shown = shape_of(run.config), read(run, audited.HONEST)
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
@@ -119,10 +137,9 @@ def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_o
 
 @pytest.mark.parametrize("precision", [FP32, BF16, FP16], ids=lambda p: p.name)
 def test_beside_an_untouched_worker_on_the_same_device_nothing_differs(
-    tmp_path: Path, precision: Precision
+    beside: Beside, precision: Precision
 ) -> None:
-    run = builders_audit.work(tmp_path, precision=precision)
-    be_honest(run.honest)
+    run = beside(precision)
     shown, honest = read(run, audited.GRADIENTS), read(run, audited.HONEST)
     for name, value in honest.items():
         kind, _, rest = name.partition("/")
@@ -149,8 +166,8 @@ def test_nothing_that_post_processing_did_is_in_the_honest_run(tmp_path: Path) -
     assert name.removeprefix("BF16/") not in read(run, audited.GRADIENTS)
 
 
-def test_audited_steps_are_replayed_but_for_the_very_first(run: Audited) -> None:
-    be_honest(run.honest)
+def test_audited_steps_are_replayed_but_for_the_very_first(beside: Beside) -> None:
+    run = beside(BF16)
     seen, again = read(run, audited.STEP_VALUES), read(run, audited.REPLAY)
     assert set(again) == {f"{step}/replayed/{kind}" for step in (4, 7) for kind in KINDS}
     for step in (4, 7):
@@ -190,9 +207,9 @@ def test_a_library_is_imported_before_the_plugin_and_its_baseline_written(
 
 
 def test_float32_products_are_those_that_were_declared_whatever_the_plugin_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = builders_audit.work(tmp_path, precision=FP32)
+    run = worked(precision=FP32).copied(tmp_path)
 
     class Loose(calibrator.Plugin):
         def set_environment(self, config: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from safetensors.torch import load, load_file, save
 
 from llmb import verifier
-from llmb.config import BF16, FP16, FP32
+from llmb.config import BF16, FP16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import weights_file
 from llmb.observe.passes import Sketches, plain_pass
@@ -24,10 +26,9 @@ from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
 from llmb.wire.messages import Done, ReferenceOrder
-from tests.unit import builders_audit
-from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary
+from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary, worked
 
-__all__ = ["small_vocabulary"]  # a fixture
+__all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
 
 
@@ -37,9 +38,26 @@ def verify(order: ReferenceOrder) -> Line:
     return line
 
 
+Verified = Callable[[Precision], Audited]
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Audited:
-    return builders_audit.work(tmp_path)
+def run(worked: Callable[..., Audited], tmp_path: Path) -> Audited:
+    """A run of its own: to be altered, or verified by another order."""
+    return worked(precision=BF16).copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def verified(worked: Callable[..., Audited], tmp_path_factory: pytest.TempPathFactory) -> Verified:
+    """Return a run that was verified, made once: to be looked at."""
+
+    @cache
+    def once(precision: Precision) -> Audited:
+        run = worked(precision=precision).copied(tmp_path_factory.mktemp("verified"))
+        verify(run.reference)
+        return run
+
+    return once
 
 
 def read(run: Audited, name: str) -> dict[str, torch.Tensor]:
@@ -66,10 +84,9 @@ def test_two_files_are_left_and_announced_with_their_digests_and_then_it_is_done
 
 @pytest.mark.parametrize("precision", [BF16, FP16, FP32], ids=lambda p: p.name)
 def test_the_pristine_parameters_are_those_the_worker_began_with(
-    tmp_path: Path, precision: Any
+    verified: Verified, precision: Any
 ) -> None:
-    run = builders_audit.work(tmp_path, precision=precision)
-    verify(run.reference)
+    run = verified(precision)
     dtype = getattr(torch, precision.dtype)
     expected = digests(build(shape_of(run.config), run.config.seed, dtype))
     found = pristine_of(run).parameters
@@ -80,7 +97,7 @@ def test_the_pristine_parameters_are_those_the_worker_began_with(
 
 def test_weights_stored_wider_than_declared_are_the_declared_ones_cast_up(run: Audited) -> None:
     stored = {**run.reference.stored_dtypes, "lm_head.weight": "float32"}
-    verify(run.reference.model_copy(update={"stored_dtypes": stored}))
+    verify(run.reference.model_copy(update={"stored_dtypes": stored, "passes": ()}))
     found = {p.name: p for p in pristine_of(run).parameters}
     model = build(shape_of(run.config), run.config.seed, torch.bfloat16)
     wide = {p.name: p.sha256 for p in digests(model.float())}
@@ -90,22 +107,16 @@ def test_weights_stored_wider_than_declared_are_the_declared_ones_cast_up(run: A
     assert found["model.norm.weight"].sha256 == narrow["model.norm.weight"]
 
 
-def test_with_master_weights_the_pristine_ones_are_float32(tmp_path: Path) -> None:
+def test_with_master_weights_the_pristine_ones_are_float32(verified: Verified) -> None:
     mixed = BF16.model_copy(update={"master_weights": True})
-    run = builders_audit.work(
-        tmp_path,
-        precision=mixed,
-        post_process=lambda model: model,
-    )
-    verify(run.reference)
+    run = verified(mixed)
     assert {p.dtype for p in pristine_of(run).parameters} == {"float32"}
 
 
-def test_another_seed_gives_other_weights(run: Audited) -> None:
-    verify(run.reference)
-    first = {p.name: p.sha256 for p in pristine_of(run).parameters}
+def test_another_seed_gives_other_weights(run: Audited, verified: Verified) -> None:
+    first = {p.name: p.sha256 for p in pristine_of(verified(BF16)).parameters}
     config = run.config.model_copy(update={"seed": 12345})
-    verify(run.reference.model_copy(update={"config": config}))
+    verify(run.reference.model_copy(update={"config": config, "passes": ()}))
     second = {p.name: p.sha256 for p in pristine_of(run).parameters}
     same = {name for name in first if first[name] == second[name]}
     assert same == {name for name in first if name.endswith("norm.weight")}
@@ -121,17 +132,17 @@ def rewritten(run: Audited, edit: Any) -> ReferenceOrder:
 
 
 def test_how_far_a_weight_has_moved_is_its_largest_element_to_the_end_of_the_stream(
-    tmp_path: Path,
+    worked: Callable[..., Audited], tmp_path: Path
 ) -> None:
-    run = builders_audit.work(tmp_path, precision=FP32)
-    verify(run.reference)
+    run = worked(precision=FP32).copied(tmp_path)
+    verify(run.reference.model_copy(update={"passes": ()}))
     moved = {p.name: p.largest_move for p in pristine_of(run).parameters}
     assert all(move is not None and 1e-5 < move < END * 3.2e-5 for move in moved.values()), moved
 
     def edit(live: dict[str, torch.Tensor]) -> None:
         live["model.norm.weight"][3] = 1.5
 
-    verify(rewritten(run, edit))
+    verify(rewritten(run, edit).model_copy(update={"passes": ()}))
     after = {p.name: p.largest_move for p in pristine_of(run).parameters}
     assert after.pop("model.norm.weight") == pytest.approx(0.5)
     assert all(after[name] == moved[name] for name in after)
@@ -161,9 +172,9 @@ def test_a_weight_that_the_worker_left_none_of_was_not_measured(run: Audited) ->
 
 
 def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams_tokens(
-    run: Audited,
+    verified: Verified,
 ) -> None:
-    verify(run.reference)
+    run = verified(BF16)
     found, shape = read(run, audited.REFERENCE), shape_of(run.config)
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
@@ -173,8 +184,8 @@ def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams
     assert all(torch.equal(found[name], value) for name, value in collect.tensors.items())
 
 
-def test_the_audited_step_has_its_own_weights_tokens_and_elements(run: Audited) -> None:
-    verify(run.reference)
+def test_the_audited_step_has_its_own_weights_tokens_and_elements(verified: Verified) -> None:
+    run = verified(BF16)
     found = read(run, audited.REFERENCE)["step"]
     where = read(run, audited.STEP_VALUES)["7/where"].long()
     with Retake(
@@ -191,26 +202,22 @@ def test_the_audited_step_has_its_own_weights_tokens_and_elements(run: Audited) 
 
 
 def test_a_16_bit_run_is_made_on_the_host_with_either_loss_and_a_float32_one_with_its_own(
-    tmp_path: Path,
+    verified: Verified,
 ) -> None:
     def made(run: Audited) -> set[str]:
         names = {name.split("/")[0] for name in read(run, audited.REFERENCE) if "host" in name}
         return {name.removeprefix("host") for name in names}
 
-    narrow = builders_audit.work(tmp_path / "narrow")
-    verify(narrow.reference)
+    narrow = verified(BF16)
     assert made(narrow) == {"", audited.WIDE_LOSS}
     found, other = read(narrow, audited.REFERENCE), f"host{audited.WIDE_LOSS}"
     assert not torch.equal(found["host/step"], found[f"{other}/step"])
     assert not torch.equal(found["host/live/loss"], found[f"{other}/live/loss"])
-    wide = builders_audit.work(tmp_path / "wide", precision=FP32)
-    verify(wide.reference)
-    assert made(wide) == {""}
+    assert made(verified(FP32)) == {""}
 
 
-def test_a_float32_run_has_a_reference_in_float64(tmp_path: Path) -> None:
-    run = builders_audit.work(tmp_path, precision=FP32)
-    verify(run.reference)
+def test_a_float32_run_has_a_reference_in_float64(verified: Verified) -> None:
+    run = verified(FP32)
     shown, right = read(run, audited.GRADIENTS), read(run, audited.REFERENCE)
     name = "live/lm_head.weight"
     error = float((shown[name] - right[name]).norm() / right[name].norm())

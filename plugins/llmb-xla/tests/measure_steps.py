@@ -6,7 +6,6 @@ Run as a script by ``test_synchronisation.py``; prints seconds as JSON.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 
@@ -42,7 +41,8 @@ def main(batch_size: int, **overrides: int) -> None:
             seconds["recorded"].append(recorded - begin)
             seconds["done"].append(done - begin)
             seconds["read"].append(read - done)
-    print(json.dumps({name: statistics.median(values) for name, values in seconds.items()}))
+    # Whatever else a busy host does makes a time longer, never shorter.
+    print(json.dumps({name: min(values) for name, values in seconds.items()}))
 
 
 if __name__ == "__main__":

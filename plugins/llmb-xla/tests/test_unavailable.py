@@ -1,10 +1,12 @@
-"""What is not there is said in one line, soon, with exit code 3."""
+"""What is not there is said in one line, with exit code 3.
+
+And soon: of a plugin that does not answer for a minute, llmb itself says another line.
+"""
 
 from __future__ import annotations
 
 import sys
 import sysconfig
-import time
 import venv
 from pathlib import Path
 
@@ -13,8 +15,6 @@ import pytest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-#: A plugin that needs longer than this to say so is taken to hang.
-SOON_S = 60.0
 ASKED_FOR = ("--plugin=xla", "--precision=BF16", *harness.TINY_RUN)
 
 
@@ -37,10 +37,8 @@ def test_a_device_of_another_kind(tmp_path: Path, device: str) -> None:
 
 @pytest.mark.parametrize("client", ["TPU", "NEURON", "CUDA", "elsewhere", ""])
 def test_a_pjrt_device_that_is_not_there(tmp_path: Path, client: str) -> None:
-    begin = time.monotonic()
     done = harness.run(tmp_path / "out", *ASKED_FOR, PJRT_DEVICE=client)
     assert refused(done, f"PJRT_DEVICE={client}", "PJRT_DEVICE=CPU")
-    assert time.monotonic() - begin < SOON_S
 
 
 def test_the_hosts_processor_is_not_taken_without_being_asked_for(

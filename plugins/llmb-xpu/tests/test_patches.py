@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -12,6 +11,7 @@ from llmb_xpu import patches
 from llmb.audit import namespace as rule_n1
 from llmb.records.evidence import LibraryBaseline, NamespaceEvidence
 from llmb.records.finding import Finding, Status
+from tests import patience
 
 #: What a worker does with the plugin, on a model of one layer.
 _WORKER = """
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.xdist_group("patches")  # two processes serve all tests
 
 def python(script: str, *arguments: str) -> str:
     command = [sys.executable, "-W", "ignore", "-c", script, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = patience.run(command)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from llmb import cli
 from llmb.cli import compare
+from llmb.comparison import figures
 from llmb.errors import BundleRefusedError, RequirementError, UsageError
 from llmb.records.canonical import pretty_bytes
 from tests.builders import edited
@@ -36,6 +37,21 @@ def folder(tmp_path_factory):
         (where / name).mkdir()
         (where / name / "record.json").write_bytes(pretty_bytes(record))
     return where
+
+
+@pytest.fixture(scope="module", autouse=True)
+def figures_of_a_record_are_worked_out_once():
+    run_of, known = figures.run_of, {}
+
+    def once(record):
+        key = pretty_bytes(record)
+        if key not in known:
+            known[key] = run_of(record)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "run_of", once)
+        yield
 
 
 def call(*words):

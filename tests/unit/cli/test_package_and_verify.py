@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 
 import pytest
@@ -11,9 +10,12 @@ from click.testing import CliRunner
 
 from llmb import cli
 from llmb.errors import LlmbError
-from tests import builders
+from tests import builders, needs
 
-needs_ssh = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen here")
+
+@pytest.fixture
+def ssh():
+    needs.program("ssh-keygen")
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def key(tmp_path_factory):
     return path
 
 
-@needs_ssh
+@pytest.mark.usefixtures("ssh")
 def test_a_run_is_packaged_signed_and_verified_by_its_signer(call, run, key, tmp_path):
     flags = ("--submitter=Acme", "--system=box", "--availability=preview", "--sign", key, "--json")
     done = call("package-submission", run, *flags, "--output", tmp_path / "submissions")
@@ -71,7 +73,7 @@ def test_a_run_is_packaged_signed_and_verified_by_its_signer(call, run, key, tmp
     assert index["availability"] == "preview"
 
 
-@needs_ssh
+@pytest.mark.usefixtures("ssh")
 def test_a_bundle_is_signed_where_it_lies(call, bundle, key):
     done = call("package-submission", "--sign", key, bundle)
     assert done.exit_code == 0, done.output
@@ -79,7 +81,7 @@ def test_a_bundle_is_signed_where_it_lies(call, bundle, key):
     assert call("verify", bundle, "--signers", key.with_name("signers")).exit_code == 0
 
 
-@needs_ssh
+@pytest.mark.usefixtures("ssh")
 def test_an_unsigned_bundle_is_refused_where_a_signer_is_asked_for(call, bundle, key):
     done = call("verify", bundle, "--signers", key.with_name("signers"))
     assert done.exit_code == 6

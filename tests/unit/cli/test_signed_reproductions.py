@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,14 +13,13 @@ from llmb.cli import verify
 from llmb.records.bundle import Bundle, from_files
 from llmb.submission.manifest import with_manifest
 from llmb.submission.signatures import sign
-from tests import builders
+from tests import builders, needs
 from tests.unit.builders_reproduction import linked
-
-pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="no ssh-keygen")
 
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    needs.program("ssh-keygen")
     folder = tmp_path_factory.mktemp("keys")
     for name in ("theirs", "ours"):
         made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
+from llmb.comparison import figures
 from llmb.comparison.compare import compare, compare_runs
 from llmb.comparison.figures import KNOWN, run_of
 from llmb.config import Mode
@@ -32,11 +35,24 @@ def runs(mean, *, repeats=3, seed=0, name="b", **options):
     return record_of(*every, edit=named(name), **options)
 
 
-BASE = runs(0.1, name="a")
+@cache
+def base():
+    return run_of(runs(0.1, name="a"))
+
+
+def against_base(other):
+    return compare_runs(base(), run_of(other))
+
+
+@pytest.fixture
+def few_resamples(monkeypatch):
+    """Draw a few hundred times, not thousands, for a spread of steps: it is 4 % uncertain then."""
+    base()  # which is kept
+    monkeypatch.setattr(figures, "_MOST_DRAWN", 45_000)
 
 
 def test_a_tenth_is_shown_with_an_interval_that_holds_it() -> None:
-    found = compare(BASE, runs(0.1 / 1.1, seed=50))
+    found = compare(base().record, runs(0.1 / 1.1, seed=50))
     rate = found.ratio("tokens_per_second")
     assert rate.interval[0] < 1.1 < rate.interval[1]
     assert rate.interval[0] > 1.05
@@ -48,16 +64,17 @@ def test_a_tenth_is_shown_with_an_interval_that_holds_it() -> None:
 
 
 def test_a_slower_run_is_worse_in_rate_and_in_time() -> None:
-    found = compare(BASE, runs(0.12, seed=50))
+    found = against_base(runs(0.12, seed=50))
     assert found.ratio("tokens_per_second").outcome == "worse"
     assert found.ratio("step_time_s").outcome == "worse"
     assert "fewer tokens a second" in found.conclusion[0]
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_equal_runs_are_called_different_at_most_about_as_often_as_promised() -> None:
-    base, shown = run_of(BASE), 0
+    shown = 0
     for seed in range(25):
-        found = compare_runs(base, run_of(runs(0.1, seed=1000 + 10 * seed)))
+        found = against_base(runs(0.1, seed=1000 + 10 * seed))
         shown += "a difference is shown" in found.conclusion[0]
     assert shown <= 3
 
@@ -84,13 +101,13 @@ def test_other_precisions_are_shown_and_not_ranked() -> None:
         *[noise(50, seed=n, mean=0.05) for n in range(3)],
         edit=named("b", precision={"effective": "FP8"}),
     )
-    found = compare(BASE, other)
+    found = against_base(other)
     assert found.ratio("tokens_per_second").ratio > 1.5
     assert "not comparable (effective_precision)" in found.conclusion[-1]
 
 
 def test_a_refused_comparison_has_no_figures() -> None:
-    found = compare(BASE, of_workload("gpt2-125m"))
+    found = against_base(of_workload("gpt2-125m"))
     assert [one.item for one in found.refusals] == ["workload"]
     assert (found.ratios, found.steps, found.conclusion) == ((), None, ())
 
@@ -135,6 +152,7 @@ def test_metrics_of_the_mean_step_have_the_relative_error_of_the_throughput(docu
     assert metric.better == ("more" if name == "fom" else "less")
 
 
+@pytest.mark.usefixtures("few_resamples")
 def test_every_metric_of_every_workload_has_a_direction_and_is_known_to_conditions() -> None:
     for workload in WORKLOADS.values():
         for mode in workload.modes:
@@ -145,7 +163,7 @@ def test_every_metric_of_every_workload_has_a_direction_and_is_known_to_conditio
 
 def test_steps_of_other_sizes_are_not_compared_but_their_times_a_token_are() -> None:
     other = runs(0.2, tokens=2 * 2048, seed=50)
-    found = compare(BASE, other)
+    found = against_base(other)
     assert found.ratio("step_time_s") is None
     (reason,) = (one.reason for one in found.left_out if one.name == "step_time_s")
     assert "2,048 tokens" in reason
@@ -155,7 +173,7 @@ def test_steps_of_other_sizes_are_not_compared_but_their_times_a_token_are() -> 
 
 
 def test_clocks_are_not_mixed_stretches_between_fences_are_tested_instead() -> None:
-    found = compare(BASE, runs(0.08, seed=50, clock="device"))
+    found = against_base(runs(0.08, seed=50, clock="device"))
     assert found.ratio("step_time_s") is None
     assert "host clock; against steps of 2,048 tokens, device clock" in str(found.left_out)
     assert found.steps.of.startswith("stretches between fences")
@@ -171,7 +189,7 @@ def test_enqueued_steps_have_no_times_of_their_own() -> None:
 
 
 def test_fences_at_other_distances_leave_nothing_to_test() -> None:
-    found = compare(BASE, runs(0.1, seed=50, clock="enqueue", every=5))
+    found = against_base(runs(0.1, seed=50, clock="enqueue", every=5))
     assert found.steps is None
     assert any(one.name == "rank test" and "10 and 5" in one.reason for one in found.left_out)
 
@@ -183,7 +201,7 @@ def test_energy_of_other_scope_or_source_is_not_compared(change) -> None:
         data["result"]["energy"] |= change
 
     other = record_of(*[noise(50, seed=n) for n in range(3)], edit=edit)
-    found = compare(BASE, other)
+    found = against_base(other)
     assert found.ratio("tokens_per_joule") is None
     assert any(one.name == "tokens_per_joule" for one in found.left_out)
 
@@ -194,9 +212,10 @@ def test_what_one_run_did_not_measure_is_left_out_and_said() -> None:
         data["result"]["energy"] = None
 
     other = record_of(*[noise(50, seed=n) for n in range(3)], edit=edit)
-    reasons = {one.name: one.reason for one in compare(BASE, other).left_out}
+    other = run_of(other)
+    reasons = {one.name: one.reason for one in compare_runs(base(), other).left_out}
     assert reasons["tokens_per_joule"] == "not measured in the other run"
-    assert {one.name: one.reason for one in compare(other, BASE).left_out}[
+    assert {one.name: one.reason for one in compare_runs(other, base()).left_out}[
         "tokens_per_joule"
     ] == "not measured in the base run"
 
@@ -204,7 +223,7 @@ def test_what_one_run_did_not_measure_is_left_out_and_said() -> None:
 def test_a_headline_that_the_stamps_do_not_give_is_refused() -> None:
     forged = record_of(noise(50, seed=1), edit=lambda d: d["result"].update(tokens_per_second=9e9))
     with pytest.raises(BundleRefusedError, match="its stamps give"):
-        compare(BASE, forged)
+        against_base(forged)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +263,7 @@ def test_a_figure_below_0_is_left_out() -> None:
 
     reasons = {
         one.name: one.reason
-        for one in compare(BASE, record_of(noise(50, seed=1), edit=edit)).left_out
+        for one in against_base(record_of(noise(50, seed=1), edit=edit)).left_out
     }
     assert reasons["mfu"] == "not above 0"
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb.comparison.compare import compare
+from llmb.comparison.compare import compare_runs
 from llmb.comparison.figures import run_of
 from llmb.comparison.requirements import check_names, decide, from_file, parse
 from llmb.errors import UsageError
 from tests.unit.builders_times import noise, record_of
-from tests.unit.comparison.test_compare import BASE, named, runs
+from tests.unit.comparison.test_compare import base, named, runs
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,14 @@ def test_anything_else_is_refused_with_what_would_do(text, words) -> None:
     assert len(str(caught.value)) < 500
 
 
-def decided(text, run=None, base=None):
-    comparison = compare(base, run) if base is not None else None
-    chosen = comparison.other if comparison else run_of(run)
-    return decide(parse(text), chosen, comparison)
+def decided(text, run, base=None):
+    comparison = compare_runs(base, run) if base is not None else None
+    return decide(parse(text), run, comparison)
 
 
 def test_the_lower_end_decides_at_least_and_the_upper_end_at_most() -> None:
-    other = runs(0.1, seed=50)
-    rate = compare(BASE, other).ratio("tokens_per_second")
+    other = run_of(runs(0.1, seed=50))
+    rate = compare_runs(base(), other).ratio("tokens_per_second")
     low, high = rate.interval
     for text, met in (
         (f"tokens_per_second>={low * 0.9999:.12f}*base", True),
@@ -85,21 +84,21 @@ def test_the_lower_end_decides_at_least_and_the_upper_end_at_most() -> None:
         (f"tokens_per_second<={high * 1.0001:.12f}*base", True),
         (f"tokens_per_second<={high * 0.9999:.12f}*base", False),
     ):
-        found = decided(text, other, BASE)
+        found = decided(text, other, base())
         assert found.met is met
         assert ("lower" if ">" in text else "upper") in found.why
     assert low < rate.ratio < high
 
 
 def test_a_run_alone_is_held_to_plain_numbers_by_its_own_interval() -> None:
-    low, high = run_of(BASE).figures["tokens_per_second"].interval
-    assert decided(f"tokens_per_second>={low - 1:.6f}", BASE).met
-    assert not decided(f"tokens_per_second>={low + 1:.6f}", BASE).met
-    assert decided(f"tokens_per_second<={high + 1:.6f}", BASE).met
+    low, high = base().figures["tokens_per_second"].interval
+    assert decided(f"tokens_per_second>={low - 1:.6f}", base()).met
+    assert not decided(f"tokens_per_second>={low + 1:.6f}", base()).met
+    assert decided(f"tokens_per_second<={high + 1:.6f}", base()).met
 
 
 def test_a_figure_without_an_interval_is_taken_as_it_is_and_that_is_said() -> None:
-    found = decided("peak_memory_bytes<=20000000000", BASE)
+    found = decided("peak_memory_bytes<=20000000000", base())
     assert found.met
     assert "it has no interval" in found.why
 
@@ -109,10 +108,10 @@ def test_what_was_not_measured_is_not_met() -> None:
         named("b")(data)
         data["result"]["energy"] = None
 
-    other = record_of(*[noise(50, seed=n) for n in range(3)], edit=edit)
+    other = run_of(record_of(*[noise(50, seed=n) for n in range(3)], edit=edit))
     for found in (
         decided("tokens_per_joule>=0", other),
-        decided("tokens_per_joule>=0.1*base", other, BASE),
+        decided("tokens_per_joule>=0.1*base", other, base()),
         decided("fom>=0", other),
     ):
         assert found.met is False
@@ -121,15 +120,15 @@ def test_what_was_not_measured_is_not_met() -> None:
 
 def test_a_condition_on_the_base_needs_one_and_a_refused_comparison_decides_nothing() -> None:
     with pytest.raises(UsageError, match="names base, and one run is given"):
-        decided("tokens_per_second>=0.95*base", BASE)
-    invalid = record_of(noise(50, seed=1), edit=named("b", verdict="INVALID"))
-    assert decided("tokens_per_second>=0.95*base", invalid, BASE).met is None
-    assert decided("verdict>=CONSISTENT", invalid, BASE).met is False
+        decided("tokens_per_second>=0.95*base", base())
+    invalid = run_of(record_of(noise(50, seed=1), edit=named("b", verdict="INVALID")))
+    assert decided("tokens_per_second>=0.95*base", invalid, base()).met is None
+    assert decided("verdict>=CONSISTENT", invalid, base()).met is False
 
 
 def test_verdicts_are_in_the_order_of_the_rules() -> None:
     def of(verdict):
-        return record_of(noise(50, seed=1), edit=named("b", verdict=verdict))
+        return run_of(record_of(noise(50, seed=1), edit=named("b", verdict=verdict)))
 
     assert decided("verdict==CONSISTENT", of("CONSISTENT")).met
     assert not decided("verdict==CONSISTENT", of("FLAGGED")).met
@@ -156,14 +155,14 @@ def test_verdicts_are_in_the_order_of_the_rules() -> None:
     ],
 )
 def test_facts_are_compared_as_they_are(text, met) -> None:
-    assert decided(text, BASE).met is met
+    assert decided(text, base()).met is met
 
 
 def test_a_name_that_nothing_has_is_refused_with_what_there_is() -> None:
-    run = run_of(BASE)
-    check_names([parse("fom>=1"), parse("tokens_per_second>=1"), parse("verdict!=INVALID")], [run])
+    right = [parse("fom>=1"), parse("tokens_per_second>=1"), parse("verdict!=INVALID")]
+    check_names(right, [base()])
     with pytest.raises(UsageError, match=r"'tokens_per_secnd'.*tokens_per_second.*verdict"):
-        check_names([parse("tokens_per_secnd>=1")], [run])
+        check_names([parse("tokens_per_secnd>=1")], [base()])
 
 
 def test_a_file_holds_a_list_of_them(tmp_path) -> None:

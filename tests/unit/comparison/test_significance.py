@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from scipy import stats
 
 from llmb.comparison.significance import rank_test
 from tests.unit.builders_times import noise
@@ -12,6 +11,8 @@ from tests.unit.builders_times import noise
 def test_of_independent_steps_it_is_mann_whitneys_p_value() -> None:
     base, other = noise(400, seed=1), noise(300, seed=2, mean=0.1005)
     found = rank_test([base], [other], "steps")
+    from scipy import stats  # takes longer than these tests
+
     expected = stats.mannwhitneyu(base, other, method="asymptotic")
     assert found.p_value_as_independent == pytest.approx(expected.pvalue, rel=1e-12)
     assert found.other_is_faster == pytest.approx(expected.statistic / (400 * 300))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import llmb
+from tests import patience
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGINS = {"nvidia": "llmb-cuda", "amd": "llmb-rocm", "intel": "llmb-xpu", "cpu": None}
@@ -175,15 +176,10 @@ def launch(tmp_path: Path) -> Callable[..., Launch]:
             path = tmp_path / "dev" / node
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
-        process = subprocess.run(
+        process = patience.run(
             [str(ROOT / "docker" / vendor / "launch.sh"), *arguments],
             cwd=here,
             env={"PATH": str(tools), "DEV_DIR": str(tmp_path / "dev"), **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         written = log.read_text(encoding="utf-8") if log.exists() else ""
         calls = [call.split("\x1f")[:-1] for call in written.split("\x1e")[:-1]]

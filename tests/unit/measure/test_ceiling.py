@@ -75,7 +75,6 @@ def test_the_rate_is_all_flops_of_a_step_over_the_sum_of_the_best_times(measured
     flops = 3 * 2 * TOKENS * (2 * (4 * 256 + 3 * 384) + 16 * 32000)
     seconds = sum(g.best_s * g.count for g in measured.gemms)
     assert measured.flops_per_second == pytest.approx(flops / seconds)
-    assert measured.memory_bytes_per_second > 0
     assert all(g.best_s > 0 for g in measured.gemms)
 
 
@@ -102,7 +101,29 @@ def test_the_ceiling_says_at_which_precision_and_how_many_rows(
     found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=1.0)
     assert (found.precision, found.tokens) == ("BF16", TOKENS)
     assert seen == {torch.bfloat16, torch.float32}  # the copy is of float32
-    assert found.memory_bytes_per_second == 2 * 2**10
+
+
+def test_memory_bandwidth_is_all_that_a_copy_reads_and_writes_over_its_best_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    results: list[torch.Tensor] = []
+
+    def best_s(backend, operation, budget_s, burst_s=0.0) -> float:
+        results.append(operation())
+        return 0.25
+
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**12)
+    monkeypatch.setattr(ceiling, "_best_s", best_s)
+    config = run_config(precision=BF16, shape_overrides=TINY)
+    found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=1.0)
+    assert found.memory_bytes_per_second == (2**12 + 2**12) / 0.25
+    (copy,) = [result for result in results if result.dtype is torch.float32]
+    assert copy.nbytes == 2**12
+    assert bool((copy == -1).all()), "what was read was written, and nothing was aliased"
+
+
+def test_memory_bandwidth_is_measured_on_this_machine(measured: Ceiling) -> None:
+    assert measured.memory_bytes_per_second > 0
 
 
 def test_each_direction_is_the_product_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,10 +279,47 @@ def test_squares_take_no_more_than_an_eighth_of_the_memory(
     assert ceiling._squares(backend, FP32, "meta", 9.9)[-1].size == largest
 
 
+def packs(dtype: torch.dtype) -> bool:
+    """Return whether this processor's other library multiplies tensors of ``dtype``."""
+    try:
+        packed = torch.ones(8, 8, dtype=dtype).to_mkldnn()
+        torch.nn.functional.linear(packed, packed)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture(params=[True, False], ids=["16-bit instructions", "none"])
+def has_16_bit_instructions(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """A processor of either kind: this one, or one whose library answers as the other kind's."""
+    pack, linear = torch.Tensor.to_mkldnn, torch.nn.functional.linear
+
+    def refused(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if x.is_mkldnn and x.dtype is torch.bfloat16:
+            raise RuntimeError("mkldnn_linear: bf16 path needs the cpu support avx512bw")
+        return linear(x, w)
+
+    def taken(tensor: torch.Tensor) -> torch.Tensor:  # a plain one does what is asked here
+        return tensor if tensor.dtype is torch.bfloat16 else pack(tensor)
+
+    if packs(torch.bfloat16) and not request.param:
+        monkeypatch.setattr(torch.nn.functional, "linear", refused)
+    if request.param and not packs(torch.bfloat16):
+        monkeypatch.setattr(torch.Tensor, "to_mkldnn", taken)
+    return request.param
+
+
 @pytest.mark.parametrize("precision", [FP32, BF16])
-def test_a_packed_product_is_the_plain_one_in_another_layout(precision: Precision) -> None:
+def test_a_packed_product_is_the_plain_one_in_another_layout(
+    precision: Precision, has_16_bit_instructions: bool
+) -> None:
     torch.manual_seed(1)
     found = ceiling._square_products(24, precision, "cpu")
+    if precision is BF16 and not has_16_bit_instructions:
+        assert list(found) == ["plain"]
+        return
     assert list(found) == ["plain", "packed"]
     plain, packed = found["plain"](), found["packed"]().to_dense()
     assert plain.dtype == packed.dtype

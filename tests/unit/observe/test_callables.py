@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from types import FunctionType, ModuleType
 
@@ -16,16 +17,6 @@ from torch import Tensor, nn
 from llmb.observe.callables import Callables, below, file_of, functions
 from llmb.reference import data as reference_data
 from llmb.reference import optimizer as reference_optimizer
-
-
-@pytest.fixture(scope="module", autouse=True)
-def torch_wrapped() -> None:
-    torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # the first makes torch wrap its own step
-
-
-@pytest.fixture(scope="module")
-def before(torch_wrapped: None) -> Callables:
-    return Callables()
 
 
 def other(*arguments: object, **named: object) -> None:
@@ -40,117 +31,199 @@ class Stream:
     def pause(self) -> None: ...
 
 
+Make = Callable[[pytest.MonkeyPatch], None]
+#: What is done to torch, llmb and Python, all at once, for to look takes half a second each time;
+#: with the names of what it replaces, or of what is new and replaces nothing.
+REPLACING: list[tuple[Make, tuple[str, ...]]] = []
+ADDING: list[tuple[Make, tuple[str, ...]]] = []
+
+
+def replaces(*names: str) -> Callable[[Make], None]:
+    return lambda make: REPLACING.append((make, names))
+
+
+def adds(*names: str) -> Callable[[Make], None]:
+    return lambda make: ADDING.append((make, names))
+
+
+def by_change(changes: list[tuple[Make, tuple[str, ...]]]) -> pytest.MarkDecorator:
+    ids = [make.__name__ for make, _ in changes]
+    return pytest.mark.parametrize("names", [names for _, names in changes], ids=ids)
+
+
+@replaces(
+    "torch.nn.functional.linear",
+    "torch.optim.adamw.AdamW.step",
+    "torch.nn.modules.linear.Linear.forward",
+    "torch.Tensor.backward",
+    "torch.autograd.backward",
+    "time.clock_gettime_ns",
+    "llmb.reference.optimizer.build_optimizer",
+)
+def a_function_or_method(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(F, "linear", other)
+    patch.setattr(torch.optim.AdamW, "step", other)
+    patch.setattr(nn.Linear, "forward", other)
+    patch.setattr(Tensor, "backward", other)
+    patch.setattr(torch.autograd, "backward", other)
+    patch.setattr(time, "clock_gettime_ns", other)
+    patch.setattr(reference_optimizer, "build_optimizer", other)
+
+
+@replaces("torch.Tensor.numpy")
+def a_method_that_hides_an_inherited_one(patch: pytest.MonkeyPatch) -> None:
+    assert "numpy" not in vars(Tensor)
+    patch.setattr(Tensor, "numpy", other)
+
+
+@replaces("torch.nn.functional.cross_entropy")
+def other_code_in_the_same_function(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(F.cross_entropy, "__code__", other.__code__)
+
+
+@replaces("torch.nn.functional.silu")
+def other_defaults_of_the_same_function(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(F.silu, "__defaults__", (True,))
+
+
+@replaces("llmb.reference.data.MASKED")
+def a_constant_of_llmb(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reference_data, "MASKED", 0.01)
+
+
+@replaces("llmb.reference.optimizer.len", "torch.nn.functional.len")
+def a_builtin_hidden_by_a_name_of_the_module(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reference_optimizer, "len", other, raising=False)
+    patch.setattr(F, "len", other, raising=False)
+
+
+@replaces("torch.nn.functional.bilinear")
+def a_function_that_is_gone(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr(F, "bilinear")
+
+
+@adds("torch.acme_fast", "torch.Tensor.acme", "llmb.reference.optimizer.__compiled_fn_1")
+def functions_of_a_vendor_and_of_a_compiler(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch, "acme_fast", other, raising=False)
+    patch.setattr(Tensor, "acme", other, raising=False)
+    patch.setattr(reference_optimizer, "__compiled_fn_1", other, raising=False)
+
+
+@adds("torch.acme.linear")
+def a_module_that_was_not_there_before(patch: pytest.MonkeyPatch) -> None:
+    late = ModuleType("torch.acme")
+    late.linear = other  # type: ignore[attr-defined]
+    patch.setitem(sys.modules, "torch.acme", late)
+
+
+@replaces("torch.optim.sgd.SGD.step")
+def other_code_within_a_closure(patch: pytest.MonkeyPatch) -> None:
+    free = torch.optim.SGD.step
+    inner = next(f for f in functions(free) if f is not free and not f.__closure__)
+    patch.setattr(inner, "__code__", other.__code__)
+
+
+@replaces("torch.optim.adagrad.Adagrad.step")
+def another_function_within_a_closure(patch: pytest.MonkeyPatch) -> None:
+    cells = torch.optim.Adagrad.step.__closure__
+    (cell,) = (cell for cell in cells if isinstance(cell.cell_contents, FunctionType))
+    patch.setattr(cell, "cell_contents", other)
+
+
+@replaces("torch.nn.functional.relu6")
+def another_default_of_a_keyword(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(F.relu6.__kwdefaults__, "inplace", True)
+
+
+@replaces("torch.nn.init")
+def a_module_in_the_list_of_modules(patch: pytest.MonkeyPatch) -> None:
+    lookalike = ModuleType("torch.nn.init")
+    vars(lookalike).update(vars(nn.init))
+    patch.setitem(sys.modules, "torch.nn.init", lookalike)
+
+
+@replaces("torch.nn.parallel")
+def a_module_in_its_package(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(nn, "parallel", ModuleType("torch.nn.parallel"))
+
+
+@replaces("torch._ops.ops.aten.mm._op")
+def an_operator_object_that_calls_something_else(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(torch.ops.aten.mm, "_op", other)
+
+
+@replaces("torch.backends.mkldnn.is_available")
+def a_name_that_a_module_of_backends_only_passes_on(patch: pytest.MonkeyPatch) -> None:
+    assert "is_available" not in vars(torch.backends.mkldnn)
+    patch.setattr(torch.backends.mkldnn, "is_available", other, raising=False)
+
+
+@replaces("llmb.worker.Stream.done", "llmb.worker.Stream.pause", "llmb.worker.fence")
+def parts_of_the_module_that_is_being_run_by_its_own_name(patch: pytest.MonkeyPatch) -> None:
+    running = sys.modules["__main__"]
+    patch.setattr(running, "fence", functools.partial(other))
+    patch.setattr(Stream, "pause", other)
+    patch.setattr(Stream, "done", property(other))
+
+
+@adds("builtins.acme")
+def a_name_that_is_new_among_the_builtins(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("builtins.acme", other, raising=False)
+
+
+@pytest.fixture(scope="module")
+def before() -> Iterator[Callables]:
+    for kind in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
+        kind([nn.Parameter(torch.zeros(1))])  # the first of each makes torch wrap its step
+    running = ModuleType("__main__")
+    running.__spec__ = ModuleSpec("llmb.worker", None)
+    running.fence, running.Stream = other, Stream  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F.relu6, "__kwdefaults__", {"inplace": False})
+        patch.setattr(Stream, "__module__", "__main__")
+        patch.setitem(sys.modules, "__main__", running)
+        patch.setitem(sys.modules, "llmb.worker", ModuleType("llmb.worker"))
+        yield Callables()
+
+
+@pytest.fixture(scope="module")
+def compared(before: Callables) -> tuple[Callables, tuple[str, ...]]:
+    with pytest.MonkeyPatch.context() as patch:
+        for make, _ in (*REPLACING, *ADDING):
+            make(patch)
+        after = Callables()
+        return after, before.replaced(after)
+
+
+@pytest.fixture
+def after(compared: tuple[Callables, tuple[str, ...]]) -> Callables:
+    return compared[0]
+
+
+@pytest.fixture
+def replaced(compared: tuple[Callables, tuple[str, ...]]) -> tuple[str, ...]:
+    return compared[1]
+
+
 def test_nothing_has_changed_where_nothing_was_done(before: Callables) -> None:
     assert before.replaced(Callables()) == ()
 
 
-@pytest.mark.parametrize(
-    ("holder", "attribute", "name"),
-    [
-        (F, "linear", "torch.nn.functional.linear"),
-        (torch.optim.AdamW, "step", "torch.optim.adamw.AdamW.step"),
-        (nn.Linear, "forward", "torch.nn.modules.linear.Linear.forward"),
-        (Tensor, "backward", "torch.Tensor.backward"),
-        (torch.autograd, "backward", "torch.autograd.backward"),
-        (time, "clock_gettime_ns", "time.clock_gettime_ns"),
-        (reference_optimizer, "build_optimizer", "llmb.reference.optimizer.build_optimizer"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_a_replaced_function_or_method_is_named(
-    before: Callables, monkeypatch: pytest.MonkeyPatch, holder: object, attribute: str, name: str
+@by_change(REPLACING)
+def test_what_is_replaced_is_named(replaced: tuple[str, ...], names: tuple[str, ...]) -> None:
+    assert {*names} <= {*replaced}
+
+
+def test_nothing_else_is_named(replaced: tuple[str, ...]) -> None:
+    assert replaced == tuple(sorted(name for _, names in REPLACING for name in names))
+
+
+@by_change(ADDING)
+def test_what_is_new_is_seen_and_replaces_nothing(
+    after: Callables, replaced: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(holder, attribute, other)
-    assert before.replaced(Callables()) == (name,)
-
-
-def test_a_method_that_hides_an_inherited_one_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "numpy" not in vars(Tensor)
-    monkeypatch.setattr(Tensor, "numpy", other)
-    assert before.replaced(Callables()) == ("torch.Tensor.numpy",)
-
-
-def test_other_code_in_the_same_function_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(F.cross_entropy, "__code__", other.__code__)
-    assert before.replaced(Callables()) == ("torch.nn.functional.cross_entropy",)
-
-
-def test_other_defaults_of_the_same_function_are_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(F.silu, "__defaults__", (True,))
-    assert before.replaced(Callables()) == ("torch.nn.functional.silu",)
-
-
-def test_a_constant_of_llmb_counts_too(before: Callables, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_data, "MASKED", 0.01)
-    assert before.replaced(Callables()) == ("llmb.reference.data.MASKED",)
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [(reference_optimizer, "len"), (F, "len")],
-    ids=["in llmb", "in torch"],
-)
-def test_a_builtin_hidden_by_a_name_of_the_module_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
-) -> None:
-    monkeypatch.setattr(module, name, other, raising=False)
-    assert before.replaced(Callables()) == (f"{module.__name__}.{name}",)
-
-
-def test_a_function_that_is_gone_is_named(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(F, "linear")
-    assert before.replaced(Callables()) == ("torch.nn.functional.linear",)
-
-
-def test_what_a_vendor_adds_to_torch_replaces_nothing(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "acme_fast", other, raising=False)
-    monkeypatch.setattr(Tensor, "acme", other, raising=False)
-    monkeypatch.setattr(reference_optimizer, "__compiled_fn_1", other, raising=False)
-    assert before.replaced(Callables()) == ()
-
-
-def test_a_module_that_was_not_there_before_replaces_nothing(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    late = ModuleType("torch.acme")
-    late.linear = other  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch.acme", late)
-    assert before.replaced(Callables()) == ()
-
-
-def test_other_code_within_a_closure_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    free = torch.optim.AdamW.step
-    inner = next(f for f in functions(free) if f is not free and not f.__closure__)
-    monkeypatch.setattr(inner, "__code__", other.__code__)
-    assert "torch.optim.adamw.AdamW.step" in before.replaced(Callables())
-
-
-def test_another_function_within_a_closure_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = torch.optim.AdamW.step.__closure__
-    (cell,) = (cell for cell in cells if isinstance(cell.cell_contents, FunctionType))
-    monkeypatch.setattr(cell, "cell_contents", other)
-    assert "torch.optim.adamw.AdamW.step" in before.replaced(Callables())
-
-
-def test_another_default_of_a_keyword_is_a_replacement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(F.silu, "__kwdefaults__", {"inplace": False})
-    before = Callables()
-    F.silu.__kwdefaults__["inplace"] = True
-    assert before.replaced(Callables()) == ("torch.nn.functional.silu",)
+    assert all(after.value(name) is other for name in names)
+    assert not {*names} & {*replaced}
 
 
 def test_a_class_with_another_base_is_a_replacement(before: Callables) -> None:
@@ -163,62 +236,6 @@ def test_a_class_with_another_base_is_a_replacement(before: Callables) -> None:
         assert before.replaced(Callables()) == ("torch.optim.adamw.AdamW.__bases__",)
     finally:
         torch.optim.AdamW.__bases__ = bases
-
-
-def test_a_module_replaced_in_the_list_of_modules_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lookalike = ModuleType("torch.nn.functional")
-    vars(lookalike).update(vars(F))
-    monkeypatch.setitem(sys.modules, "torch.nn.functional", lookalike)
-    assert before.replaced(Callables()) == ("torch.nn.functional",)
-
-
-def test_a_module_replaced_in_its_package_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.nn, "functional", ModuleType("torch.nn.functional"))
-    assert before.replaced(Callables()) == ("torch.nn.functional",)
-
-
-def test_an_operator_object_that_calls_something_else_is_a_replacement(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.ops.aten.mm, "_op", other)
-    (name,) = before.replaced(Callables())
-    assert name.endswith("ops.aten.mm._op")
-
-
-def test_a_name_that_a_module_of_backends_only_passes_on_can_be_replaced(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "is_available" not in vars(torch.backends.mkldnn)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", other, raising=False)
-    assert before.replaced(Callables()) == ("torch.backends.mkldnn.is_available",)
-
-
-def test_the_module_that_is_being_run_goes_by_its_own_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    running = ModuleType("__main__")
-    running.__spec__ = ModuleSpec("llmb.worker", None)
-    running.fence, running.Stream = other, Stream  # type: ignore[attr-defined]
-    monkeypatch.setattr(Stream, "__module__", "__main__")
-    monkeypatch.setitem(sys.modules, "__main__", running)
-    monkeypatch.setitem(sys.modules, "llmb.worker", ModuleType("llmb.worker"))
-    before = Callables()
-    running.fence = functools.partial(other)  # type: ignore[attr-defined]
-    monkeypatch.setattr(Stream, "pause", other)
-    monkeypatch.setattr(Stream, "done", property(other))
-    replaced = before.replaced(Callables())
-    assert replaced == ("llmb.worker.Stream.done", "llmb.worker.Stream.pause", "llmb.worker.fence")
-
-
-def test_a_name_that_is_new_among_the_builtins_replaces_nothing(
-    before: Callables, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builtins.acme", other, raising=False)
-    assert before.replaced(Callables()) == ()
 
 
 def test_functions_looks_through_whatever_wraps_a_function() -> None:

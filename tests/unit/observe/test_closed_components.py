@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from llmb.errors import RunFailedError, UnavailableError
 from llmb.observe import closed_components as module
 from llmb.observe.closed_components import closed_components
 from llmb.plugin import NativeLibrary
+from tests import needs
 from tests.unit.builders_runtime import install
 
 FILES = {"acme_llmb/__init__.py": "", "acme_llmb/hooks.py": "import acme_llmb\n"}
@@ -82,9 +82,7 @@ def test_a_closed_components_home_and_licence_are_those_of_its_package(
 
 def compiled(target: Path, number: int) -> Path:
     """Make a real shared library at ``target``."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler")
+    compiler = needs.compiler("c")
     target.parent.mkdir(parents=True, exist_ok=True)
     source = target.with_suffix(".c")
     source.write_text(f"int answer(void) {{ return {number}; }}\n")

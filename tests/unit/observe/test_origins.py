@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy
@@ -18,9 +21,13 @@ from tests.unit.builders_runtime import install
 FILES = {"acme_llmb/__init__.py": "", "acme_kernels/__init__.py": ""}
 
 
-@pytest.fixture
-def acme(site: Path) -> Path:
-    """A plugin of two packages, a library that it needs, and a package that nobody needs."""
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A plugin of two packages, a library that it needs, and a package that nobody needs.
+
+    Their folder is first on ``sys.path``; what is imported from it is forgotten afterwards.
+    """
+    site = tmp_path_factory.mktemp("site")
     info = install(site, "llmb-acme", {"acme": "acme_llmb"}, FILES)
     with (info / "METADATA").open("a") as metadata:
         metadata.write("Requires-Dist: acme-runtime; extra == 'fast'\nProvides-Extra: fast\n")
@@ -29,10 +36,15 @@ def acme(site: Path) -> Path:
         module = name.replace("-", "_")
         made = install(site, name, {}, {f"{module}/__init__.py": ""})
         (made / "top_level.txt").write_text(f"{module}\n")
-    return site
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(site), *sys.path])
+        patch.setattr(sys, "dont_write_bytecode", True)
+        importlib.invalidate_caches()
+        yield site
+    sys.modules.pop("acme_runtime", None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def origins(acme: Path) -> Origins:
     return Origins("acme_llmb", "llmb-acme")
 
@@ -89,8 +101,8 @@ def test_a_product_of_torchs_compiler_is_known_by_the_folder_it_was_told(
     assert origins.of(str(tmp_path / "ab" / "cabcd.so")).origin == "compiler"
 
 
-def test_a_module_is_its_packages(origins: Origins, monkeypatch: pytest.MonkeyPatch) -> None:
-    __import__("acme_runtime")
+def test_a_module_is_its_packages(origins: Origins) -> None:
+    importlib.import_module("acme_runtime")
     assert origins.of_module("acme_runtime").origin == "library"
     assert origins.of_module("json").origin == "python"
     assert origins.of_module("time").origin == "python"
@@ -107,10 +119,11 @@ def test_a_built_in_plugin_is_llmbs() -> None:
 def test_sources_that_were_installed_in_place_are_their_packages(
     acme: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = tmp_path / "sources"
+    site, sources = tmp_path / "site", tmp_path / "sources"
+    shutil.copytree(acme, site)
     (sources / "acme_more").mkdir(parents=True)
     url = {"url": sources.as_uri(), "dir_info": {"editable": True}}
-    (acme / "llmb_acme-1.0.dist-info" / "direct_url.json").write_text(json.dumps(url))
-    monkeypatch.setattr(sys, "path", [str(sources), *sys.path])
+    (site / "llmb_acme-1.0.dist-info" / "direct_url.json").write_text(json.dumps(url))
+    monkeypatch.setattr(sys, "path", [str(site), str(sources), *sys.path])
     place = Origins("acme_llmb", "llmb-acme").of(str(sources / "acme_more" / "x.py"))
     assert (place.origin, place.distribution) == ("plugin", "llmb-acme")

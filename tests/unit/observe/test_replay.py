@@ -85,11 +85,11 @@ def test_a_replay_with_the_same_kernel_and_type_gives_the_same_bits(
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("layers", "states"), [(200, 161), (500, 65), (900, 64)])
+@pytest.mark.parametrize(("layers", "states"), [(200, 161), (500, 65), (540, 64)])
 def test_a_replay_of_many_parameters_with_fewer_elements_each_gives_the_same_bits(
     dtype: torch.dtype, kernel: dict[str, bool], layers: int, states: int
 ) -> None:
-    step, seen = watched(dtype, kernel, layers=layers)
+    step, seen = watched(dtype, kernel, steps=2, layers=layers)
     assert step.states == states
     assert min(segment.states for segment in step.segments) > 0
     assert differing(step, seen) == NONE

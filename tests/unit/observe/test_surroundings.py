@@ -248,7 +248,7 @@ def test_a_profiler_is_written_down(plugin: ModuleType) -> None:
 
 
 def test_the_collectors_state_is_written_down(plugin: ModuleType) -> None:
-    census = Census()
+    census, before = Census(), gc.get_freeze_count()
     gc.disable()
     gc.freeze()
     try:
@@ -257,15 +257,22 @@ def test_the_collectors_state_is_written_down(plugin: ModuleType) -> None:
         gc.unfreeze()
         gc.enable()
     assert evidence.collecting == (True, False)
-    assert evidence.frozen_objects[0] == 0 < evidence.frozen_objects[1]
+    assert evidence.frozen_objects[0] == before < evidence.frozen_objects[1]
 
 
-def test_preloaded_libraries_are_written_down_as_they_were_at_the_beginning(
-    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
+#: What puts libraries before all others: the dynamic linkers of Linux (two ways) and of macOS.
+PRELOADS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES")
+
+
+@pytest.mark.parametrize("variable", PRELOADS)
+def test_libraries_that_a_variable_preloads_are_written_down_as_they_were_at_the_beginning(
+    plugin: ModuleType, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libtcmalloc.so.4:/tmp/slow.so")
+    for each in PRELOADS:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(variable, "/usr/lib/libtcmalloc.so.4:/tmp/slow.so")
     census = Census()
-    monkeypatch.delenv("LD_PRELOAD")
+    monkeypatch.delenv(variable)
     preloaded = census.evidence("acme_llmb", "llmb-acme").preloaded
     assert [(p.name, p.origin) for p in preloaded] == [
         ("libtcmalloc.so.4", "system"),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from llmb import workloads
 from llmb.config import RunRequest
 from llmb.node.bus import time_collectives
 from llmb.parallel.bandwidth import bus_bytes_per_second
+from llmb.records.node_report import CollectiveRate
 from llmb.supervision.negotiation import negotiate
 
 
@@ -26,12 +31,47 @@ def test_a_link_carries_its_share_of_the_size(kind, ranks, share):
     assert bus_bytes_per_second(kind, 1000, ranks, 0.5) == pytest.approx(2000 * share)
 
 
-@pytest.mark.slow
-def test_two_ranks_time_every_collective_at_every_size():
-    request = RunRequest(plugin="cpu", precision="FP32", shape_overrides={"num_hidden_layers": 1})
-    negotiated = negotiate(request, workloads.of(request))
-    rates = time_collectives(negotiated, 2, 300.0, lambda: None)
+def held_to_their_sizes(rates):
     assert len(rates) == len({(rate.kind, rate.bytes) for rate in rates}) == 20
     for rate in rates:
         due = bus_bytes_per_second(rate.kind, rate.bytes, 2, rate.seconds)
         assert rate.bus_bytes_per_second == pytest.approx(due)
+
+
+#: A process that parts in two: each is a rank, and the first says what it measured.
+TWO_RANKS = """
+import json, os, socket, sys
+from llmb.config import Place
+from llmb.parallel import bandwidth
+from llmb.parallel.ranks import Ranks
+from llmb.plugin.builtin.cpu import CpuBackend
+
+bandwidth._ROW_S = 0.0  # the fewest calls in a row
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+other = os.fork()
+rank = 0 if other else 1
+place = Place(
+    rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="127.0.0.1", port=port
+)
+with Ranks(place, "gloo", 0, 60.0, sys.exit) as ranks:
+    rates = bandwidth.measure(CpuBackend(), "cpu", ranks)
+    ranks.gather(None)  # rank 0 keeps the store until all are here
+if rank == 0:
+    assert os.waitpid(other, 0)[1] == 0
+    print(json.dumps([rate.model_dump() for rate in rates]))
+"""
+
+
+def test_two_ranks_take_every_collective_at_every_size():
+    done = subprocess.run(
+        [sys.executable, "-c", TWO_RANKS], check=True, capture_output=True, timeout=120
+    )
+    held_to_their_sizes([CollectiveRate(**rate) for rate in json.loads(done.stdout)])
+
+
+@pytest.mark.full
+def test_two_processes_of_their_own_time_every_collective_at_every_size():
+    request = RunRequest(plugin="cpu", precision="FP32", shape_overrides={"num_hidden_layers": 1})
+    negotiated = negotiate(request, workloads.of(request))
+    held_to_their_sizes(time_collectives(negotiated, 2, 300.0, lambda: None))

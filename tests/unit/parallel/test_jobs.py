@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from llmb.parallel.jobs import SCHEDULERS, Job, with_output
+from tests import needs
 
 HOSTILE = ("run", "--workload", 'a b\'; rm -rf "$HOME" #', "--dp-shard", "8")
 
@@ -62,7 +62,7 @@ def test_scripts_are_clean_shell_that_passes_arguments_on_as_they_are(
     text = SCHEDULERS[scheduler](job(*arguments))
     script.write_text(text)
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
-    if shutil.which("shellcheck"):
+    if needs.has_program("shellcheck"):
         done = subprocess.run(
             ["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True, check=False
         )

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from llmb.config import Parallelism, Schedule
 from llmb.errors import UsageError
-from llmb.parallel.pipeline import parts_of, stage_of
 from llmb.reference.data import make_batch
 from llmb.reference.llama import Llama
 from llmb.reference.loss import causal_loss
@@ -35,6 +34,8 @@ def model() -> Llama:
 
 
 def stages_of(whole: Llama, count: int) -> list[Llama]:
+    from llmb.parallel.pipeline import parts_of, stage_of  # a second: not while collecting
+
     parts = parts_of(whole, Parallelism(pp=count))
     return [
         stage_of(whole, {path for path, its in parts.items() if its == stage})
@@ -89,6 +90,8 @@ def test_what_hangs_on_the_model_is_seen_in_each_stage_and_what_a_stage_gets_sta
 
 
 def test_a_model_that_is_no_llama_any_more_is_not_cut() -> None:
+    from llmb.parallel.pipeline import parts_of
+
     how = Parallelism(pp=2)
     with pytest.raises(UsageError, match="a Sequential that cannot be cut into stages"):
         parts_of(nn.Sequential(model()), how)

@@ -5,52 +5,65 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
+import torch
 
-from llmb.plugin.builtin import host, products
+from llmb.plugin.builtin import cpu, host, products
 from tests.e2e.harness import OLD_PROCESSOR, environment
+from tests.unit.builders_runtime import run_config
 
 _ASK = """
-import json, torch
-from llmb.plugin.builtin import cpu
-from llmb.plugin.builtin.products import faster_way
-from tests.unit.builders_runtime import run_config
-threads = torch.get_num_threads()
-ways = {str(d): faster_way(d) for d in (torch.bfloat16, torch.float16)}
-offered = [[p.name, p.native, p.products, p.is_slow] for p in cpu.llmb_precisions(run_config())]
-print(json.dumps([ways, offered, torch.get_num_threads() == threads]))
+import json
+from tests.unit.plugin.test_builtin_products import asked
+print(json.dumps(asked()))
 """
 
 
-def asked(**env: str) -> tuple[dict[str, str], list[list[object]], bool]:
-    found = environment(OMP_NUM_THREADS="2", **env)
-    done = subprocess.run([sys.executable, "-c", _ASK], env=found, capture_output=True, check=True)
-    ways, offered, restored = json.loads(done.stdout)
-    return ways, offered, restored
+def asked() -> tuple[dict[str, str], list[list[object]]]:
+    """Return the faster way of both formats and the precisions offered, of this processor."""
+    ways = {str(d): products.faster_way(d) for d in (torch.bfloat16, torch.float16)}
+    offered = [[p.name, p.native, p.products, p.is_slow] for p in cpu.llmb_precisions(run_config())]
+    return ways, offered
+
+
+@pytest.fixture
+def nothing_timed() -> Iterator[None]:
+    products.faster_way.cache_clear()
+    yield
+    products.faster_way.cache_clear()
 
 
 @pytest.mark.skipif("avx2" not in host.cpu_flags(), reason="these variables are for x86")
 def test_a_processor_without_16_bit_instructions_widens_both_formats_and_offers_fp32_first() -> (
     None
 ):
-    ways, offered, restored = asked(**OLD_PROCESSOR)
+    # What torch takes the processor for it finds out when it is loaded.
+    done = subprocess.run(
+        [sys.executable, "-c", _ASK],
+        env=environment(**OLD_PROCESSOR),
+        capture_output=True,
+        check=True,
+    )
+    ways, offered = json.loads(done.stdout)
     assert ways == {"torch.bfloat16": "wide", "torch.float16": "wide"}
     assert offered == [
         ["FP32", True, None, False],
         ["BF16", False, "FP32", False],
         ["FP16", False, "FP32", False],
     ]
-    assert restored, "the number of threads"
 
 
 @pytest.mark.skipif("avx512_bf16" not in host.cpu_flags(), reason="it has no such instructions")
+@pytest.mark.usefixtures("nothing_timed")
 def test_a_processor_with_bf16_instructions_computes_in_them_and_offers_bf16_first() -> None:
-    ways, offered, _ = asked()
+    ways, offered = asked()
     assert ways["torch.bfloat16"] == "native"
     assert offered[0] == ["BF16", True, None, False]
 
 
+@pytest.mark.usefixtures("nothing_timed")
 @pytest.mark.parametrize(
     ("native_s", "wide_s", "way", "most"),
     [(1.0, 2.0, "native", 7), (2.0, 1.9, "wide", 7), (20.0, 1.0, "wide", 2)],
@@ -67,9 +80,20 @@ def test_the_best_try_of_each_way_counts_and_a_clear_answer_ends_the_tries(
         return (wide_s if name == "wide" else native_s) + disturbed
 
     monkeypatch.setattr(products, "_once_s", once_s)
-    products.faster_way.cache_clear()
-    import torch
-
     assert products.faster_way(torch.bfloat16) == way
     assert tries.count("native") == tries.count("wide") == most
-    products.faster_way.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_timed")
+def test_one_core_alone_is_timed_and_the_number_of_threads_is_what_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: set[int] = set()
+    monkeypatch.setattr(products, "_once_s", lambda *_: seen.add(torch.get_num_threads()) or 1.0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        products.faster_way(torch.bfloat16)
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)

@@ -45,19 +45,27 @@ def test_a_loaded_plugin_knows_where_it_comes_from(load: Load) -> None:
     assert (plugin.distribution, plugin.version) == ("llmb-throwaway", "3.1")
 
 
-def test_a_plugin_without_hooks_changes_nothing_and_offers_nothing(load: Load) -> None:
+def test_a_plugin_without_hooks_offers_nothing(load: Load) -> None:
     plugin = load("")
     assert plugin.options() == ()
     assert plugin.precisions(CONFIG) == ()
     assert plugin.patches() == ()
-    assert plugin.environment_variables(CONFIG) == {}
-    assert plugin.optimizer_options(CONFIG) == {}
-    assert plugin.describe_system(CONFIG) == {}
-    assert plugin.warmup_steps(CONFIG) == 1
-    assert plugin.parameter_map(MODEL) is None
-    assert plugin.post_process_model(MODEL, CONFIG) is MODEL
-    assert plugin.set_environment(CONFIG) is None
     assert plugin.native_libraries() == ()
+
+
+def test_a_plugin_without_hooks_changes_nothing(load: Load) -> None:
+    plugin = load("")
+    assert plugin.environment_variables(CONFIG) == {}
+    assert plugin.set_environment(CONFIG) is None
+    assert plugin.warmup_steps(CONFIG) == 1
+    assert plugin.post_process_model(MODEL, CONFIG) is MODEL
+    assert plugin.parameter_map(MODEL) is None
+    assert plugin.optimizer_options(CONFIG) == {}
+
+
+def test_a_plugin_without_hooks_tells_nothing_of_its_device(load: Load) -> None:
+    plugin = load("")
+    assert plugin.describe_system(CONFIG) == {}
     assert plugin.telemetry(CpuBackend()) == {}
     assert plugin.program([torch.zeros(1)]) is None
 
@@ -71,8 +79,10 @@ def test_a_plugin_without_a_backend_gets_the_generic_one_for_an_accelerator(load
         load("").backend(run_config(device="zyx:0"))
 
 
-def test_every_hook_takes_effect(load: Load) -> None:
-    plugin = load(
+@pytest.fixture
+def full(load: Load) -> Plugin:
+    """Load a plugin that has every hook there is."""
+    return load(
         "from torch import nn\nfrom llmb.config import BF16, Refused\n"
         "from llmb.plugin.builtin.cpu import CpuBackend\nSET = []\n"
         "class MyBackend(CpuBackend): pass\n"
@@ -96,24 +106,41 @@ def test_every_hook_takes_effect(load: Load) -> None:
             "return [NativeLibrary(path='/opt/x.so', licence='closed', where_to_get='x.com')]",
         )
     )
+
+
+def test_the_plugin_of_the_next_tests_has_every_hook_there_is(full: Plugin) -> None:
+    every = {name for name in vars(hookspecs) if name.startswith("llmb_")}
+    assert every == {name for name in vars(sys.modules["throwaway"]) if name.startswith("llmb_")}
+
+
+def test_the_hooks_that_offer_something_take_effect(full: Plugin) -> None:
+    assert [option.name for option in full.options()] == ["a"]
+    assert full.precisions(CONFIG) == (BF16, Refused(name="FP8", reason="old"))
+    assert [patch.target for patch in full.patches()] == ["torch.x"]
+    assert [library.path for library in full.native_libraries()] == ["/opt/x.so"]
+
+
+def test_the_hooks_that_prepare_a_process_take_effect(full: Plugin) -> None:
     module = sys.modules["throwaway"]
-    assert plugin.environment_variables(CONFIG) == {"OMP_NUM_THREADS": "3"}
-    assert type(plugin.backend(CONFIG)) is module.MyBackend
-    assert [option.name for option in plugin.options()] == ["a"]
-    assert plugin.precisions(CONFIG) == (BF16, Refused(name="FP8", reason="old"))
-    assert plugin.warmup_steps(CONFIG) == 7
-    plugin.set_environment(CONFIG)
+    assert full.environment_variables(CONFIG) == {"OMP_NUM_THREADS": "3"}
+    assert full.warmup_steps(CONFIG) == 7
+    assert type(full.backend(CONFIG)) is module.MyBackend
+    full.set_environment(CONFIG)
     assert [CONFIG.seed] == module.SET
-    assert plugin.post_process_model(MODEL, CONFIG)[0] is MODEL
-    assert plugin.optimizer_options(CONFIG) == {"fused": True}
-    assert plugin.parameter_map(MODEL) == {"w": module.View}
-    assert [patch.target for patch in plugin.patches()] == ["torch.x"]
-    assert plugin.describe_system(CONFIG) == {"driver": "1.5"}
-    backend = plugin.backend(CONFIG)
+
+
+def test_the_hooks_about_model_and_optimizer_take_effect(full: Plugin) -> None:
+    assert full.post_process_model(MODEL, CONFIG)[0] is MODEL
+    assert full.parameter_map(MODEL) == {"w": sys.modules["throwaway"].View}
+    assert full.optimizer_options(CONFIG) == {"fused": True}
+
+
+def test_the_hooks_that_tell_of_the_device_take_effect(full: Plugin) -> None:
+    assert full.describe_system(CONFIG) == {"driver": "1.5"}
+    backend = full.backend(CONFIG)
     backend.reading = 3.5
-    assert plugin.telemetry(backend) == {"power_w": 5.0, "of": 3.5}
-    assert plugin.program([MODEL.weight, MODEL.bias]) == "2 tensors"
-    assert [library.path for library in plugin.native_libraries()] == ["/opt/x.so"]
+    assert full.telemetry(backend) == {"power_w": 5.0, "of": 3.5}
+    assert full.program([MODEL.weight, MODEL.bias]) == "2 tensors"
 
 
 def test_a_hook_may_take_fewer_arguments_than_its_spec(load: Load) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from llmb.measure import clock
 from llmb.records.redact import redact_environment, redact_everything, redact_paths, redact_text
 
 
@@ -148,9 +148,9 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_is_quoted(
 
 @pytest.mark.parametrize("word", ["KEY", "x", "//", "_PWD", "'token' "])
 def test_a_long_text_takes_time_in_proportion_to_its_length(word: str) -> None:
-    begin = clock.now_ns()
+    begin = time.process_time()
     redact_text(word * (300_000 // len(word)))
-    assert clock.now_ns() - begin < 10e9
+    assert time.process_time() - begin < 10
 
 
 @pytest.mark.parametrize("name", ["root", "vm", "localhost", ""])

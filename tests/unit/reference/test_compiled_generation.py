@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch._dynamo.testing import CompileCounterWithBackend
-from torch._dynamo.utils import counters
+from torch import Tensor, nn
 
 from llmb.reference.data import make_batch, random_tokens
 from llmb.reference.generate import (
@@ -36,20 +35,19 @@ LLAMA = LlamaShape(
     sequence_length=16,
     initializer_range=0.18,
 )
-SHAPES: dict[str, LlamaShape | Gpt2Shape] = {
-    "multi_head": LLAMA,
-    "grouped_query": replace(LLAMA, num_key_value_heads=2),
-    "gpt2": Gpt2Shape(
-        vocab_size=97,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        sequence_length=16,
-        max_position_embeddings=32,
-        initializer_range=0.18,
-    ),
-}
+GROUPED_QUERY = replace(LLAMA, num_key_value_heads=2)
+#: Where the number of layers does not matter: each takes a third of a second to compile.
+SHALLOW = replace(LLAMA, num_hidden_layers=1)
+GPT2 = Gpt2Shape(
+    vocab_size=97,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=1,
+    num_attention_heads=4,
+    sequence_length=16,
+    max_position_embeddings=32,
+    initializer_range=0.18,
+)
 STEPS = [Step(index=i, seed=3 + i, fence=False) for i in range(2)]
 PROMPT, NEW = 5, 8
 
@@ -63,21 +61,47 @@ def prompt(seed: int) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
+def counters() -> Iterator[Any]:
+    """What a compiler counts that has compiled nothing yet."""
+    torch._dynamo.reset()  # torch imports it when it is first asked for it: seconds
+    torch._dynamo.utils.counters.clear()
+    yield torch._dynamo.utils.counters
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("whole", [True, False], ids=["step", "model"])
+@pytest.fixture
+def vectors(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whether inductor uses vector instructions: which there are it compiles for seconds to see."""
+    import torch._inductor.config
+
+    found = {} if request.param else {"cpp.vec_isa_ok": False}
+    with torch._inductor.config.patch(found):
+        yield
+
+
+def counting() -> Any:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    return CompileCounterWithBackend("aot_eager")
+
+
+@pytest.mark.parametrize(
+    ("shape", "whole"),
+    [
+        pytest.param(GROUPED_QUERY, True, id="grouped_query-step"),
+        pytest.param(GPT2, False, id="gpt2-model"),
+        pytest.param(GROUPED_QUERY, False, id="grouped_query-model", marks=pytest.mark.full),
+        pytest.param(GPT2, True, id="gpt2-step", marks=pytest.mark.full),
+        pytest.param(LLAMA, True, id="multi_head-step", marks=pytest.mark.full),
+        pytest.param(LLAMA, False, id="multi_head-model", marks=pytest.mark.full),
+    ],
+)
 def test_two_programs_serve_every_token_and_draw_what_uncompiled_ones_do(
-    shape: LlamaShape | Gpt2Shape, whole: bool
+    counters: Any, shape: LlamaShape | Gpt2Shape, whole: bool
 ) -> None:
     model = build(shape, seed=1, dtype=torch.float64)
     desk = make_desk(shape, 1, PROMPT, NEW, torch.float64)
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = counting()
 
     def compiled(module):
         return torch.compile(module, backend=counter, fullgraph=True, dynamic=False)
@@ -90,10 +114,35 @@ def test_two_programs_serve_every_token_and_draw_what_uncompiled_ones_do(
     assert all(map(torch.equal, found, [one.tokens for one in expected]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
-def test_inductor_compiles_the_whole_step_and_its_draws_follow_from_the_seed(mode: str) -> None:
-    model = build(LLAMA, seed=1, dtype=torch.float32)
+def llama() -> nn.Module:
+    return build(LLAMA, seed=1, dtype=torch.float32)
+
+
+class Bigrams(nn.Module):
+    """A model that looks at the last token alone: for a C++ compiler it is soon done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(97, 97)
+
+    def forward(self, ids: Tensor, cache: Any = None, positions: Any = None) -> Tensor:
+        return self.rows(ids) if cache is None else self.rows(ids[:, -1])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "made", "mode"),
+    [
+        (False, Bigrams, "default"),
+        pytest.param(True, llama, "default", marks=pytest.mark.full),
+        pytest.param(True, llama, "reduce-overhead", marks=pytest.mark.full),
+    ],
+    indirect=["vectors"],
+)
+@pytest.mark.usefixtures("vectors")
+def test_inductor_compiles_the_whole_step_and_its_draws_follow_from_the_seed(
+    counters: Any, made: Callable[[], nn.Module], mode: str
+) -> None:
+    model = made()
     desk = make_desk(LLAMA, 1, PROMPT, NEW, torch.float32)
     next_token = torch.compile(
         OneToken(model, exponential_race), fullgraph=True, dynamic=False, mode=mode
@@ -110,7 +159,10 @@ def test_inductor_compiles_the_whole_step_and_its_draws_follow_from_the_seed(mod
     assert not torch.equal(first, other)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "vectors", [False, pytest.param(True, marks=pytest.mark.full)], indirect=True
+)
+@pytest.mark.usefixtures("vectors")
 def test_inductors_race_draws_with_the_probabilities() -> None:
     draw = torch.compile(exponential_race, fullgraph=True, dynamic=False)
     torch.manual_seed(1)
@@ -121,15 +173,15 @@ def test_inductors_race_draws_with_the_probabilities() -> None:
 
 
 def test_the_model_compiled_for_decoding_is_the_one_that_trains() -> None:
-    model = build(LLAMA, seed=1, dtype=torch.float32)
-    counter = CompileCounterWithBackend("aot_eager")
+    model = build(SHALLOW, seed=1, dtype=torch.float32)
+    counter = counting()
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=False)
-    desk = make_desk(LLAMA, 1, PROMPT, NEW, torch.float32)
+    desk = make_desk(SHALLOW, 1, PROMPT, NEW, torch.float32)
     list(generate_loop(OneToken(compiled, multinomial), desk, STEPS, prompt))
-    batch = make_batch(1, 1, LLAMA)
+    batch = make_batch(1, 1, SHALLOW)
     loss = compiled(batch.ids, labels=batch.labels)
     loss.backward()
-    alone = build(LLAMA, seed=1, dtype=torch.float32)
+    alone = build(SHALLOW, seed=1, dtype=torch.float32)
     expected = alone(batch.ids, labels=batch.labels)
     expected.backward()
     torch.testing.assert_close(loss, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ def logits() -> Tensor:
     return torch.linspace(-2.5, 2.5, WORDS)
 
 
+@cache
 def counts(draw: Draw, seed: int) -> Tensor:
     torch.manual_seed(seed)
     drawn = draw(logits().expand(DRAWS, -1))

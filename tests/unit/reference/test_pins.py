@@ -16,13 +16,18 @@ from llmb.reference import pins
 ROOT = pins.FOLDER.parents[1]
 
 
-def modules_after(statements: str) -> set[str]:
-    """Return the top-level modules beyond the standard library of a fresh interpreter."""
-    report = "import sys, json; print(json.dumps(sorted(sys.modules)))"
-    command = [sys.executable, "-c", f"{statements}\n{report}"]
+def loaded_by(statements: str, after: str = "pass") -> list[str]:
+    """Return the modules that a fresh interpreter loads for ``statements``, ``after`` others."""
+    code = f"""{after}
+import json, sys
+before = set(sys.modules)
+{statements}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+    command = [sys.executable, "-c", code]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in json.loads(result.stdout.splitlines()[-1])}
-    return loaded - set(sys.stdlib_module_names)
+    found: list[str] = json.loads(result.stdout)
+    return found
 
 
 @pytest.fixture
@@ -93,10 +98,14 @@ def test_the_reference_digest_is_the_sha256_of_the_pins_file() -> None:
 def test_the_whole_reference_loads_with_nothing_but_torch() -> None:
     names = [file.stem for file in pins.FOLDER.glob("*.py") if file.stem != "__init__"]
     everything = "\n".join(f"import llmb.reference.{name}" for name in names)
-    assert modules_after(everything) - modules_after("import torch") == {"llmb"}
+    found = loaded_by(everything, after="import torch")
+    foreign = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names)
+    assert foreign == {"llmb"}
+    ours = {name for name in found if name.startswith("llmb.")}
+    assert {name for name in ours if not name.startswith("llmb.reference")} == set()
 
 
 @pytest.mark.parametrize("name", ["shapes", "pins"])
 def test_shapes_and_pins_load_without_torch(name: str) -> None:
-    loaded = modules_after(f"import llmb.reference.{name}")
-    assert loaded - modules_after("pass") == {"llmb"}
+    found = loaded_by(f"import llmb.reference.{name}")
+    assert {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names) == {"llmb"}

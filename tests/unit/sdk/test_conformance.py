@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -193,62 +193,62 @@ conformance.examine = examine
 """
 
 
-def run_pytest(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
-    (folder / "conftest.py").write_text(CONFTEST)
+#: Runs pytest on each folder, one after the other: to begin it takes a second.
+EVERY_FOLDER = """
+import sys, pytest
+for folder in sys.argv[1:]:
+    print("==", folder)
+    options = ["-rsxf", "-p", "no:cacheprovider", "-W", "error", "--import-mode=importlib"]
+    print("ended with", int(pytest.main([*options, "--rootdir=.", folder])))
+"""
+FILES = {
+    "honest": "",
+    "known_failure": f"""
+    @pytest.mark.xfail(reason="ticket 123")
+    def {ENERGY}(self):
+        super().{ENERGY}()
+""",
+    "deleted": f"    {ENERGY} = None",
+    "overridden": f"    def {ENERGY}(self): pass",
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What pytest says of each of the files, and what it ends with."""
+    root = tmp_path_factory.mktemp("conformance")
     head = "import pytest\nfrom llmb.sdk.conformance import PluginConformance\n"
-    (folder / "test_acme.py").write_text(head + textwrap.dedent(body))
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-rsxf", "-p", "no:cacheprovider", "-W", "error"],
-        cwd=folder,
+    head += 'class TestAcme(PluginConformance):\n    plugin_name = "acme"\n'
+    for name, body in FILES.items():
+        (root / name).mkdir()
+        (root / name / "conftest.py").write_text(CONFTEST)
+        (root / name / "test_acme.py").write_text(head + body)
+    done = subprocess.run(
+        [sys.executable, "-c", EVERY_FOLDER, *FILES],
+        cwd=root,
         env={**os.environ, "PYTHONPATH": str(Path(llmb.__file__).parent.parent), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
     )
+    _, *parts = re.split(r"^== .*$", done.stdout, flags=re.MULTILINE)
+    return dict(zip(FILES, parts, strict=True))
 
 
-def test_a_failed_check_is_a_failed_test_and_a_skipped_one_says_why(tmp_path: Path) -> None:
-    done = run_pytest(
-        tmp_path,
-        """
-        class TestAcme(PluginConformance):
-            plugin_name = "acme"
-        """,
-    )
-    assert done.returncode == 1
-    assert f"1 failed, {len(CHECKS) - 2} passed, 1 skipped" in done.stdout
-    assert "device.energy: energy fell: [2.0, 1.0] J" in done.stdout
-    assert "the plugin reads none" in done.stdout
+def test_a_failed_check_is_a_failed_test_and_a_skipped_one_says_why(said: dict[str, str]) -> None:
+    assert f"1 failed, {len(CHECKS) - 2} passed, 1 skipped" in said["honest"]
+    assert "device.energy: energy fell: [2.0, 1.0] J" in said["honest"]
+    assert "the plugin reads none" in said["honest"]
+    assert "ended with 1" in said["honest"]
 
 
-def test_a_known_failure_stays_visible_with_its_reason(tmp_path: Path) -> None:
-    done = run_pytest(
-        tmp_path,
-        f"""
-        class TestAcme(PluginConformance):
-            plugin_name = "acme"
-
-            @pytest.mark.xfail(reason="ticket 123")
-            def {ENERGY}(self):
-                super().{ENERGY}()
-        """,
-    )
-    assert done.returncode == 0
-    assert f"{len(CHECKS) - 2} passed, 1 skipped, 1 xfailed" in done.stdout
-    assert "ticket 123" in done.stdout
+def test_a_known_failure_stays_visible_with_its_reason(said: dict[str, str]) -> None:
+    assert f"{len(CHECKS) - 2} passed, 1 skipped, 1 xfailed" in said["known_failure"]
+    assert "ticket 123" in said["known_failure"]
+    assert "ended with 0" in said["known_failure"]
 
 
-@pytest.mark.parametrize(
-    "line", [f"{ENERGY} = None", f"def {ENERGY}(self): pass"], ids=["deleted", "overridden"]
-)
-def test_a_lost_test_fails_the_whole_file(tmp_path: Path, line: str) -> None:
-    done = run_pytest(
-        tmp_path,
-        f"""
-        class TestAcme(PluginConformance):
-            plugin_name = "acme"
-            {line}
-        """,
-    )
-    assert done.returncode == 2
-    assert f"TypeError: TestAcme.{ENERGY} is not the inherited one" in done.stdout
+@pytest.mark.parametrize("how", ["deleted", "overridden"])
+def test_a_lost_test_fails_the_whole_file(said: dict[str, str], how: str) -> None:
+    assert f"TypeError: TestAcme.{ENERGY} is not the inherited one" in said[how]
+    assert "ended with 2" in said[how]

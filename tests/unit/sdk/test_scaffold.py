@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from llmb.errors import UsageError
 from llmb.plugin import discovery, hookspecs
 from llmb.sdk import scaffold
 from llmb.sdk.scaffold import Package
+from tests import needs
 from tests.unit import builders_runtime
 
 HOOKS = {name for name in vars(hookspecs) if name.startswith("llmb_")}
@@ -134,12 +134,15 @@ def test_the_package_imports_nothing_of_llmb_but_the_door_for_vendors(package: P
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    [["ruff", "check", "--isolated"], ["ruff", "format", "--check"], ["mypy", "--strict"]],
+    [
+        ["ruff", "check", "--isolated"],
+        ["ruff", "format", "--check"],
+        pytest.param(["mypy", "--strict"], marks=pytest.mark.full),
+    ],
     ids=" ".join,
 )
 def test_the_package_is_clean_by_the_common_tools(package: Path, command: list[str]) -> None:
-    if shutil.which(command[0], path=f"{Path(sys.executable).parent}:{os.defpath}") is None:
-        pytest.skip(f"{command[0]} is not installed")
+    needs.package(command[0])
     target = ["llmb_acme_x1"] if command[0] == "mypy" else ["."]
     if "--isolated" in command:
         target += ["--line-length", "100"]

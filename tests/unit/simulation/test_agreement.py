@@ -10,16 +10,15 @@ from dataclasses import replace
 
 import pytest
 
-from llmb.config import Mode, Parallelism
+from llmb.config import Parallelism
 from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
 from llmb.projection.memory import peak_memory
 from llmb.projection.step_time import GRADIENT, VALUE, step_time
-from llmb.simulation.rank import simulate
-from llmb.workloads import WORKLOADS, find
+from llmb.workloads import WORKLOADS
 from llmb.workloads.arithmetic import parameter_count
-from tests.unit.simulation.test_rank import TINY, said
+from tests.unit.simulation.test_rank import NAMES, said, simulate, simulated, small
 
 LINK = 1e6
 SLOW = load("h100").model_copy(
@@ -39,22 +38,14 @@ def sent(model, **layout):
     return found.tensor_parallel * LINK, found.data_parallel * LINK
 
 
-def named_once():
-    """Every trained workload, those of equal tiny shapes under the first one's name."""
-    found = {}
-    for name, workload in WORKLOADS.items():
-        if Mode.TRAIN in workload.modes:
-            found.setdefault(find(name, TINY).shape, name)
-    return list(found.values())
-
-
-NAMES = named_once()
+def of_other_families(*families):
+    return [one for one in NAMES if WORKLOADS[one.values[0]].family not in families]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_rank_holds_is_that_of_matrices_in_other_formats(name):
-    workload = find(name, TINY)
-    found, model = simulate(workload, Parallelism(), 0), Model.of(workload.shape)
+    workload, found = small(name), simulated(name=name)
+    model = Model.of(workload.shape)
     memory, parameters = peak_memory(Job(model)), parameter_count(workload.shape)
     assert (memory.weights, found.weights_bytes) == (2 * model.parameters, 2 * parameters)
     # Gradients, weights and both moments in float32 there; all in BF16, as llmb trains, here.
@@ -64,24 +55,22 @@ def test_what_a_rank_holds_is_that_of_matrices_in_other_formats(name):
     assert found.optimizer_bytes == 2 * moments * parameters
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if WORKLOADS[n].family != "bert"])
+@pytest.mark.parametrize("name", of_other_families("bert"))
 def test_a_rank_does_the_projections_flops_and_the_masked_half_of_attention(name):
-    workload = find(name, TINY)
     slow = SLOW.model_copy(
         update={"peak_flops": 1.0, "sustained_fraction": 1.0, "attention_fraction": 1.0}
     )
     alike = replace(ALL_SHOWS, products=1.0, attention=1.0)
-    found = step_time(Job(Model.of(workload.shape)), slow, alike)
-    counted = simulate(workload, Parallelism(), 0).flops
+    found = step_time(Job(Model.of(small(name).shape)), slow, alike)
     projected = found.products + found.head + 2 * found.attention
-    assert counted == pytest.approx(projected, rel=1e-9)
+    assert simulated(name=name).flops == pytest.approx(projected, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_replicas_sum_every_gradient_once(name):
-    workload = find(name, TINY)
-    model, parameters = Model.of(workload.shape), parameter_count(workload.shape)
-    (one,) = simulate(workload, Parallelism(dp_replicate=4), 1).collectives
+    shape = small(name).shape
+    model, parameters = Model.of(shape), parameter_count(shape)
+    (one,) = simulated(Parallelism(dp_replicate=4), 1, name=name).collectives
     assert (one.kind, one.group, one.bytes) == ("all_reduce", "dp_replicate", VALUE * parameters)
     ring = 2 * 3 / 4  # of what is summed, each rank of four sends so much
     assert sent(model, dp=4) == (0, pytest.approx(ring * GRADIENT * model.parameters, rel=1e-3))
@@ -90,10 +79,10 @@ def test_replicas_sum_every_gradient_once(name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("again", [True, False])
 def test_shards_gather_weights_and_scatter_gradients(name, again):
-    workload = find(name, TINY)
-    model, parameters = Model.of(workload.shape), parameter_count(workload.shape)
+    shape = small(name).shape
+    model, parameters = Model.of(shape), parameter_count(shape)
     how = Parallelism(dp_shard=2, reshard_after_forward=again)
-    found = said(simulate(workload, how, 1))
+    found = said(simulated(how, 1, name=name))
     gathers = 2 if again else 1
     # Each puts its half into a gather, and all into a scatter; shards of odd sizes are filled up.
     whole = VALUE * parameters
@@ -103,9 +92,9 @@ def test_shards_gather_weights_and_scatter_gradients(name, again):
     assert projected == pytest.approx((gathers + 1) * VALUE * model.parameters / 2, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if WORKLOADS[n].family != "gpt2"])
+@pytest.mark.parametrize("name", of_other_families("gpt2"))
 def test_slices_sum_four_states_a_layer_and_two_at_the_ends(name):
-    workload = find(name, {**TINY, "num_attention_heads": 8})  # of which some share keys by fours
+    workload = small(name, num_attention_heads=8)  # of which some share keys by fours
     shape = workload.shape
     found = said(simulate(workload, Parallelism(tp=2), 1))
     state = VALUE * shape.sequence_length * shape.hidden_size

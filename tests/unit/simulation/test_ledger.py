@@ -9,10 +9,9 @@ from llmb.config import Parallelism
 from llmb.reference.data import make_batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
-from llmb.simulation import private
-from llmb.simulation.ledger import ROLES, Ledger
-from llmb.simulation.rank import simulate
 from llmb.workloads import find
+
+# llmb.simulation is imported by the tests: it takes a second, which collecting them need not.
 
 KB = 1000
 TINY = {
@@ -29,6 +28,8 @@ def made(kilobytes):
 
 
 def test_the_peak_is_what_was_alive_at_once_and_views_take_nothing():
+    from llmb.simulation.ledger import ROLES, Ledger
+
     with Ledger(tuple) as ledger:
         first = made(3)
         second = made(4)
@@ -46,6 +47,9 @@ def test_the_peak_is_what_was_alive_at_once_and_views_take_nothing():
 
 
 def test_what_is_given_back_and_taken_again_counts_while_it_is_there():
+    from llmb.simulation import private
+    from llmb.simulation.ledger import ROLES, Ledger
+
     ledger = Ledger(tuple)
     with ledger, private.resizing(ledger.resized):
         gathered = made(8).untyped_storage()
@@ -64,6 +68,8 @@ def test_what_is_given_back_and_taken_again_counts_while_it_is_there():
 
 
 def test_what_a_forward_pass_leaves_are_activations_and_the_rest_is_for_the_moment():
+    from llmb.simulation.ledger import Ledger
+
     weight = torch.ones(500, requires_grad=True)
 
     def known():
@@ -83,6 +89,9 @@ def test_what_a_forward_pass_leaves_are_activations_and_the_rest_is_for_the_mome
 
 @pytest.mark.parametrize("name", ["llama-1.4b", "gpt2-125m", "nemo-bert-base"])
 def test_tensors_without_memory_live_as_long_as_those_that_have_some(name):
+    from llmb.simulation.ledger import Ledger
+    from llmb.simulation.rank import simulate
+
     workload = find(name, TINY)
     model = build(workload.shape, 1, torch.bfloat16)
     optimizer = build_optimizer(model.parameters(), workload.recipe.optimizer, fused=True)

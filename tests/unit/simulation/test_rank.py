@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -13,24 +14,57 @@ from llmb.cli import simulate as command
 from llmb.config import Mode, Parallelism, Schedule
 from llmb.errors import LlmbError
 from llmb.projection.job import Model
-from llmb.simulation import private
-from llmb.simulation.rank import simulate
 from llmb.workloads import WORKLOADS, find
 from llmb.workloads.arithmetic import flops_per_token, parameter_count
 
 TINY = {
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "sequence_length": 32,
 }
-TRAINED = [name for name, workload in WORKLOADS.items() if Mode.TRAIN in workload.modes]
+LAYERS = TINY["num_hidden_layers"]
 VALUE = 2
+ALONE = Parallelism()
 
 
-def small(name="llama-1.4b"):
-    return find(name, TINY)
+def named_once():
+    """Every trained workload, those of equal tiny shapes and optimizers under the first's name.
+
+    Of those that differ in nothing but constants (a vocabulary, a learning rate) all after the
+    first are for a full run.
+    """
+    found, kinds = {}, set()
+    for name, workload in WORKLOADS.items():
+        shape, optimizer = find(name, TINY).shape, workload.recipe.optimizer
+        if Mode.TRAIN not in workload.modes or (shape, optimizer) in found:
+            continue
+        shared = getattr(shape, "num_key_value_heads", None)
+        kind = workload.family, shared, optimizer.moments
+        marks = [pytest.mark.full] if kind in kinds else []
+        found[shape, optimizer] = pytest.param(name, marks=marks)
+        kinds.add(kind)
+    return list(found.values())
+
+
+NAMES = named_once()
+
+
+def small(name="llama-1.4b", **changes):
+    return find(name, {**TINY, **changes})
+
+
+def simulate(workload, how, rank, **options):
+    from llmb.simulation import rank as simulation  # a second, which collecting need not take
+
+    return simulation.simulate(workload, how, rank, **options)
+
+
+@cache
+def simulated(how=ALONE, rank=0, *, name="llama-1.4b", layers=LAYERS, **options):
+    """A simulation of a small workload: of the same one several questions are asked."""
+    return simulate(small(name, num_hidden_layers=layers), how, rank, **options)
 
 
 def counted(shape):
@@ -45,10 +79,9 @@ def said(found):
     return {(one.kind, one.group): (one.calls, one.bytes) for one in found.collectives}
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", NAMES)
 def test_alone_it_has_every_parameter_and_does_every_flop_of_the_closed_forms(name):
-    workload = small(name)
-    found = simulate(workload, Parallelism(), 0)
+    workload, found = small(name), simulated(name=name)
     shape = workload.shape
     assert found.parameters == parameter_count(shape)
     assert found.weights_bytes == found.gradients_bytes == VALUE * found.parameters
@@ -64,32 +97,29 @@ def test_alone_it_has_every_parameter_and_does_every_flop_of_the_closed_forms(na
 
 
 def test_slices_halve_the_matrices_and_send_four_sums_a_layer():
-    workload = small()
-    alone, half = simulate(workload, Parallelism(), 0), simulate(workload, Parallelism(tp=2), 1)
-    gains = (2 * 4 + 1) * 64
+    alone, half = simulated(), simulated(Parallelism(tp=2), 1)
+    gains = (2 * LAYERS + 1) * 64
     assert half.parameters - gains == (alone.parameters - gains) / 2
     assert half.flops == alone.flops / 2
     states = 32 * 64 * VALUE
     # Four a layer; forward of the embedding, backward of the head, and gathered logits.
-    assert said(half)["all_reduce", "tp"] == (4 * 4 + 2, (4 * 4 + 2) * states)
+    assert said(half)["all_reduce", "tp"] == (4 * LAYERS + 2, (4 * LAYERS + 2) * states)
 
 
 def test_shards_hold_their_part_and_gather_twice_or_once():
-    workload = small()
-    alone = simulate(workload, Parallelism(), 0)
-    again = simulate(workload, Parallelism(dp_shard=4), 3)
-    once = simulate(workload, Parallelism(dp_shard=4, reshard_after_forward=False), 3)
+    alone, again = simulated(), simulated(Parallelism(dp_shard=4), 3)
+    once = simulated(Parallelism(dp_shard=4, reshard_after_forward=False), 3)
     assert again.parameters == once.parameters == alone.parameters / 4
     assert again.flops == once.flops == alone.flops
-    layers, ends = 4, 1
-    assert said(once)["all_gather", "dp_shard"] == (layers + ends, once.weights_bytes)
-    assert said(again)["all_gather", "dp_shard"][0] == 2 * layers + 2 * ends
+    ends = 1
+    assert said(once)["all_gather", "dp_shard"] == (LAYERS + ends, once.weights_bytes)
+    assert said(again)["all_gather", "dp_shard"][0] == 2 * LAYERS + 2 * ends
     assert said(once)["reduce_scatter", "dp_shard"][1] == alone.gradients_bytes
 
 
 def test_stages_have_the_model_between_them_and_let_in_as_many_micro_batches_as_follow():
-    workload, how = small(), Parallelism(pp=4)
-    alone = simulate(workload, Parallelism(), 0)
+    workload, how = small(num_hidden_layers=4), Parallelism(pp=4)
+    alone = simulate(workload, ALONE, 0)
     found = [simulate(workload, how, rank, micro_batches=8) for rank in range(4)]
     assert [one.stages for one in found] == [(0,), (1,), (2,), (3,)]
     assert sum(one.parameters for one in found) == alone.parameters
@@ -102,13 +132,12 @@ def test_stages_have_the_model_between_them_and_let_in_as_many_micro_batches_as_
 
 @pytest.mark.parametrize("loss_parallel", [False, True])
 def test_a_stage_hands_over_its_part_of_a_sequence_that_slices_share(loss_parallel):
-    workload = small()
     how = Parallelism(tp=2, pp=2, sequence_parallel=True, loss_parallel=loss_parallel)
     plain = Parallelism(tp=2, pp=2)
     state = 32 * 64 * VALUE
     for rank in (0, 3):
-        found = simulate(workload, how, rank, micro_batches=2, whole_step=True)
-        whole = simulate(workload, plain, rank, micro_batches=2, whole_step=True)
+        found = simulated(how, rank, micro_batches=2, whole_step=True)
+        whole = simulated(plain, rank, micro_batches=2, whole_step=True)
         assert said(found)["send", "pp"] == (1, state // 2)
         assert said(whole)["send", "pp"] == (1, state)
         assert found.flops == whole.flops
@@ -116,15 +145,15 @@ def test_a_stage_hands_over_its_part_of_a_sequence_that_slices_share(loss_parall
         assert found.schedule_flops == 2 * found.flops
         assert found.activations_bytes < whole.activations_bytes
         # Each layer's four sums are four pairs of gather and scatter, of the same size.
-        assert said(found)["reduce_scatter", "tp"][0] >= 2 * 4 - 1
-        assert said(found)["all_gather", "tp"][0] >= 2 * 4 - 1
+        sums = 4 * LAYERS // how.pp
+        assert said(found)["reduce_scatter", "tp"][0] >= sums - 1
+        assert said(found)["all_gather", "tp"][0] >= sums - 1
 
 
 @pytest.mark.parametrize("schedule", get_args(Schedule))
 def test_torchs_schedule_takes_every_micro_batch_through_a_ranks_stages(schedule):
-    workload = find("llama-1.4b", {**TINY, "num_hidden_layers": 8})
-    how, count = Parallelism(pp=4, schedule=schedule), 8
-    found = simulate(workload, how, 0, micro_batches=count, whole_step=True)
+    how, count = Parallelism(pp=2, schedule=schedule), 4
+    found = simulated(how, layers=4, micro_batches=count, whole_step=True)
     assert found.schedule_flops == count * found.flops
     if schedule in ("1F1B", "GPipe"):  # of which is known beforehand how many are on their way
         expected = found.in_flight * found.activations_bytes
@@ -136,15 +165,14 @@ def test_torchs_schedule_takes_every_micro_batch_through_a_ranks_stages(schedule
 
 def test_checkpointed_blocks_keep_their_input_and_compute_a_third_more():
     workload = small()
-    plain = simulate(workload, Parallelism(), 0)
-    again = simulate(workload, Parallelism(), 0, sac_freq="1/1")
+    plain, again = simulated(), simulated(sac_freq="1/1")
     logits = 32 * workload.shape.vocab_size * VALUE
     assert again.activations_bytes - logits < (plain.activations_bytes - logits) / 5
     assert plain.flops < again.flops < plain.flops * 4 / 3
 
 
 def test_at_the_peak_of_few_tokens_all_is_there_that_stays_and_little_more():
-    found = simulate(small(), Parallelism(), 0)
+    found = simulated()
     assert found.peak["weights"] == found.weights_bytes
     assert found.peak["gradients"] <= found.gradients_bytes
     steps = found.peak["optimizer"] - found.optimizer_bytes
@@ -154,9 +182,8 @@ def test_at_the_peak_of_few_tokens_all_is_there_that_stays_and_little_more():
 
 
 def test_stage_3_gathers_a_block_at_a_time_and_stage_2_keeps_them_all():
-    wide = {"hidden_size": 256, "intermediate_size": 2048, "num_hidden_layers": 8}
-    workload = find("llama-1.4b", {**TINY, **wide})
-    alone = simulate(workload, Parallelism(), 0)
+    workload = small(hidden_size=256, intermediate_size=2048, num_hidden_layers=5)
+    alone = simulate(workload, ALONE, 0)
     again = simulate(workload, Parallelism(dp_shard=4), 0)
     once = simulate(workload, Parallelism(dp_shard=4, reshard_after_forward=False), 0)
     assert again.activations_bytes == pytest.approx(alone.activations_bytes, rel=0.02)
@@ -170,17 +197,14 @@ def test_stage_3_gathers_a_block_at_a_time_and_stage_2_keeps_them_all():
 
 
 def test_replicas_hold_their_gradients_once_more():
-    workload = small()
-    alone = simulate(workload, Parallelism(), 0)
-    replica = simulate(workload, Parallelism(dp_replicate=2), 0)
+    alone, replica = simulated(), simulated(Parallelism(dp_replicate=2))
     assert replica.peak_bytes - alone.peak_bytes == pytest.approx(alone.gradients_bytes, rel=0.1)
 
 
 @pytest.mark.parametrize("mesh", [{}, {"dp_shard": 2}])
 def test_mixed_precision_keeps_float32_weights_and_gathers_16_bits(mesh):
-    workload, how = small(), Parallelism(**mesh)
-    plain = simulate(workload, how, 0)
-    mixed = simulate(workload, how, 0, mixed_precision=True)
+    how = Parallelism(**mesh)
+    plain, mixed = simulated(how), simulated(how, mixed_precision=True)
     assert mixed.weights_bytes == mixed.gradients_bytes == 2 * plain.weights_bytes
     assert mixed.optimizer_bytes == 2 * plain.optimizer_bytes
     assert mixed.flops == plain.flops
@@ -192,19 +216,26 @@ def test_mixed_precision_keeps_float32_weights_and_gathers_16_bits(mesh):
 
 
 def test_the_projection_counts_the_same_work_as_the_simulation():
-    workload, how = small(), Parallelism(tp=2, pp=2, dp_replicate=2)
-    model = Model.of(workload.shape)
+    found = simulated(Parallelism(tp=2, pp=2, dp_replicate=2), micro_batches=4)
+    model = Model.of(small().shape)
     matrices = model.layers * model.layer_parameters / 4 + model.vocabulary * model.hidden / 2
-    found = simulate(workload, how, 0, micro_batches=4)
-    gains = 2 * 2 * 64  # of the two layers of a stage
+    gains = LAYERS // 2 * 2 * 64  # of the layers of a stage
     assert found.parameters == matrices + gains
 
 
-def test_a_rank_of_a_hundred_thousand_of_the_1t_model():
-    how = Parallelism(dp_replicate=128, tp=12, pp=64)
-    found = simulate(WORKLOADS["alcf-1t"], how, 50_000, micro_batches=512, sac_freq="1/1")
-    assert found.world_size == 98_304
-    model = Model.of(WORKLOADS["alcf-1t"].shape)
+@pytest.mark.parametrize(
+    ("layers", "stages", "ranks"),
+    [
+        pytest.param(8, 4, 6144, id="six thousand, two of its layers each"),
+        pytest.param(128, 64, 98_304, id="a hundred thousand", marks=pytest.mark.full),
+    ],
+)
+def test_a_rank_of_a_great_many_of_the_1t_model(layers, stages, ranks):
+    workload = find("alcf-1t", {"num_hidden_layers": layers})
+    how = Parallelism(dp_replicate=128, tp=12, pp=stages)
+    found = simulate(workload, how, ranks // 2 + 848, micro_batches=512, sac_freq="1/1")
+    assert found.world_size == ranks
+    model = Model.of(workload.shape)
     assert found.parameters == 2 * model.layer_parameters / 12 + 2 * 2 * model.hidden
     # Four a layer, and one of the two that are recomputed: torch stops before the last.
     assert said(found)["all_reduce", "tp"] == (10, 10 * 2048 * model.hidden * VALUE)
@@ -212,6 +243,8 @@ def test_a_rank_of_a_hundred_thousand_of_the_1t_model():
 
 
 def test_what_torch_may_take_away_is_still_there_and_nothing_is_left_behind():
+    from llmb.simulation import private
+
     assert torch.__version__.split("+")[0] >= "2.11", "older ones were not tried"
     with private.fake_ranks(3, 7):
         assert torch.distributed.get_rank() == 3
@@ -228,14 +261,19 @@ def call(*words):
 
 
 def test_the_command_shows_first_middle_and_last_stage():
-    words = ("--workload", "alcf-1t", "--world-size", 768, "--sac-freq", "1/1")
-    shown = call(*words, "--accumulate", 512).output
+    words = ("--workload", "alcf-1t-4l", "--world-size", 48, "--tp", 12, "--pp", 4)
+    shown = call(*words, "--accumulate", 512, "--sac-freq", "1/1").output
     assert "rank 0, stage 0" in shown
-    assert "rank 384, stage 32" in shown
-    assert "rank 756, stage 63" in shown
-    data = json.loads(call(*words, "--accumulate", 512, "--rank", 5, "--json").output)
+    assert "rank 24, stage 2" in shown
+    assert "rank 36, stage 3" in shown
+
+
+def test_the_command_shows_a_named_rank_as_json_in_the_originals_layout():
+    words = ("--workload", "alcf-1t-4l", "--world-size", 48, "--rank", 47, "--json")
+    data = json.loads(call(*words).output)
+    assert (data["parallelism"]["tp"], data["parallelism"]["pp"]) == (12, 2)
     (one,) = data["ranks"]
-    assert (one["rank"], one["stages"], one["world_size"]) == (5, [0], 768)
+    assert (one["rank"], one["stages"], one["world_size"]) == (47, [1], 48)
 
 
 @pytest.mark.parametrize(

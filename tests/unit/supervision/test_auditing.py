@@ -292,19 +292,32 @@ def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
 
 
 def test_both_make_the_workers_passes_again_with_its_tokens_and_weights(
-    examine: Examine, child: type[FakeChild], tmp_path: Path
+    examine: Examine, child: type[FakeChild]
 ) -> None:
     examine()
     for order in child.ordered.values():
         assert order.passes == ("live", "branches", "head", "step")
         assert order.token_seeds == {"live": 1012, "step": 1007}
         assert (order.seed, order.step) == (99, 7)
+
+
+def test_both_are_told_where_the_workers_files_are_and_what_they_must_hold(
+    examine: Examine, child: type[FakeChild], tmp_path: Path
+) -> None:
+    examine()
+    for order in child.ordered.values():
         assert order.evidence_folder == str(tmp_path)
         assert order.scratch_folder == str(tmp_path / "scratch")
         assert order.digests == {
             **dict.fromkeys(LEFT, "c" * 64),
             audited.LIVE_WEIGHTS: "d" * 64,
         }
+
+
+def test_the_calibrator_is_ordered_an_honest_run_and_the_verifier_the_reference(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine()
     assert isinstance(child.ordered[CALIBRATOR], HonestOrder)
     assert isinstance(child.ordered[VERIFIER], ReferenceOrder)
     assert child.ordered[VERIFIER].stored_dtypes == {"w": "float32"}

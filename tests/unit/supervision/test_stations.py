@@ -248,20 +248,34 @@ def test_a_quick_audit_looks_at_as_many_steps_as_a_full_one(make: Make, mode: Au
 # -- the search -----------------------------------------------------------------------------
 
 
-def test_a_trial_of_the_search_leaves_no_evidence_and_audits_nothing(make: Make) -> None:
+@pytest.fixture
+def searched(make: Make) -> Line:
+    """Search the batch size of a device on which several sizes fit."""
     line = make(available_memory_bytes=4 * 10**9)
     line.stations.search_batch_size(CONFIG)
     assert line.windows
-    for child, window in zip(line.children, line.windows, strict=True):
+    return line
+
+
+def test_a_trial_of_the_search_leaves_no_evidence(searched: Line) -> None:
+    for child in searched.children:
         (order,) = child.sent
         assert isinstance(order, WorkOrder)
         assert not order.collect_evidence
         assert (order.evidence_folder, order.scratch_folder) == ("", "")
+    assert searched.left() == {"evidence", "plugin", "log.txt"}
+    assert list((searched.directory.path / "evidence").iterdir()) == []
+
+
+def test_a_trial_of_the_search_audits_nothing(searched: Line) -> None:
+    assert len(searched.windows) == len(searched.children)
+    for window in searched.windows:
         assert window.audits == ()
         assert window.end == window.stop
-    assert all(number < 0 for number in line.numbers), "the run's own tokens stay unknown"
-    assert line.left() == {"evidence", "plugin", "log.txt"}
-    assert list((line.directory.path / "evidence").iterdir()) == []
+
+
+def test_a_trial_of_the_search_is_given_none_of_the_runs_own_tokens(searched: Line) -> None:
+    assert all(number < 0 for number in searched.numbers)
 
 
 def test_a_trial_that_runs_out_of_memory_is_an_answer_and_no_failure(line: Line) -> None:

@@ -13,6 +13,7 @@ from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
+from llmb.records.run_record import RepeatTiming
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
     Asked,
@@ -273,21 +274,40 @@ def run(
         return drive(worker, config, window, repeat, secret, "host", display)
 
 
-@pytest.mark.parametrize("secret", range(6))
-def test_the_window_is_stamped_on_arrival_of_its_first_and_last_fence(secret: int) -> None:
-    window = plan_window(CONFIG, secret)
-    timing = run(Worker(), window=window).timing
+@pytest.fixture(params=range(6))
+def stamped(request: pytest.FixtureRequest) -> tuple[Window, RepeatTiming]:
+    """Return one of several windows, and what was stamped of a run in it."""
+    window = plan_window(CONFIG, request.param)
+    return window, run(Worker(), window=window).timing
+
+
+def test_the_window_is_stamped_on_arrival_of_its_first_and_last_fence(
+    stamped: tuple[Window, RepeatTiming],
+) -> None:
+    window, timing = stamped
     assert (timing.warmup_steps, timing.timed_steps) == (window.start, 50)
     assert timing.start_ns == window.start * STEP_NS
     assert timing.stop_ns == window.stop * STEP_NS
+
+
+def test_every_fence_and_step_is_stamped_until_the_window_ends(
+    stamped: tuple[Window, RepeatTiming],
+) -> None:
+    window, timing = stamped
     assert timing.fence_steps == tuple(range(3, window.stop + 1, FENCE_EVERY))
     assert timing.fence_ns == tuple(steps * STEP_NS for steps in timing.fence_steps)
     assert timing.fence_worker_ns == tuple(ns - 1 for ns in timing.fence_ns)
     assert timing.step_ns == tuple(n * STEP_NS - 5 for n in range(1, window.stop + 1))
+    assert timing.step_clock == "host"
+
+
+def test_loss_and_processor_time_are_those_at_the_ends_of_the_window(
+    stamped: tuple[Window, RepeatTiming],
+) -> None:
+    window, timing = stamped
     assert timing.loss_first == 10.0 - window.start / 100
     assert timing.loss_last == 10.0 - window.stop / 100
     assert timing.cpu_s == pytest.approx(5.0)
-    assert timing.step_clock == "host"
 
 
 def test_nothing_that_came_after_stop_is_part_of_the_run() -> None:

@@ -127,10 +127,28 @@ def test_where_memory_is_not_known_doubling_has_no_end_to_expect() -> None:
     assert named.end is None
 
 
-def test_going_on_with_another_torch_or_plugin_is_refused_with_both_sides() -> None:
-    request = RunRequest(plugin="cpu", shape_overrides=TINY)
-    plan = planning.make(asked(request=request)).plan
+def test_going_on_with_another_torch_or_plugin_is_refused_with_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wanted: list[RunRequest] = []
+
+    def choose(request: RunRequest) -> Chosen:
+        wanted.append(request)
+        return Chosen(CPU, ())
+
+    monkeypatch.setattr(planning.negotiation, "choose", choose)
+    plan = planning.make(asked()).plan
     assert planning.again(plan, "runs/x").plan == plan
+    assert [(request.plugin, request.device) for request in wanted] == [
+        (None, None),
+        ("cpu", "cpu"),
+    ]
     before = plan.ground.model_copy(update={"torch_version": "2.1.0"})
     with pytest.raises(UsageError, match=r"torch_version is .*begun with '2\.1\.0'"):
         planning.again(plan.model_copy(update={"ground": before}), "runs/x")
+
+
+@pytest.mark.full
+def test_a_plugin_that_is_asked_twice_is_the_same_ground() -> None:
+    plan = planning.make(asked(request=RunRequest(plugin="cpu", shape_overrides=TINY))).plan
+    assert planning.again(plan, "runs/x").plan == plan

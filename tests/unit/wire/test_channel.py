@@ -63,15 +63,16 @@ def test_a_line_that_drips_in_without_end_is_given_up_in_time(
     stop = threading.Event()
 
     def drip() -> None:
-        while not stop.wait(0.02):
+        for _ in range(1000):
+            if stop.wait(0.02):
+                return
             raw.sendall(b"x")
 
     thread = threading.Thread(target=drip)
     thread.start()
     try:
-        begin = clock.now_ns()
         assert channel.receive(0.2) is None
-        assert clock.now_ns() - begin < 5e9
+        assert thread.is_alive(), "it was still dripping"
     finally:
         stop.set()
         thread.join()

@@ -91,7 +91,7 @@ def test_a_child_gets_the_plugins_variables_and_writes_to_the_log(
     with start(text, X="42") as child:
         assert child.expect(Phase, 10) == Phase(name="42")
         with pytest.raises(RunFailedError):
-            child.receive(10)
+            child.receive(100)
     log.seek(0)
     assert set(log.read().split()) == {b"out", b"err"}
 
@@ -149,7 +149,7 @@ def test_a_child_that_ends_in_the_middle_is_reported_with_its_status(
 ) -> None:
     with start(f"hello()\nos._exit({code})") as child:
         with pytest.raises(RunFailedError, match=f"ended early with exit status {code}$") as caught:
-            child.receive(10)
+            child.receive(100)
         assert type(caught.value) is RunFailedError
 
 
@@ -161,7 +161,7 @@ def test_a_child_killed_by_a_signal_is_reported_with_its_name(start: Start, name
         start(f"{text}os.kill(os.getpid(), signal.{name})") as child,
         pytest.raises(RunFailedError, match=f"killed by {name}"),
     ):
-        child.receive(10)
+        child.receive(100)
 
 
 def test_a_child_killed_by_a_signal_without_a_name_is_reported(start: Start) -> None:
@@ -169,7 +169,7 @@ def test_a_child_killed_by_a_signal_without_a_name_is_reported(start: Start) -> 
         start("hello()\nos.kill(os.getpid(), 40)") as child,
         pytest.raises(RunFailedError, match="40"),
     ):
-        child.receive(10)
+        child.receive(100)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_child_that_dies_is_noticed_though_a_helper_of_it_holds_its_socket_ope
     text = "hello()\nif os.fork() == 0:\n    signal.pause()\nsay(kind='phase', name='last')\n"
     with start(f"{text}{last_word}os._exit(6)") as child:
         child._process.wait()
-        assert child.receive(5) == Phase(name="last")  # what it said before is not lost
+        assert child.receive(100) == Phase(name="last")  # what it said before is not lost
         with pytest.raises(RunFailedError, match="ended early with exit status 6"):
-            child.receive(1)
+            child.receive(100)
 
 
 KILLED = "hello()\nos.kill(os.getpid(), signal.SIGKILL)"
@@ -201,7 +201,7 @@ def test_a_child_killed_while_the_kernel_killed_for_memory_ran_out_of_memory(
     counts = iter([3, 4])
     monkeypatch.setattr(host, "oom_kills", lambda: next(counts))
     with start(KILLED) as child, pytest.raises(NotEnoughMemoryError, match="--batch-size"):
-        child.receive(10)
+        child.receive(100)
 
 
 @pytest.mark.parametrize("count", [3, None])
@@ -210,7 +210,7 @@ def test_a_child_killed_while_the_kernel_killed_nobody_was_killed_by_someone(
 ) -> None:
     monkeypatch.setattr(host, "oom_kills", lambda: count)
     with start(KILLED) as child, pytest.raises(RunFailedError, match="killed by SIGKILL") as caught:
-        child.receive(10)
+        child.receive(100)
     assert type(caught.value) is RunFailedError
 
 
@@ -220,7 +220,7 @@ def test_another_death_while_the_kernel_killed_for_memory_is_not_blamed_on_memor
     counts = iter([3, 4])
     monkeypatch.setattr(host, "oom_kills", lambda: next(counts))
     with start("hello()\nos._exit(1)") as child, pytest.raises(RunFailedError) as caught:
-        child.receive(10)
+        child.receive(100)
     assert type(caught.value) is RunFailedError
 
 
@@ -232,7 +232,7 @@ def test_a_child_that_closes_its_channel_and_lives_on_is_reported(
         start("hello()\nwhere.close()\nsignal.pause()") as child,
         pytest.raises(RunFailedError, match="closed its channel without finishing"),
     ):
-        child.receive(10)
+        child.receive(100)
 
 
 def test_a_failure_that_a_child_reports_is_raised_as_what_it_is(start: Start) -> None:
@@ -266,7 +266,7 @@ def test_what_is_sent_to_a_dead_child_is_reported_by_the_next_receive(start: Sta
         for _ in range(3):
             child.send(AuditRequest(seed=1, last=False))
         with pytest.raises(RunFailedError, match="exit status 9"):
-            child.receive(10)
+            child.receive(100)
 
 
 def test_leaving_a_child_ends_it_and_all_it_has_started(start: Start, tmp_path: Path) -> None:
@@ -369,18 +369,25 @@ def test_a_child_introduces_itself_with_the_nonce_it_was_given(
 
 
 def test_several_silent_children_are_waited_for_at_the_same_time(
-    start: Start,
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    left_s: list[float | None] = []
+    receive = Child.receive
+
+    def noted(child: Child, timeout_s: float | None = None) -> messages.Message | None:
+        left_s.append(timeout_s)
+        return receive(child, timeout_s)
+
+    monkeypatch.setattr(Child, "receive", noted)
     children = [start("hello()\nsignal.pause()") for _ in range(3)]
     for child in children:
         child.begin()
     for child in children:
         child.send(AuditRequest(seed=1, last=False))
-    began = time.monotonic()
     for child in children:
         with pytest.raises(RunFailedError, match="gave no answer within 1 s"):
             child.expect(Tick, 1)
-    assert time.monotonic() - began < 2
+    assert left_s[1:] == [0.0, 0.0], "their second was over with that of the first"
 
 
 def test_an_answer_that_came_while_another_child_was_waited_for_is_not_too_late(
@@ -388,13 +395,15 @@ def test_an_answer_that_came_while_another_child_was_waited_for_is_not_too_late(
 ) -> None:
     child = start("hello()\nsay(kind='phase', name='x')\nwhere.recv(1)")
     with child:
+        while not child._open().pending():
+            time.sleep(0.01)
         time.sleep(0.3)
         assert child.expect(Phase, 0.2) == Phase(name="x")
 
 
 def test_every_answer_of_a_child_gives_it_the_whole_time_again(start: Start) -> None:
     text = "import time\nhello()\n"
-    text += "for name in 'abc':\n    time.sleep(0.4)\n    say(kind='phase', name=name)\n"
+    text += "for name in 'abcdefgh':\n    time.sleep(0.25)\n    say(kind='phase', name=name)\n"
     with start(text + "where.recv(1)") as child:
-        for name in "abc":
-            assert child.expect(Phase, 0.9) == Phase(name=name)
+        for name in "abcdefgh":
+            assert child.expect(Phase, 1.8) == Phase(name=name)

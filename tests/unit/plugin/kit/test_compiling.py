@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from llmb.observe import compilations
 from llmb.plugin.kit import compiling
 from llmb.reference.models import build
+from tests import needs
 from tests.unit.plugin.kit.test_formats import SHAPE
 
 
-@pytest.mark.slow
+@pytest.fixture
+def scalar() -> Iterator[None]:
+    """No vector instructions: which there are the compiler compiles for seconds to see."""
+    import torch._inductor.config
+
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": False}):
+        yield
+
+
+class Bigrams(nn.Module):
+    """A model for which a C++ compiler has little to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(64, 64)
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.rows(ids[:, :-1]).flatten(0, 1), labels[:, 1:].flatten())
+
+
+def llama() -> nn.Module:
+    return build(SHAPE, 1, torch.float32, "cpu")
+
+
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
-def test_a_compiled_model_keeps_its_names_and_its_loss_and_is_compiled_once() -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no C++ compiler: torch.compile makes no code for the CPU")
-    model = build(SHAPE, 1, torch.float32, "cpu")
+@pytest.mark.usefixtures("scalar")
+@pytest.mark.parametrize("made", [Bigrams, pytest.param(llama, marks=pytest.mark.full)])
+def test_a_compiled_model_keeps_its_names_and_its_loss_and_is_compiled_once(
+    made: Callable[[], nn.Module],
+) -> None:
+    needs.compiler("torch")
+    model = made()
     names = [name for name, _ in model.named_parameters()]
     ids = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(4))
     eager = model(ids, labels=ids).item()

@@ -18,6 +18,7 @@ from llmb.errors import UnavailableError
 from llmb.plugin.kit import formats
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
+from tests import needs
 
 SHAPE = LlamaShape(
     vocab_size=64,
@@ -80,7 +81,7 @@ def test_fp8_is_stored_in_bf16_and_counts_as_eight_bits() -> None:
 
 @pytest.mark.parametrize("recipe", formats.TORCHAO_RECIPES)
 def test_with_torchao_the_blocks_linear_layers_compute_in_fp8_and_train(recipe: str) -> None:
-    pytest.importorskip("torchao", reason="torchao is not installed (tox run -e plugins has it)")
+    needs.package("torchao")
     honest = model()
     processed = formats.to_fp8(copy.deepcopy(honest), recipe)
     kinds = {name: type(m).__name__ for name, m in processed.named_modules()}

@@ -11,6 +11,7 @@ import pytest
 from llmb.comparison.figures import run_of
 from llmb.report.exports import rows, tables
 from llmb.workloads.published import documents
+from tests import needs
 from tests.builders import edited, make_record
 from tests.unit.builders_times import noise, of_workload, record_of
 
@@ -104,7 +105,7 @@ def test_published_rows_stand_in_the_columns_of_what_was_measured(found) -> None
 
 
 def test_parquet_reads_back_to_the_same_rows(found) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet = needs.module("pyarrow.parquet")
     every = [*found, *rows.published_rows(None)]
     table = parquet.read_table(io.BytesIO(tables.as_parquet(every)))
     assert table.num_rows == len(every)
@@ -114,7 +115,7 @@ def test_parquet_reads_back_to_the_same_rows(found) -> None:
 
 
 def test_parquet_takes_mixed_columns_and_numbers_that_it_has_no_type_for() -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet = needs.module("pyarrow.parquet")
     odd = [{"a": 1, "b": 1, "c": 2**70, "d": None}, {"a": 1.5, "b": "x", "c": 1, "d": None}]
     back = parquet.read_table(io.BytesIO(tables.as_parquet(odd))).to_pylist()
     assert back == [
