@@ -46,7 +46,8 @@ def _tool(name: str, *arguments: str) -> Command:
 def _pytest(*arguments: str, workers: str | None = "auto", dist: str = "worksteal") -> Command:
     # Stealing work: whole runs are in few files, which one worker would be left with.
     spread = () if workers is None else ("-n", workers, "--dist", dist)
-    return _tool("pytest", *spread, *arguments)
+    # The last fence: tests wait for progress (tests/patience.py), not for the clock.
+    return _tool("pytest", "--timeout", "3600", *spread, *arguments)
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,16 @@ def test_a_headline_that_does_not_follow_from_the_record_is_refused(tmp_path, ch
     assert words in shelf.refused[0].reason
 
 
+def test_a_bundle_without_an_interval_is_shown(tmp_path):
+    def without(data):
+        data["result"]["ci95"] = None
+
+    board.put(tmp_path, board.record(change=without))
+    shelf = gather([tmp_path])
+    assert shelf.refused == ()
+    assert len(shelf.entries) == 1
+
+
 def test_a_bundle_and_its_zip_count_once(tmp_path):
     place = board.put(tmp_path, board.record())
     files = builders.with_manifest(builders.run_files(board.record()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from llmb.config import Parallelism
 from llmb.projection import calibration
@@ -16,7 +17,8 @@ from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
 from llmb.projection.memory import peak_memory
 from llmb.projection.step_time import GRADIENT, VALUE, step_time
-from llmb.workloads import WORKLOADS
+from llmb.reference.models import model_of
+from llmb.workloads import WORKLOADS, find
 from llmb.workloads.arithmetic import parameter_count
 from tests.unit.simulation.test_rank import NAMES, said, simulate, simulated, small
 
@@ -74,6 +76,20 @@ def test_replicas_sum_every_gradient_once(name):
     assert (one.kind, one.group, one.bytes) == ("all_reduce", "dp_replicate", VALUE * parameters)
     ring = 2 * 3 / 4  # of what is summed, each rank of four sends so much
     assert sent(model, dp=4) == (0, pytest.approx(ring * GRADIENT * model.parameters, rel=1e-3))
+
+
+def test_replicas_sum_in_buckets_of_a_megabyte_and_then_of_25():
+    workload = find("llama-128m", {"sequence_length": 16})
+    with torch.device("meta"):
+        sizes = [VALUE * p.numel() for p in model_of(workload.shape).parameters()]
+    buckets, limit, filled = 0, 1_048_576, 0
+    for size in reversed(sizes):
+        filled += size
+        if filled >= limit:
+            buckets, limit, filled = buckets + 1, 26_214_400, 0
+    (one,) = simulate(workload, Parallelism(dp_replicate=2), 0).collectives
+    assert buckets > 3  # else it would not show how large they are
+    assert (one.kind, one.calls) == ("all_reduce", buckets + (filled > 0))
 
 
 @pytest.mark.parametrize("name", NAMES)

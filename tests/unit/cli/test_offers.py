@@ -1,0 +1,31 @@
+"""The hint below ``llmb plugin list``: said where no accelerator is driven, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb.cli.offers import print_offers
+from tests.unit.builders_runtime import offer
+
+HINT = "hint: torch 2.13.0 sees no accelerator"
+
+
+def listed(capsys: pytest.CaptureFixture[str], *offers: object) -> str:
+    print_offers(offers)  # type: ignore[arg-type]
+    return capsys.readouterr().out
+
+
+def test_where_only_the_processor_is_driven_it_is_said_what_to_install(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert HINT in listed(capsys, offer(device="cpu", torch_version="2.13.0"))
+
+
+def test_where_an_accelerator_is_driven_none_is_missed(capsys: pytest.CaptureFixture[str]) -> None:
+    both = (offer(device="cpu", torch_version="2.13.0"), offer(device="cuda", available=True))
+    assert "sees no accelerator" not in listed(capsys, *both)
+
+
+def test_an_accelerator_that_cannot_be_used_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = offer(device="cuda", available=False, reason="no driver", torch_version="2.13.0")
+    assert HINT in listed(capsys, lost)
