@@ -117,6 +117,7 @@ def test_a_debug_run_is_audited_quickly_and_its_window_holds_two_audited_steps(
     assert all(begin <= step < end for step in inside)
 
 
+@pytest.mark.quick
 def test_a_run_with_the_audit_switched_off_is_unverified_says_so_and_is_no_official_run(
     two_repeats: Ended,
 ) -> None:

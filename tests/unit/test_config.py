@@ -124,6 +124,13 @@ def test_the_common_formats_have_their_known_number_of_bits() -> None:
     assert [p.bits for p in (FP32, TF32, FP16, BF16)] == [32, 19, 16, 16]
 
 
+def test_a_device_takes_a_part_of_its_batch_at_once_and_replicas_share_a_step() -> None:
+    config = run_config(batch_size=12, accumulate=3, parallelism={"dp_replicate": 2, "dp_shard": 5})
+    assert (config.micro_batch_size, config.global_batch_size, config.parts) == (4, 120, 3)
+    stages = run_config(batch_size=12, accumulate=3, parallelism={"pp": 2})
+    assert (stages.micro_batch_size, stages.parts) == (4, 1)
+
+
 def test_world_size_is_the_product_of_all_four_dimensions() -> None:
     assert Parallelism().world_size == 1
     assert Parallelism(dp_replicate=2, dp_shard=3, tp=5, pp=7).world_size == 210
