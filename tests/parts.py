@@ -263,7 +263,7 @@ def _watched(
 ) -> int:
     """Run ``command`` with its words in ``output``; tell how far it is."""
     tell("")
-    with output.open("a") as log:
+    with output.open("a", buffering=1) as log:
         try:
             process = subprocess.Popen(
                 command,

@@ -131,6 +131,24 @@ def test_a_device_takes_a_part_of_its_batch_at_once_and_replicas_share_a_step() 
     assert (stages.micro_batch_size, stages.parts) == (4, 1)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "ranks"), [("1F1B", [0, 1, 0, 1]), ("ZBVZeroBubble", [0, 1, 1, 0])]
+)
+def test_a_pipelines_stages_go_round_its_ranks_or_there_and_back(
+    schedule: str, ranks: list[int]
+) -> None:
+    mesh = Parallelism(pp=2, schedule=schedule)
+    assert [mesh.rank_of(stage) for stage in range(4)] == ranks
+
+
+@pytest.mark.parametrize(("rank", "leads"), [(0, True), (1, False)])
+def test_rank_0_leads_and_no_other(rank: int, leads: bool) -> None:
+    place = config.Place(
+        rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="localhost", port=1
+    )
+    assert place.leads is leads
+
+
 def test_world_size_is_the_product_of_all_four_dimensions() -> None:
     assert Parallelism().world_size == 1
     assert Parallelism(dp_replicate=2, dp_shard=3, tp=5, pp=7).world_size == 210

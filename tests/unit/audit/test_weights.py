@@ -182,6 +182,12 @@ def test_fewer_steps_take_weights_less_far() -> None:
     assert judged(evidence(), BF16, move, 20).status is Status.FAIL
 
 
+def test_a_gradient_after_none_moves_a_weight_three_rates_at_once() -> None:
+    # (1 - 0.9) / sqrt(1 - 0.999) is 3.16: twice 2000 steps are 0.126, BF16 rounds by 0.016.
+    assert judged(evidence(), BF16, right(head=0.11), 2000).status is Status.PASS
+    assert judged(evidence(), BF16, right(head=0.15), 2000).status is Status.FAIL
+
+
 def test_a_gain_may_move_by_a_last_place_of_its_type_in_one_step() -> None:
     assert judged(evidence(), BF16, right(norm=2**-7), 1).status is Status.PASS
     float32 = evidence([processed(n, dtype="float32") for n in NAMES])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmb.config import FP32, RunRequest
+from llmb.config import FP32, AuditMode, Place, RunRequest
 from llmb.wire import messages
 from llmb.wire.messages import (
     AuditRequest,
@@ -132,3 +132,26 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
     }
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
     assert set(AuditRequest.model_fields) == {"kind", "seed", "last"}
+
+
+@pytest.mark.parametrize(
+    ("rank", "audit", "scratch", "audited"),
+    [
+        (None, AuditMode.QUICK, "", False),  # a trial of the search
+        (None, AuditMode.QUICK, "s", True),
+        (0, AuditMode.QUICK, "", False),
+        (1, AuditMode.QUICK, "", True),  # what it shows is rank 0's to keep
+        (1, AuditMode.OFF, "", False),
+    ],
+)
+def test_a_worker_is_looked_at_where_its_evidence_is_kept_by_it_or_by_rank_0(
+    rank: int | None, audit: AuditMode, scratch: str, audited: bool
+) -> None:
+    at = None
+    if rank is not None:
+        at = Place(rank=rank, world_size=2, local_rank=0, local_world_size=1, host="h", port=1)
+    config = run_config().model_copy(update={"audit": audit})
+    order = WorkOrder(
+        config=config, evidence_folder="", collect_evidence=True, scratch_folder=scratch, place=at
+    )
+    assert order.audited is audited
