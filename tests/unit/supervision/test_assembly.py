@@ -19,6 +19,7 @@ from llmb.records import audited, evidence, sources
 from llmb.records.audited import PristineDigest, PristineEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Finding
+from llmb.records.reproduction import Original
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import Duration, Rates, RunRecord
 from llmb.records.sources import SourcesDiff
@@ -306,6 +307,14 @@ def test_an_estimate_is_recorded_beside_the_real_time(run: Run) -> None:
     assert found == Duration(
         estimated_s=450.0, real_s=480.0, within_s=600.0, rates=rates, start_s=1.8
     )
+
+
+def test_a_repetition_says_how_much_more_it_attains_than_the_original(run: Run) -> None:
+    half = run.assemble().result.tokens_per_second / 2
+    original = Original(bundle_id="b" * 64, run_id="a" * 32, tokens_per_second=half, ci95=None)
+    found = run.assemble(original=original).reproduction_of
+    assert found is not None
+    assert (found.bundle_id, found.difference_percent) == ("b" * 64, pytest.approx(100.0))
 
 
 def test_two_repeats_keep_their_own_evidence_apart(run: Run) -> None:

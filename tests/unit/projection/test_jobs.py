@@ -1,0 +1,34 @@
+"""The job of a projection is the one that its record was made by."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb import workloads
+from llmb.config import Mode
+from llmb.projection.job import Job
+from llmb.projection.jobs import measured_job
+from tests.builders import edited
+from tests.unit.builders_workloads import of_workload
+
+WORKLOAD = workloads.find("llama-2-7b-proxy", {})
+
+
+def job(**config: object) -> Job:
+    record = of_workload(WORKLOAD.name, Mode.TRAIN, batch_size=8)
+    return measured_job(WORKLOAD, edited(record, lambda data: data["config"].update(config)))
+
+
+@pytest.mark.parametrize(("parts", "micro_batch"), [(1, 8), (4, 2)])
+def test_a_device_takes_a_part_of_its_batch_at_once(parts: int, micro_batch: int) -> None:
+    found = job(accumulate=parts)
+    assert (found.micro_batch, found.micro_batches) == (micro_batch, parts)
+
+
+@pytest.mark.parametrize(
+    ("sac_freq", "recompute"), [(None, "none"), ("op", "none"), ("1", "full"), ("1/2", "full")]
+)
+def test_layers_that_are_recomputed_count_as_all_recomputed(
+    sac_freq: str | None, recompute: str
+) -> None:
+    assert job(sac_freq=sac_freq).recompute == recompute
