@@ -121,3 +121,9 @@ def test_the_gravest_comes_first_and_says_both_values(base) -> None:
 def test_of_two_tables_only_the_entries_that_differ_are_said(base) -> None:
     found = differences(base, changed("system", "drivers", value={"fast": "1.2", "new": "3"}))
     assert (found[0].base, found[0].other) == ("none", '{"new": "3"}')
+
+
+def test_two_formats_that_were_not_observed_are_not_the_same_format(base) -> None:
+    one = changed("precision", "effective", value=None)
+    other = edited(one, lambda data: data.update(run_id="a" * 32))
+    assert weights(one, other)["effective_precision"] is Weight.NOT_COMPARABLE

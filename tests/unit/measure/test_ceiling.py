@@ -12,7 +12,7 @@ from llmb.config import BF16, FP32, Precision
 from llmb.measure import ceiling, clock
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
-from llmb.records.run_record import Ceiling
+from llmb.records.run_record import Ceiling, SquareProduct
 from llmb.workloads.arithmetic import gemms
 from tests.unit.builders_runtime import TINY, run_config
 
@@ -84,6 +84,18 @@ def test_the_best_product_is_the_fastest_of_the_models_own_and_the_squares(
     rates = [2 * g.m * g.k * g.n / g.best_s for g in measured.gemms]
     rates += [2 * s.size**3 * s.at_once / s.best_s for s in measured.squares]
     assert measured.best_product_flops_per_second == max(rates)
+
+
+def test_a_square_product_counts_two_operations_for_each_of_its_cubes_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    square = SquareProduct(layout="plain", size=1000, at_once=3, best_s=1e-6)
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**16)
+    monkeypatch.setattr(ceiling, "_BURST_S", 1e-5)
+    monkeypatch.setattr(ceiling, "_squares", lambda *_: (square,))
+    config = run_config(precision=FP32, shape_overrides=TINY)
+    found = ceiling.measure_ceiling(CpuBackend(), config, SHAPE, TOKENS, seconds=0.0)
+    assert found.best_product_flops_per_second == pytest.approx(2 * 1000**3 * 3 / 1e-6)
 
 
 def test_the_ceiling_says_at_which_precision_and_how_many_rows(

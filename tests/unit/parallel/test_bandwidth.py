@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from llmb import workloads
 from llmb.config import RunRequest
 from llmb.node.bus import time_collectives
+from llmb.parallel import bandwidth
 from llmb.parallel.bandwidth import bus_bytes_per_second
+from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records.node_report import CollectiveRate
 from llmb.supervision.negotiation import negotiate
 
@@ -75,3 +78,23 @@ def test_two_processes_of_their_own_time_every_collective_at_every_size():
     request = RunRequest(plugin="cpu", precision="FP32", shape_overrides={"num_hidden_layers": 1})
     negotiated = negotiate(request, workloads.of(request))
     held_to_their_sizes(time_collectives(negotiated, 2, 300.0, lambda: None))
+
+
+def test_buffers_are_as_large_as_the_rank_with_least_memory_allows(monkeypatch):
+    asked = []
+
+    def collective(kind, count, device, ranks):
+        asked.append(4 * count)
+        return (lambda: None), None
+
+    class Ranks:
+        place = SimpleNamespace(world_size=2)
+
+        def gather(self, value):
+            return [16 * 2**20 * bandwidth._MEMORY_SHARE, 2**40]
+
+    monkeypatch.setattr(bandwidth, "_collective", collective)
+    monkeypatch.setattr(bandwidth, "_check", lambda *_: None)
+    monkeypatch.setattr(bandwidth, "_slowest_s", lambda *_: 1.0)
+    bandwidth.measure(CpuBackend(), "cpu", Ranks())
+    assert max(asked) <= 16 * 2**20

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from llmb.config import Parallelism, Schedule
 from llmb.errors import UsageError
@@ -116,3 +120,43 @@ def test_each_rank_has_as_many_stages_and_those_of_a_v_meet_on_the_last(
 
 def test_without_a_pipeline_there_is_one_stage() -> None:
     assert Parallelism(schedule="DualPipeV").stages == 1
+
+
+@pytest.fixture
+def alone() -> Iterator[DeviceMesh]:
+    """The mesh of a pipeline of one rank, in this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,), mesh_dim_names=("pp",))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_micro_batches_of_a_pipeline_are_one_batch(alone: DeviceMesh, parts: int) -> None:
+    from llmb.parallel.pipeline import PipelineProgram
+
+    one, other = model(), model()
+    batch = make_batch(11, 4, SHAPE)
+    cpu = torch.device("cpu")
+    program = PipelineProgram({0: other}, Parallelism(), parts, cpu, alone, lambda *_: alone)
+    loss = causal_loss(one(batch.ids), batch.labels)
+    loss.backward()
+    torch.testing.assert_close(program(batch.ids, batch.labels), loss)
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(its.grad, mine.grad)
+
+
+@pytest.mark.parametrize("most", [0.5, 100.0])
+def test_gradients_of_all_stages_are_clipped_as_torch_clips_them_and_never_grow(
+    alone: DeviceMesh, most: float
+) -> None:
+    from llmb.parallel.pipeline import Pipeline
+
+    one, other = model(), model()
+    for each in (one, other):
+        for parameter in each.parameters():
+            parameter.grad = torch.full_like(parameter, 0.01)
+    nn.utils.clip_grad_norm_(one.parameters(), most)
+    rank = SimpleNamespace(_device=torch.device("cpu"), _group=alone.get_group())
+    Pipeline.clip_grad_norm(rank, other, most)  # type: ignore[arg-type]
+    for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(its.grad, mine.grad)

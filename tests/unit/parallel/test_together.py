@@ -15,7 +15,9 @@ from llmb.records.evidence import (
     OperatorTypes,
     OptimizerEvidence,
     ParameterGroup,
+    Presence,
     SettingsEvidence,
+    SurroundingsEvidence,
     TypesEvidence,
 )
 from llmb.records.finding import Status
@@ -175,3 +177,15 @@ def test_a_gradient_that_another_rank_put_right_takes_the_place_of_rank_0s() -> 
     assert glances_of_all(Glancers({}, theirs), mine) == theirs  # type: ignore[arg-type]
     own = mine | glance(3, 1.0, 4.0)
     assert glances_of_all(Glancers(theirs), own).keys() == own.keys()  # type: ignore[arg-type]
+
+
+def test_what_surrounds_any_rank_is_said_of_all() -> None:
+    alone = SurroundingsEvidence(
+        found=(), preloaded=(), frozen_objects=(0, 0), collecting=(True, True), native_threads=None
+    )
+    odd = Presence(kind="library", name="/opt/acme/libfast.so", origin="unknown")
+    beside = alone.model_copy(update={"found": (odd,), "preloaded": (odd,)})
+    found = together(alone, beside)
+    assert (found.found, found.preloaded) == ((odd,), (odd,))
+    off = alone.model_copy(update={"collecting": (True, False)})
+    assert together(alone, off).collecting == (True, False)

@@ -15,7 +15,7 @@ from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
 from llmb.projection.jobs import Asked, job_of
-from llmb.projection.memory import peak_memory
+from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.search import search
 from llmb.projection.step_time import step_time
 from llmb.workloads import WORKLOADS
@@ -229,3 +229,28 @@ def test_attention_is_of_the_kernels_that_a_device_has():
     times = [step_time(long, device, CONSTANTS).parts() for device in (slow, fast)]
     assert times[0].pop("attention") == pytest.approx(2 * times[1].pop("attention"))
     assert times[0] == times[1]
+
+
+def test_of_more_layouts_than_a_search_keeps_the_fastest_stay():
+    (first, *_) = search(MODEL, 64, 512, H100, CONSTANTS, keep=10**6).best
+    (kept,) = search(MODEL, 64, 512, H100, CONSTANTS, keep=1).best
+    assert kept.time.total == first.time.total
+
+
+def test_replicas_that_lie_on_several_nodes_talk_over_the_network():
+    assert H100.devices_per_node == 8
+    inside, beyond = Job(MODEL, dp=4, tp=2), Job(MODEL, dp=4, tp=4)
+    slow = H100.model_copy(update={"network_bytes_per_second": 1e6})
+
+    def more(job):
+        return step_time(job, slow, CONSTANTS).data_parallel / parts(job).data_parallel
+
+    assert more(inside) == 1
+    assert more(beyond) > 100
+
+
+@pytest.mark.parametrize(
+    ("share", "word"), [(0.85, "yes"), (0.86, "tight"), (1.10, "tight"), (1.11, "no")]
+)
+def test_what_fills_the_memory_is_tight_and_what_is_a_tenth_more_does_not_fit(share, word):
+    assert Memory(share * 1e9, 0, 0, 0, 0).fits(1e9) == word

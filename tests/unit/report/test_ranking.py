@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
 from llmb.report import ranking
-from llmb.report.board import board
+from llmb.report.board import Repetition, board
 from llmb.report.bundles import gather
 from tests.unit.builders_board import HOSTILE, put, record
 
@@ -65,6 +66,17 @@ def test_json_says_the_same(found):
     assert [row["unranked"] for row in data["apart"]] == ["debug: not comparable"]
     assert len(data["refused"]) == 1
     assert data["schema"] == "llmb.leaderboard/1"
+
+
+def test_a_repetition_that_does_not_count_is_in_no_list(tmp_path):
+    put(tmp_path, record())
+    shelf = gather([tmp_path])
+    repetitions = [Repetition("b" * 64, 1.5, ("the same key",)), Repetition("c" * 64, 1.5, ())]
+    found = board(shelf, {shelf.entries[0].bundle_id: repetitions})
+    (row,) = found.rows
+    assert ranking.row_data(row)["repeated_by"] == ["c" * 64]
+    (line,) = csv.DictReader(io.StringIO(ranking.comma_separated(replace(found, references=()))))
+    assert line["repeated_by"] == "c" * 64
 
 
 def test_every_form_is_the_same_every_time(found, tmp_path):

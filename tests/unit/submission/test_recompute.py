@@ -462,3 +462,23 @@ def test_a_definition_that_is_none_is_found_and_breaks_nothing(record, definitio
         data["config"] |= {"workload": "mine", "definition": definition}
 
     assert "config.workload" in about_the_workload(edited(record, change_))
+
+
+def test_a_run_that_took_less_time_than_all_its_windows_is_found():
+    made = make_record(repeats=3)
+    windows = [(r.stop_ns - r.start_ns) / 1e9 for r in made.timing.repeats]
+
+    rates = {"flops_per_second": {"bfloat16": 1e12}, "bytes_per_second": 1e10}
+
+    def found(real_s):
+        said = {
+            "estimated_s": 1.0,
+            "real_s": real_s,
+            "within_s": None,
+            "start_s": 1.0,
+            "rates": rates,
+        }
+        return mismatches(edited(made, lambda data: data.update(duration=said)))
+
+    assert found(sum(windows) + 1) == ()
+    assert found(max(windows) + 1) != ()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, AuditMode, Precision, Refused, RunRequest
+from llmb.config import BF16, FP16, FP32, AuditMode, Place, Precision, Refused, RunRequest
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
+from llmb.records.system import Device
 from llmb.supervision import selection
 from llmb.wire.messages import Offer
-from tests.unit.builders_runtime import TINY, offer
+from tests.unit.builders_runtime import TINY, offer, run_config
 
 OFFICIAL = workloads.find("llama-1.4b", {})
 DEBUG = workloads.find("llama-1.4b", TINY)
@@ -288,3 +289,16 @@ def test_where_nothing_works_and_no_device_was_named_each_reason_is_given_once()
     text = str(caught.value)
     assert "None" not in text
     assert "(cpu, generic: cannot be probed: no torch; warp: no device); see llmb doctor" in text
+
+
+@pytest.mark.parametrize(("local", "device"), [(0, "warp:0"), (1, "warp:1"), (2, None)])
+def test_each_rank_of_a_host_has_a_device_and_more_ranks_than_devices_are_refused(
+    local: int, device: str | None
+) -> None:
+    two = offer(device="warp", devices=(Device(name="a"), Device(name="b")))
+    place = Place(rank=local, world_size=3, local_rank=local, local_world_size=3, host="h", port=1)
+    if device is None:
+        with pytest.raises(UnavailableError, match="which has 2 warp devices"):
+            selection.at(place, two, run_config(device="warp"))
+    else:
+        assert selection.at(place, two, run_config(device="warp")).device == device

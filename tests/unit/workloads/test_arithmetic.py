@@ -127,6 +127,13 @@ def test_the_official_run_in_bf16_at_batch_size_1_is_estimated_between_11_and_13
     assert 11.4e9 < training_bytes(OFFICIAL, BF16, 1) < 13e9
 
 
+def test_of_recomputed_layers_one_at_a_time_is_there() -> None:
+    none, one, two = (training_bytes(OFFICIAL, BF16, 1, recomputed=n) for n in (0, 1, 2))
+    inputs = OFFICIAL.sequence_length * OFFICIAL.hidden_size * 2  # BF16
+    assert one == none + inputs, "its input is kept, and all of it while it is computed again"
+    assert two < one - 5 * inputs, "of the second only the input"
+
+
 def test_a_token_that_trains_takes_three_passes_and_any_other_one() -> None:
     assert flops_of(Mode.TRAIN, GROUPED) == flops_per_token(GROUPED)
     assert 3 * flops_of(Mode.FORWARD, GROUPED) == flops_per_token(GROUPED)

@@ -203,3 +203,13 @@ def test_nemos_tokens_are_its_samples_times_their_length(name: str, length: int)
     samples, tokens = row.values["samples_per_second"], row.values["tokens_per_second"]
     assert tokens == pytest.approx(samples * length, rel=0.002)
     assert WORKLOADS[name].shape.sequence_length == length
+
+
+@pytest.mark.parametrize(("devices", "sequences"), [(3, None), (4, 1), (10, None), (12, 3)])
+def test_a_mesh_that_does_not_fill_the_devices_has_no_global_batch(
+    devices: int, sequences: int | None
+) -> None:
+    original = WORKLOADS["nanotron-llama2-7b"]
+    recipe = replace(original.recipe, micro_batch_size=1, accumulate=1)
+    workload = replace(original, tp=4, pp=1, recipe=recipe)
+    assert workload.global_batch_size(devices) == sequences

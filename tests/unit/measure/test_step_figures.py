@@ -1,0 +1,25 @@
+"""Figures of the documents that count devices or nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmb import workloads
+from llmb.measure.step_figures import Step, node_hours_per_100k_steps, tflops_per_device
+
+
+def step(devices: int) -> Step:
+    return Step(seconds=2.0, sequences=8, tokens=8 * 2048, world_size=devices)
+
+
+def test_the_rate_of_one_device_is_that_of_all_over_their_number() -> None:
+    workload = workloads.find("nanotron-llama2-7b", {})
+    one, eight = (tflops_per_device(workload, step(devices)).value for devices in (1, 8))
+    assert one == pytest.approx(8 * eight)
+
+
+@pytest.mark.parametrize(("devices", "nodes"), [(1, 1), (4, 1), (6, 2), (8, 2), (9, 3)])
+def test_node_hours_count_every_node_that_is_begun(devices: int, nodes: int) -> None:
+    # 100,000 steps of 4096 sequences at 8 sequences in 2 s.
+    expected = nodes * 100_000 * (4096 / 8) * 2.0 / 3600
+    assert node_hours_per_100k_steps(step(devices)).value == pytest.approx(expected)
