@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from llmb.config import FP32
+from llmb import worker
+from llmb.config import FP32, AuditMode
+from llmb.errors import UnavailableError
+from llmb.modes import training
 from llmb.observe.passes import Samples, Sketches, plain_pass
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
 from llmb.reference.data import Batch, random_tokens
+from llmb.wire.messages import WorkOrder
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, shape_of, small_vocabulary
+from tests.unit.builders_runtime import run_config
 
 __all__ = ["small_vocabulary"]  # a fixture
 
@@ -140,3 +148,49 @@ def test_a_model_whose_parameters_were_not_all_found_is_not_probed_and_the_reaso
     probed = ProbedEvidence.model_validate_json((found.folder / audited.PROBED).read_bytes())
     assert probed.passes == ("live",)
     assert probed.failure == "1 parameters were not found: model.norm.weight, ..."
+
+
+def test_settings_are_read_before_the_plugin_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def load(name: str) -> None:
+        calls.append("plugin")
+        raise UnavailableError("this far")
+
+    monkeypatch.setattr(worker.settings, "snapshot", lambda: calls.append("settings"))
+    monkeypatch.setattr(worker, "Plugin", load)
+    order = WorkOrder(
+        config=run_config(audit=AuditMode.OFF),
+        evidence_folder="",
+        collect_evidence=False,
+        scratch_folder="",
+    )
+    with ExitStack() as company, pytest.raises(UnavailableError, match="this far"):
+        worker.carry_out(builders_audit.Line(order), company)  # type: ignore[arg-type]
+    assert calls == ["settings", "plugin"], "what its import changes is seen as changed"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_device_that_has_gone_since_it_was_offered_is_named(there: bool) -> None:
+    backend = SimpleNamespace(is_available=lambda: there)
+    plugin: Any = SimpleNamespace(backend=lambda config: backend)
+    if there:
+        assert worker.backend_of(plugin, run_config()) is backend
+    else:
+        with pytest.raises(UnavailableError, match="device 'cpu' has gone"):
+            worker.backend_of(plugin, run_config())
+
+
+def test_of_a_model_with_dropout_the_last_pass_is_one_that_anybody_can_repeat() -> None:
+    model, seen = nn.Dropout(0.5), []
+    stage = SimpleNamespace(shape=SimpleNamespace(dropout=0.5), model=model, mean=lambda loss: loss)
+    task: Any = SimpleNamespace(
+        _stage=stage,
+        witness=SimpleNamespace(glance_again=lambda step, when: {}),
+        _batches=SimpleNamespace(latest=()),
+        _untimed_pass=lambda batches: seen.append(model.training),
+    )
+    examination: Any = SimpleNamespace(live=lambda loss: None)
+    last: Any = SimpleNamespace(step=3, loss=None)
+    training.Training._last_step(task, last, examination)
+    assert seen == [False], "its masks are off"

@@ -330,3 +330,12 @@ def test_a_gradient_that_was_scaled_unlike_the_others_fails() -> None:
     found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
     assert found.status is Status.FAIL
     assert "gradients were not scaled as the others" in found.message
+
+
+def test_gradients_that_were_turned_round_are_not_clipped() -> None:
+    steps, seen, again = watched("float32", clip=0.01)
+    last = steps.steps[-1].index
+    seen[f"{last}/replay/unclipped"] = [-value for value in seen[f"{last}/replay/gradient"]]
+    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    assert found.status is Status.FAIL
+    assert "scaled by -1, not to a norm of 0.01" in found.message

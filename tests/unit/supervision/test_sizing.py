@@ -173,7 +173,9 @@ def test_a_batch_and_repeats_take_as_much_longer() -> None:
     one = duration.estimate_s(shape, run_config(), NEW, 2.0)
     twice = duration.estimate_s(shape, run_config(repeats=2), NEW, 2.0)
     larger = duration.estimate_s(shape, run_config(batch_size=4), NEW, 2.0)
-    assert one < twice < 2 * one
+    steps = run_config().warmup_steps + run_config().timed_steps + duration._MORE_STEPS
+    assert twice - one > steps * duration.step_s(shape, run_config(), NEW), "each is audited"
+    assert twice < 2 * one
     assert 1.5 * one < larger < 4 * one
 
 
