@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from llmb.audit import namespace
 from llmb.audit.namespace import judge
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.finding import Finding, Level, Status
@@ -158,3 +159,12 @@ def test_of_many_the_first_three_are_named() -> None:
     assert "torch.f2" in found.message
     assert "torch.f3" not in found.message
     assert found.message.endswith("and 2 more")
+
+
+def test_more_pairs_than_can_be_compared_are_refused_before_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespace, "_MOST_PAIRS", 5)
+    seen = [replacement(f"torch.f{n}") for n in range(3)]
+    with pytest.raises(ValueError, match="3 replacements and 2 declarations"):
+        finding(*seen, declared=("torch.f0", "torch.f1"))

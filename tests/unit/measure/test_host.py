@@ -162,7 +162,7 @@ def test_the_cpu_seconds_of_a_process_hold_those_of_its_descendants() -> None:
         found = host.cpu_s_of(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
     assert found is not None
-    assert 0.3 <= found < 5.0
+    assert 0.25 <= found < 5.0, "the kernel counts in hundredths, of several processes"
 
 
 def test_a_process_that_has_gone_has_no_cpu_seconds() -> None:

@@ -16,7 +16,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.reference import pins
 from llmb.submission import verify as verification
 from llmb.submission.manifest import with_manifest, zip_bytes
-from llmb.submission.verify import verify, verify_bundle
+from llmb.submission.verify import Check, Verification, verify, verify_bundle
 from tests import builders
 
 
@@ -513,3 +513,9 @@ def test_evidence_of_the_timed_steps_without_the_warm_up_is_found(record, files)
         ("steps_expected", "steps_min", "steps_max"), steps
     )
     assert failed(files | {name: json.dumps(said).encode()}) == ["audit", "precision"]
+
+
+def test_one_check_that_failed_is_enough(record):
+    good, bad = Check("digests", True, ""), Check("audit", False, "")
+    assert Verification("b" * 64, record, (good, good)).ok
+    assert not Verification("b" * 64, record, (good, bad, good)).ok
