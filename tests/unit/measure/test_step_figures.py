@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
+from llmb.config import Parallelism
+from llmb.measure.metrics import step_of
 from llmb.measure.step_figures import Step, node_hours_per_100k_steps, tflops_per_device
+from tests.unit.builders_runtime import run_config, timing
 
 
 def step(devices: int) -> Step:
@@ -23,3 +26,9 @@ def test_node_hours_count_every_node_that_is_begun(devices: int, nodes: int) -> 
     # 100,000 steps of 4096 sequences at 8 sequences in 2 s.
     expected = nodes * 100_000 * (4096 / 8) * 2.0 / 3600
     assert node_hours_per_100k_steps(step(devices)).value == pytest.approx(expected)
+
+
+def test_a_step_has_the_sequences_of_every_replica_and_shard_and_none_of_slices() -> None:
+    mesh = Parallelism(dp_replicate=2, dp_shard=3, tp=2)
+    found = step_of(run_config(batch_size=4, parallelism=mesh), timing(), 100)
+    assert (found.sequences, found.world_size, found.seconds) == (24, 12, 0.1)

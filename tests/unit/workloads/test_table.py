@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from llmb.reference.models import model_of
+from llmb.reference.shapes import UngatedLlamaShape
 from llmb.workloads import LADDER, WORKLOADS, find, published
 from llmb.workloads.arithmetic import gemms, parameter_count
-from llmb.workloads.conventions import CONVENTIONS
+from llmb.workloads.conventions import CONVENTIONS, megatron
 
 #: Parameters of each workload, counted in the originals' own modules or by their closed form.
 PARAMETERS = {
@@ -213,3 +214,10 @@ def test_a_mesh_that_does_not_fill_the_devices_has_no_global_batch(
     recipe = replace(original.recipe, micro_batch_size=1, accumulate=1)
     workload = replace(original, tp=4, pp=1, recipe=recipe)
     assert workload.global_batch_size(devices) == sequences
+
+
+def test_megatrons_count_has_a_third_matrix_only_where_the_feed_forward_is_gated() -> None:
+    gated = WORKLOADS["llama-128m"].shape
+    plain = UngatedLlamaShape(**vars(gated))
+    one, other = (megatron(shape, recompute=False) for shape in (gated, plain))
+    assert one - other == 6 * gated.num_hidden_layers * gated.intermediate_size * gated.hidden_size
