@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from contextlib import ExitStack
 from llmb.config import Parallelism, Place
 from llmb.errors import RunFailedError
 from llmb.measure import clock
+from llmb.parallel.place import free_port
 from llmb.records.node_report import CollectiveRate
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -32,7 +32,7 @@ def time_collectives(
     """
     deadline = clock.now_ns() + int(limit_s * 1e9)
     with ExitStack() as stack, tempfile.TemporaryFile() as log:
-        places, children = [*_places(count, _free_port())], []
+        places, children = [*_places(count, free_port())], []
         for place in places:
             variables = {**negotiated.terms.environment, **_as_torchrun(place)}
             children.append(Child("llmb.collectives", variables, log))
@@ -77,12 +77,6 @@ def _places(count: int, port: int) -> Iterator[Place]:
             host="127.0.0.1",
             port=port,
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _as_torchrun(place: Place) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from llmb.config import Place
-from llmb.errors import UsageError
+from llmb.errors import RunFailedError, UsageError
 
 
 class _Names(NamedTuple):
@@ -30,6 +32,8 @@ _LAUNCHERS = (
 #: What a rank says that can ask no other rank why, because rank 0's store does not answer.
 UNREACHABLE = "rank 0 is gone, or its host cannot be reached any more"
 _STORE = "TORCHELASTIC_USE_AGENT_STORE"
+#: Ports that no system gives to a connection by itself (Linux begins at 32768, others at 49152).
+_PORTS = range(20_000, 30_000)
 
 
 def place_in(environment: Mapping[str, str]) -> Place | None:
@@ -73,6 +77,28 @@ def last_of(nproc: int) -> Place:
     last = nproc - 1
     return Place(
         rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
+    )
+
+
+def free_port() -> int:
+    """Return a port of this host at which rank 0 can listen some seconds later.
+
+    The system's own choice, port 0, is taken from the ports of connections, so that any other
+    process may have the port before rank 0 has started.
+
+    Raises:
+        RunFailedError: none was free in 100 tries.
+    """
+    for port in random.sample(_PORTS, 100):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RunFailedError(
+        f"none of 100 ports from {_PORTS[0]} to {_PORTS[-1]} is free, and ranks meet at one: "
+        "end the programs that listen there"
     )
 
 

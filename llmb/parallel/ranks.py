@@ -82,6 +82,11 @@ class Ranks:
             self._control = dist.new_group(backend="gloo", timeout=self.limit)
             self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
         except (RuntimeError, ValueError) as error:
+            if "EADDRINUSE" in str(error):
+                raise RunFailedError(
+                    f"rank {place.rank} cannot listen at {place.host}:{place.port}, where another "
+                    "program does: set MASTER_PORT to a free port"
+                ) from error
             raise RunFailedError(
                 f"rank {place.rank} did not meet the other {place.world_size - 1} at "
                 f"{place.host}:{place.port} within {timeout_s:.0f} s ({_first_line(error)})"

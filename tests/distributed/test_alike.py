@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb.parallel.place import free_port
 from tests import patience
-from tests.distributed.test_equal_to_one_process import free_port
 from tests.e2e import harness
 
 

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from llmb.parallel.place import free_port
 from tests import needs, patience
 from tests.distributed.parity import case_names
 from tests.e2e import harness
 
 #: Relative. Sums in another order differ by some units of 1e-16; a wrong one by far more.
 LIMIT = 1e-12
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module", params=[4, pytest.param(8, marks=pytest.mark.long)])

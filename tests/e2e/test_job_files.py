@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from llmb.parallel.jobs import Job, slurm
+from llmb.parallel.place import free_port
 from tests import needs
-from tests.distributed.test_equal_to_one_process import free_port
 from tests.e2e import harness
 
 #: What a cluster has: each node runs the step with its own number.

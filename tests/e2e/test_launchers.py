@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from llmb.parallel.place import free_port
 from tests import needs
 from tests.e2e import harness
 from tests.e2e.harness import Ended
@@ -33,9 +33,7 @@ def test_mpiexec_starts_the_ranks(tmp_path: Path) -> None:
     flavour = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, check=False)
     # Open MPI refuses root, and more ranks than cores.
     mine = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in flavour.stdout else []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ended = launched(tmp_path, ["mpiexec", *mine, "-n", "2", sys.executable], **meeting)
     assert ended.code == 0, ended.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 
 from llmb import workloads
 from llmb.config import RunConfig
+from llmb.parallel.place import free_port
 from llmb.records.bundle import from_files
 from llmb.simulation.rank import simulate
 from llmb.submission.manifest import with_manifest
@@ -260,9 +260,7 @@ def test_a_rank_that_fails_is_named_and_all_end(tmp_path: Path, fate: str) -> No
 
 
 def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED)
     ranks = []
     for rank in range(2):
@@ -279,9 +277,7 @@ def test_ranks_that_were_asked_for_different_runs_say_which_and_what(tmp_path: P
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     place = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     folder = harness.plugin(tmp_path / "plugins", "odd")
     flags = (*harness.with_plugin("odd"), "--rank-timeout=1", harness.UNAUDITED)

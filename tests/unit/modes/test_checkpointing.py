@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from typing import Any
 
@@ -126,8 +127,8 @@ def test_a_model_without_blocks_of_its_own_is_refused(shape: Shape) -> None:
         checkpoint_blocks(nn.Sequential(nn.Linear(3, 3)), shape, "1/2")
 
 
-def test_a_model_with_another_number_of_blocks_is_refused() -> None:
-    model = build(LLAMA, seed=1, dtype=torch.float32)
-    del model.model.layers["3"]
+@pytest.mark.parametrize("layers", [3, 5])
+def test_a_model_with_another_number_of_blocks_is_refused(layers: int) -> None:
+    model = build(dataclasses.replace(LLAMA, num_hidden_layers=layers), seed=1, dtype=torch.float32)
     with pytest.raises(UsageError, match="--sac-freq: after the plugin's post-processing"):
         checkpoint_blocks(model, LLAMA, "1/2")

@@ -43,15 +43,15 @@ def held_to_their_sizes(rates):
 
 #: A process that parts in two: each is a rank, and the first says what it measured.
 TWO_RANKS = """
-import json, os, socket, sys
+import json, os, sys
 from llmb.config import Place
 from llmb.parallel import bandwidth
+from llmb.parallel.place import free_port
 from llmb.parallel.ranks import Ranks
 from llmb.plugin.builtin.cpu import CpuBackend
 
 bandwidth._ROW_S = 0.0  # the fewest calls in a row
-with socket.create_server(("127.0.0.1", 0)) as probe:
-    port = probe.getsockname()[1]
+port = free_port()
 other = os.fork()
 rank = 0 if other else 1
 place = Place(

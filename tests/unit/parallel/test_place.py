@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from llmb.errors import UsageError
-from llmb.parallel.place import place_in
+from llmb.errors import RunFailedError, UsageError
+from llmb.parallel import place
+from llmb.parallel.place import free_port, place_in
 
 MEETING = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -69,3 +72,17 @@ def test_torchs_own_variables_count_before_those_of_what_started_torchrun() -> N
 def test_a_place_that_is_none_is_one_line(changed: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         place_in({**TORCHRUN, **MEETING, **changed})
+
+
+def test_a_free_port_is_none_that_a_connection_may_be_given_meanwhile() -> None:
+    port = free_port()
+    assert 20_000 <= port < 30_000
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the port can be had
+
+
+def test_a_port_where_somebody_listens_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setattr(place, "_PORTS", [taken.getsockname()[1]] * 100)
+        with pytest.raises(RunFailedError, match="none of 100 ports"):
+            free_port()
