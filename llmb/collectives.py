@@ -27,7 +27,8 @@ def take_part(channel: Channel) -> None:
     library = backend.distributed_backend
     if library is None:
         raise UnavailableError(
-            f"plugin {config.plugin!r} names no library for ranks to communicate with"
+            f"plugin {config.plugin!r} names no library for ranks to communicate with, or this "
+            "torch was built without distributed"
         )
     from llmb.parallel.bandwidth import measure
     from llmb.parallel.ranks import Ranks

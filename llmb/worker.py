@@ -151,8 +151,8 @@ def met(
         return None, order.config, channel
     if backend.distributed_backend is None:
         raise UnavailableError(
-            f"plugin {order.config.plugin!r} names no library for ranks to communicate with: "
-            "use one rank"
+            f"plugin {order.config.plugin!r} names no library for ranks to communicate with, or "
+            "this torch was built without distributed: use one rank"
         )
     channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
     from llmb.parallel.ranks import Ranks  # what only ranks need takes long to import

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.errors import UsageError
+from llmb.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from llmb.config import Parallelism
@@ -69,7 +69,12 @@ def command(**flags: Any) -> None:
     beyond = next((rank for rank in ranks if rank >= how.world_size), None)
     if beyond is not None:
         raise UsageError(f"--rank {beyond}: there are {how.world_size:,}, from 0 on")
-    from llmb.simulation.rank import simulate
+    try:
+        from llmb.simulation.rank import simulate
+    except ImportError as error:
+        raise UnavailableError(
+            f"this torch cannot simulate ranks ({error}): install a build with torch.distributed"
+        ) from error
 
     found = [
         simulate(

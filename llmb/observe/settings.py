@@ -20,7 +20,8 @@ def snapshot() -> dict[str, str]:
     """Return setting -> value: ``torch.backends``, torch's own getters, and the environment.
 
     The names come from torch, not from a list of vendors: a build with another backend in it shows
-    that backend's switches.
+    that backend's switches. No device is initialised: a plugin may still set what its device reads
+    when it starts.
     """
     settings = dict(_backend_switches())
     settings |= dict(_getters())
@@ -54,10 +55,16 @@ def _switches(path: str, holder: object) -> Iterator[tuple[str, str]]:
         value = _read(lambda name=name: getattr(holder, name))  # type: ignore[misc]
         if isinstance(value, _SIMPLE):
             yield f"{path}.{name}", str(value)
-        elif type(value).__module__.startswith("torch.backends"):
+        # An object with an index has a value for each device (cuFFT's plans), and asking it for any
+        # initialises the devices.
+        elif type(value).__module__.startswith("torch.backends") and not _has_index(value):
             precision = _read(lambda value=value: value.fp32_precision)  # type: ignore[misc]
             if isinstance(precision, str):
                 yield f"{path}.{name}.fp32_precision", precision
+
+
+def _has_index(value: object) -> bool:
+    return hasattr(type(value), "__getitem__")
 
 
 def _getters() -> Iterator[tuple[str, str]]:

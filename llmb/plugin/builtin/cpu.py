@@ -21,7 +21,7 @@ class CpuBackend:
 
     device_type = "cpu"
     step_clock: StepClock = "host"
-    distributed_backend: str | None = "gloo"
+    distributed_backend: str | None = "gloo" if torch.distributed.is_available() else None
 
     def is_available(self) -> bool:
         """A CPU is always there."""

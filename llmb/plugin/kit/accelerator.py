@@ -12,9 +12,6 @@ from llmb.plugin.backend import DeviceMemory, EnergyReading, Peak
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
 
-#: torch.distributed's own default pairing of device type and collective library.
-_COLLECTIVES = torch.distributed.Backend.default_device_backend_map
-
 
 class Accelerator:
     """The accelerator of this torch build. A vendor's class may override any answer."""
@@ -37,7 +34,7 @@ class Accelerator:
             raise UnavailableError(f"this torch sees {accelerator.type!r}, not {device!r}")
         self._replays_graphs = replays_graphs
         self.device_type = accelerator.type
-        self.distributed_backend: str | None = _COLLECTIVES.get(accelerator.type)
+        self.distributed_backend: str | None = collectives_of(accelerator.type)
         count = torch.accelerator.device_count()
         if device not in (wanted, *(f"{wanted}:{number}" for number in range(count))):
             raise UnavailableError(
@@ -120,6 +117,17 @@ class Accelerator:
             except Exception:  # missing, not implemented, or an internal assertion
                 continue
         return None
+
+
+def collectives_of(device_type: str) -> str | None:
+    """Return torch's default library for collectives between devices of ``device_type``.
+
+    None where torch knows of none, or was built without ``torch.distributed``.
+    """
+    if not torch.distributed.is_available():
+        return None
+    library: str | None = torch.distributed.Backend.default_device_backend_map.get(device_type)
+    return library
 
 
 def has_fused_adamw(device_type: str) -> bool:

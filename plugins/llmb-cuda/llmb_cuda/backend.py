@@ -61,7 +61,7 @@ class CudaBackend(Accelerator):
         }
         if cudnn is not None:
             found["cudnn"] = str(cudnn)
-        if torch.distributed.is_nccl_available():
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
             found["nccl"] = ".".join(map(str, version))
         return {**found, **self.nvml.facts()}

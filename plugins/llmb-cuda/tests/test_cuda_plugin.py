@@ -134,6 +134,18 @@ def test_without_the_management_library_nothing_is_claimed_and_the_reason_is_a_f
     assert "nvml" in found, "without NVML the facts say why"
 
 
+@pytest.mark.usefixtures("gpu")
+def test_a_torch_without_distributed_drives_the_device_and_no_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.distributed, "is_available", lambda: False)
+    for name in ("Backend", "is_nccl_available"):
+        monkeypatch.delattr(torch.distributed, name)
+    backend = plugin.llmb_backend(config())
+    assert backend.distributed_backend is None
+    assert "nccl" not in backend.versions()
+
+
 @pytest.mark.parametrize(
     ("capability", "labels"),
     [

@@ -62,7 +62,7 @@ class RocmBackend(Accelerator):
         miopen = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         if miopen is not None:
             found["miopen"] = str(miopen)
-        if torch.distributed.is_nccl_available():
+        if torch.distributed.is_available() and torch.distributed.is_nccl_available():
             version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
             found["rccl"] = ".".join(map(str, version))
         return {**found, **self.smi.facts()}
