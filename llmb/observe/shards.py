@@ -24,7 +24,7 @@ def is_elsewhere(value: Tensor) -> bool:
 
     Here it is a meta tensor then, which has a shape and no memory.
     """
-    return value.device.type == "meta"
+    return value.is_meta
 
 
 def nothing_of(value: Tensor, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ other. Only copies are enqueued here: nothing waits for the device before the ne
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -31,7 +31,9 @@ KINDS = ("value", *_MOMENTS)
 class _Seen:
     step: Step
     seed: int
-    segments: tuple[Segment, ...]
+    #: The parameters that are shown, and which elements of each, by ``gradient`` and ``state``.
+    shown: list[tuple[str, nn.Parameter]]
+    places: dict[str, list[Places]]
     #: AdamW's step counter, wherever it lies; None in the very first step.
     counter: Tensor | None
     without_gradient: tuple[str, ...]
@@ -139,7 +141,11 @@ class Witness:
 
     def before(self, step: Step, seed: int) -> None:
         """Look at ``step``, whose gradients are there; ``seed`` says which elements."""
-        segments, state = self._segments(seed), self._optimizer.state
+        shown, state = self._shown(), self._optimizer.state
+        places = {
+            what: [self._places(seed, what, name, p) for name, p in shown]
+            for what in ("gradient", "state")
+        }
         # Not read yet: some kernels keep it on the device, and nothing here waits for that.
         counter = next((s["step"].clone() for s in state.values() if "step" in s), None)
         without = tuple(
@@ -147,12 +153,13 @@ class Witness:
             for name, p in self._parameters
             if p.requires_grad and p.grad is None and p.numel() and not is_elsewhere(p)
         )
-        seen = _Seen(step, seed, segments, counter, without)
+        seen = _Seen(step, seed, shown, places, counter, without)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
             torch._foreach_copy_(self._copy, [local(p.detach()) for p in self._own])
-            seen.tensors["gradient"] = self._gather(seen, "gradient", _gradient)
-            seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
+            gradients = _gradients(seen)
+            seen.tensors["gradient"] = self._gather(seen, "gradient", gradients)
+            seen.tensors["replay/gradient"] = self._gather(seen, "state", gradients)
             seen.tensors |= self._optimizer_side(seen, "before")
         glances |= self.glance_again(step, "after")
         seen.tensors |= {key.partition("/")[2]: value for key, value in glances.items()}
@@ -173,7 +180,7 @@ class Witness:
             seen = self._seen[-1]
             seen.tensors["replay/unclipped"] = seen.tensors["replay/gradient"]
             with torch.no_grad():
-                seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradient)
+                seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradients(seen))
 
     def after(self) -> None:
         """Look again where the optimizer has just made an audited step."""
@@ -204,7 +211,7 @@ class Witness:
                 fused=groups[0]["fused"],
                 capturable=bool(groups[0].get("capturable")),
                 states=self._states,
-                segments=seen.segments,
+                segments=_segments(seen),
             )
             for number, seen in enumerate(self._seen)
         )
@@ -227,8 +234,8 @@ class Witness:
             yield (
                 seen.step.index,
                 [
-                    (name, p, self._places(seen.seed, "gradient", name, p).indices())
-                    for name, p in self._of(seen)
+                    (name, p, places.indices())
+                    for (name, p), places in zip(seen.shown, seen.places["gradient"], strict=True)
                 ],
             )
 
@@ -245,19 +252,14 @@ class Witness:
         """Give the memory of the copy back."""
         self._copy.clear()
 
-    def _segments(self, seed: int) -> tuple[Segment, ...]:
-        return tuple(
-            Segment(
-                name=name,
-                dtype=str(p.dtype).removeprefix("torch."),
-                gradients=self._places(seed, "gradient", name, p).count,
-                states=self._places(seed, "state", name, p).count,
-            )
+    def _shown(self) -> list[tuple[str, nn.Parameter]]:
+        # Of another rank's stage it is not known whether it has a gradient: all show all then,
+        # zeros where there is none, and ``without_gradient`` says of which.
+        return [
+            (name, p)
             for name, p in self._parameters
-            # Of another rank's stage it is not known whether it has a gradient: all show all then,
-            # zeros where there is none, and ``without_gradient`` says of which.
             if p.requires_grad and (p.grad is not None or self._apart) and p.numel()
-        )
+        ]
 
     def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> Places:
         """Return which elements of ``parameter`` are read, of its gradient or for the replay.
@@ -272,30 +274,29 @@ class Witness:
         return choose(seed, what, name, whole, self._states)
 
     def _optimizer_side(self, seen: _Seen, when: str) -> dict[str, Tensor]:
-        state, found = self._optimizer.state, {}
+        found = {}
         for kind in KINDS:
-            read = _value if kind == "value" else _moment(state, kind)
-            there = [read(p) is not None for p in self._own_of(seen)]
-            if any(there) if self._apart else all(there):
-                found[f"{when}/{kind}"] = self._gather(seen, "state", read)
+            values = [self._kept(p, kind) for _, p in seen.shown]
+            missing = sum(value is None for value in values)
+            if not missing or (self._apart and missing < len(values)):
+                found[f"{when}/{kind}"] = self._gather(seen, "state", values)
         return found
 
-    def _of(self, seen: _Seen) -> Iterable[tuple[str, nn.Parameter]]:
-        names = {segment.name for segment in seen.segments}
-        return ((name, p) for name, p in self._parameters if name in names)
+    def _kept(self, parameter: nn.Parameter, kind: str) -> Tensor | None:
+        """Return the value of ``parameter`` or a moment of it, None where there is none here."""
+        if is_elsewhere(parameter):
+            return None
+        if kind == "value":
+            return parameter.detach()
+        state: dict[str, Tensor] = self._optimizer.state.get(parameter, {})
+        return state.get(kind)
 
-    def _own_of(self, seen: _Seen) -> Iterable[nn.Parameter]:
-        return (p for _, p in self._of(seen) if not is_elsewhere(p))
-
-    def _gather(
-        self, seen: _Seen, what: str, read: Callable[[nn.Parameter], Tensor | None]
-    ) -> Tensor:
-        wanted = []
-        for name, p in self._of(seen):
-            value = None if is_elsewhere(p) else read(p)
-            if value is None:
-                value = nothing_of(p, local(self._own[0]).device)
-            wanted.append((self._places(seen.seed, what, name, p), value))
+    def _gather(self, seen: _Seen, what: str, values: Iterable[Tensor | None]) -> Tensor:
+        """Return the elements ``what`` of ``values``, zeros for each that is not on this rank."""
+        wanted = [
+            (places, nothing_of(p, local(self._own[0]).device) if value is None else value)
+            for (_, p), places, value in zip(seen.shown, seen.places[what], values, strict=True)
+        ]
         parts = read_places(wanted, lazy=self._lazy)
         if not parts:
             return torch.zeros(0)
@@ -304,15 +305,20 @@ class Witness:
         return torch.cat(parts)
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor | None:
-    return None if parameter.grad is None else parameter.grad.detach()
+def _gradients(seen: _Seen) -> list[Tensor | None]:
+    grads = (None if is_elsewhere(p) else p.grad for _, p in seen.shown)
+    return [None if grad is None else grad.detach() for grad in grads]
 
 
-def _value(parameter: nn.Parameter) -> Tensor | None:
-    return parameter.detach()
-
-
-def _moment(
-    state: Mapping[Tensor, dict[str, Tensor]], kind: str
-) -> Callable[[nn.Parameter], Tensor | None]:
-    return lambda parameter: state[parameter].get(kind) if parameter in state else None
+def _segments(seen: _Seen) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            name=name,
+            dtype=str(p.dtype).removeprefix("torch."),
+            gradients=gradients.count,
+            states=states.count,
+        )
+        for (name, p), gradients, states in zip(
+            seen.shown, seen.places["gradient"], seen.places["state"], strict=True
+        )
+    )

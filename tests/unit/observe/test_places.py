@@ -8,6 +8,11 @@ import torch
 from llmb.observe.places import Places, choose, fewer
 from llmb.observe.shards import read_places
 
+
+class Subclass(torch.Tensor):
+    """What a plugin may put in the place of a parameter: its own functions decide."""
+
+
 SIZES = (1, 2, 100, 257, 258, 400, 1024, 1025, 5000, 10**6)
 
 
@@ -72,7 +77,8 @@ def test_what_is_read_are_the_elements_of_those_numbers_whatever_the_memory(
     wide[:, ::2] = value
     where = choose(7, "state", "w", 600, 50)
     expected = value.flatten()[where.indices()]
-    for form in (value, transposed, wide[:, ::2], value.view(5, 4, 30)):
+    behind = torch.cat([torch.zeros(7, dtype=dtype), value.flatten()])[7:].view(20, 30)
+    for form in (value, transposed, wide[:, ::2], value.view(5, 4, 30), behind, Subclass(value)):
         assert torch.equal(where.read(form), expected)
 
 

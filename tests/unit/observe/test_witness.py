@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from llmb.observe.places import GRADIENTS, STATES, choose
+from llmb.observe import witness
+from llmb.observe.places import GRADIENTS, STATES, VECTOR, choose
 from llmb.observe.witness import KINDS, Witness
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step
@@ -93,7 +94,10 @@ class Run:
 
 
 def chosen(seed: int, what: str, count: int, name: str, value: Tensor) -> Tensor:
-    return value.flatten()[choose(seed, what, name, value.numel(), count).indices()].float()
+    size = value.numel()
+    if what == "state" and size > count:
+        size -= size % VECTOR
+    return value.flatten()[choose(seed, what, name, size, count).indices()].float()
 
 
 NAMES = ("large", "small", "one")
@@ -447,3 +451,17 @@ def test_stages_show_together_what_a_whole_model_shows() -> None:
     for name, value in whole.model.named_parameters():
         own = parts[name in theirs][name]
         assert torch.equal(own, value), name
+
+
+def test_which_elements_are_read_is_chosen_once_for_all_that_a_step_shows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, chosen = Run(), []
+    run.step()
+    monkeypatch.setattr(witness, "choose", lambda *what: chosen.append(what[1:3]) or choose(*what))
+    run.step(seed=11)
+    run.step()
+    of_the_step = [what for what in chosen if what[0] != "glance"]
+    assert sorted(of_the_step) == sorted(
+        (what, name) for what in ("gradient", "state") for name in NAMES
+    )
