@@ -9,7 +9,8 @@ from rich.text import Text
 
 from llmb.cli.text import printable
 from llmb.supervision.diagnosis import NO_DEVICE, READY, state_of
-from llmb.supervision.selection import is_cpu, reason_of
+from llmb.supervision.memory import is_cpu
+from llmb.supervision.selection import reason_of
 from llmb.wire.messages import Offer
 
 _STYLES = {READY: "green", NO_DEVICE: "yellow"}

@@ -15,7 +15,8 @@ from llmb.parallel import checks
 from llmb.records.node_report import Limits, NodeDevice
 from llmb.records.system import Device
 from llmb.report.bundles import Entry
-from llmb.supervision import selection
+from llmb.supervision import memory
+from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, choose, negotiate
 from llmb.wire.messages import Offer
 
@@ -73,7 +74,7 @@ def is_processor(request: RunRequest) -> bool:
     Raises:
         LlmbError: nothing on this machine serves it.
     """
-    return selection.is_cpu(choose(request).offer.device)
+    return is_cpu(choose(request).offer.device)
 
 
 def settle(request: RunRequest, nproc: int | None) -> tuple[Negotiated, tuple[Seat, ...]]:
@@ -105,14 +106,14 @@ def limits_of(
 def _sized(negotiated: Negotiated) -> Negotiated:
     """Return ``negotiated`` with the largest of the usual batch sizes that fits."""
     config, offer = negotiated.config, negotiated.offer
-    if selection.is_cpu(offer.device):
+    if is_cpu(offer.device):
         return negotiated
     workload = workloads.of(config)
     for size in (count * config.accumulate for count in _BATCH_SIZES):
         try:
-            selection.check_memory(
+            memory.check_memory(
                 *(offer, workload, config.precision, size // config.accumulate),
-                selection.Load.of(config, workload),
+                memory.Load.of(config, workload),
             )
         except NotEnoughMemoryError:
             continue
@@ -128,7 +129,7 @@ def devices_of(offer: Offer) -> tuple[Device, ...]:
 
 def _seats(negotiated: Negotiated, nproc: int | None) -> tuple[Seat, ...]:
     device, devices = negotiated.config.device, devices_of(negotiated.offer)
-    if selection.torchs_cpu(device) and len(devices) <= 1:
+    if is_cpu(device) and len(devices) <= 1:
         shares = enumerate(cores_of(nproc or _RANKS_OF_A_PROCESSOR))
         return tuple(Seat(_share(i, cores), device, cores) for i, cores in shares)
     if nproc is not None and nproc > len(devices):

@@ -25,8 +25,8 @@ from llmb.reproduction.conditions import Conditions, PluginState
 from llmb.reproduction.install import pip_install
 from llmb.supervision import selection
 from llmb.supervision.choices import check_installed
+from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Probes, for_children
-from llmb.supervision.selection import is_cpu
 from llmb.wire.messages import Offer, Terms
 
 

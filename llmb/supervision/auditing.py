@@ -19,8 +19,8 @@ from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.records import audited, evidence
+from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.selection import is_cpu
 from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child

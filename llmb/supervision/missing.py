@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, Diagnosis, PluginState
-from llmb.supervision.selection import is_cpu
+from llmb.supervision.memory import is_cpu
 
 _LITTLE_DISK_BYTES = 10**9
 #: A display controller of plain VGA class: any server has one for its console.

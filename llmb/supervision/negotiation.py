@@ -69,10 +69,12 @@ def negotiate(
         def settle(config: RunConfig) -> Terms:
             return probes.settle(offer.plugin, for_children(config))
 
+        doubts: tuple[str, ...] = ()
         if request.within_s is not None:
             sized = sizing.choose(offer, request, settle)
         else:
-            config = selection.resolve(offer, request, workload, place)
+            config = selection.resolve(offer, request, workload, place, tries=True)
+            doubts = selection.doubts(offer, config, workload, place)
             wanted = estimate and sizing.can_be_estimated(config, request)
             sized = sizing.estimated(config, settle) if wanted else sizing.Sized(config)
         config = sized.config
@@ -81,7 +83,7 @@ def negotiate(
         terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        notes = (*_passed_over(probes.offers), *sized.notes)
+        notes = (*_passed_over(probes.offers), *sized.notes, *doubts)
         return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmb.measure import clock, host
-from llmb.supervision.selection import is_cpu
+from llmb.supervision.memory import is_cpu
 
 #: From here on a silence is worth a word.
 LONG_S = 60.0

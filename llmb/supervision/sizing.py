@@ -12,6 +12,7 @@ from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, duration
 from llmb.records.run_record import Rates
 from llmb.supervision import selection
+from llmb.supervision.memory import is_cpu
 from llmb.wire.channel import Child
 from llmb.wire.measurements import MeasuredRates, RatesOrder
 from llmb.wire.messages import Offer, Terms
@@ -50,7 +51,7 @@ def can_be_estimated(config: RunConfig, request: RunRequest) -> bool:
 
     That is eager training at official sizes on one processor, its batch size given.
     """
-    if config.mode is not Mode.TRAIN or not selection.is_cpu(config.device):
+    if config.mode is not Mode.TRAIN or not is_cpu(config.device):
         return False
     sizes = config.definition is None and not config.shape_overrides and not config.dynamic
     official = sizes and config.timed_steps >= config.mode.official_steps

@@ -12,7 +12,7 @@ from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
-from llmb.supervision import batch_search, selection
+from llmb.supervision import batch_search, memory
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -154,10 +154,10 @@ class Stations:
     def _trial(self, config: RunConfig) -> BatchTrial:
         size = config.batch_size
         try:
-            selection.check_memory(
+            memory.check_memory(
                 *(self._negotiated.offer, self._workload, config.precision),
                 config.micro_batch_size,
-                selection.Load.of(config, self._workload),
+                memory.Load.of(config, self._workload),
             )
         except NotEnoughMemoryError as error:
             return _no_memory(size, "predicted_out_of_memory", error)

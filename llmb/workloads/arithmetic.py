@@ -135,22 +135,52 @@ def training_bytes(
     """Return the estimated peak bytes of a training step: state plus activations.
 
     State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
-    none) in the stored dtype. Activations count what autograd saves per token for each layer
-    (norms, projections, attention, feed-forward) and the head (logits, their gradient, and the
-    log-softmax). Of ``recomputed`` layers it is their input, and all of one of them at a time.
+    none) in the stored dtype. See ``activation_bytes``.
     """
-    value = precision.bytes_per_value
-    state = (2 + moments) * value * parameter_count(shape)
-    tokens = batch_size * shape.sequence_length
+    state = (2 + moments) * precision.bytes_per_value * parameter_count(shape)
+    return state + activation_bytes(shape, precision, batch_size, recomputed=recomputed)
+
+
+def activation_bytes(
+    shape: Shape,
+    precision: Precision,
+    batch_size: int,
+    *,
+    recomputed: int = 0,
+    scores: bool = False,
+) -> int:
+    """Return the bytes that the backward pass of ``batch_size`` sequences begins with.
+
+    Counted of what autograd keeps of the reference's models, block by block, and held to such
+    counts by tests/unit/workloads/test_activations.py: norms keep two values in float32, products
+    and gates what they are given. Of ``recomputed`` blocks it is their input, and all of one of
+    them at a time. ``scores``: attention with dropout keeps each score, as it does on a processor.
+    """
+    layers, tokens = shape.num_hidden_layers, batch_size * shape.sequence_length
+    value = 2 if precision.master_weights else precision.bytes_per_value
+    # Under autocast: products' weights in 16 bits, and sums and norms in float32.
+    mixed, copies = int(precision.master_weights), 2 * parameter_count(shape)
+    kept = shape.num_hidden_layers - max(0, recomputed - 1)
+    each = _block_bytes(shape, value, mixed)
+    if scores and isinstance(shape, BertShape) and shape.dropout:
+        each += 12 * shape.num_attention_heads * shape.sequence_length
+    head = 3 * shape.vocab_size * (4 if mixed else value) + shape.hidden_size * (8 + value)
+    residual = recomputed * shape.hidden_size * (4 if mixed else value)
+    held = copies * kept // layers if mixed else 0
+    return tokens * (kept * each + residual + head) + held
+
+
+def _block_bytes(shape: Shape, value: int, mixed: int) -> int:
+    """Return what a token of one block leaves, for values of ``value`` bytes."""
     hidden, ffn = shape.hidden_size, shape.intermediate_size
-    if isinstance(shape, LlamaShape):  # norms and what they are made of in float32
-        per_layer = hidden * (8 * value + 4 * 4) + ffn * (4 if shape.gated else 2) * value
-    else:  # both norms' inputs and outputs, q, k, v, attention, and GELU's input and output
-        per_layer = hidden * 10 * value + ffn * 2 * value
-    head = 3 * shape.vocab_size * value + hidden * (2 * value + 2 * 4)
-    whole = shape.num_hidden_layers - max(0, recomputed - 1)
-    layers = whole * per_layer + recomputed * hidden * value
-    return state + tokens * (layers + head)
+    if isinstance(shape, LlamaShape):
+        keys = 2 * shape.num_key_value_heads * shape.head_dim * value
+        ffn *= 4 if shape.gated else 2
+        return hidden * (4 * value + 16 + 6 * mixed) + keys + ffn * value
+    if isinstance(shape, BertShape):
+        masks = 10 if shape.dropout else 0
+        return hidden * (8 * value + 12 * mixed + masks) + 2 * ffn * value
+    return hidden * (8 * value + 4 * mixed) + 2 * ffn * value
 
 
 def inference_bytes(

@@ -8,7 +8,7 @@ from llmb import workloads
 from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, Place, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
-from llmb.supervision.selection import Load, needed_bytes
+from llmb.supervision.memory import Load, needed_bytes
 from llmb.workloads.arithmetic import inference_bytes, training_bytes, weight_bytes
 from tests.unit.builders_runtime import offer, run_config
 

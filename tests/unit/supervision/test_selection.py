@@ -5,10 +5,21 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP16, FP32, AuditMode, Place, Precision, Refused, RunRequest
+from llmb.config import (
+    BF16,
+    FP16,
+    FP32,
+    AuditMode,
+    Place,
+    Precision,
+    Refused,
+    RunConfig,
+    RunRequest,
+)
 from llmb.errors import NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.records.system import Device
-from llmb.supervision import selection
+from llmb.supervision import memory, selection
+from llmb.supervision.memory import is_cpu
 from llmb.wire.messages import Offer
 from tests.unit.builders_runtime import TINY, offer, run_config
 
@@ -62,7 +73,7 @@ def test_where_the_one_plugin_asked_for_cannot_its_own_reason_is_given() -> None
     ("device", "expected"), [("cpu", True), ("cpu:0", True), ("cpux", False), ("warp:0", False)]
 )
 def test_the_cpu_is_told_by_the_part_before_the_colon(device: str, expected: bool) -> None:
-    assert selection.is_cpu(device) is expected
+    assert is_cpu(device) is expected
 
 
 @pytest.mark.parametrize(
@@ -182,30 +193,30 @@ COPY_GB = 1.25 * 2 * 1_433_680_000 / 1e9
 
 
 def test_what_is_needed_is_the_estimate_with_slack_a_copy_of_the_weights_and_the_process() -> None:
-    small, large = (selection.needed_bytes(OFFICIAL, BF16, size) for size in (1, 2))
+    small, large = (memory.needed_bytes(OFFICIAL, BF16, size) for size in (1, 2))
     assert 12.5 + COPY_GB < small / 1e9 < 13.5 + COPY_GB
     assert large > small
-    assert selection.needed_bytes(DEBUG, BF16, 1) > 500 * 2**20
+    assert memory.needed_bytes(DEBUG, BF16, 1) > 500 * 2**20
 
 
 def refusal(free: int, precision: Precision, batch_size: int, *formats: Precision) -> str:
     offered = offer(precisions=formats or (BF16, FP32), available_memory_bytes=free)
     with pytest.raises(NotEnoughMemoryError) as caught:
-        selection.check_memory(offered, OFFICIAL, precision, batch_size)
+        memory.check_memory(offered, OFFICIAL, precision, batch_size)
     return str(caught.value)
 
 
 def test_a_refusal_says_need_have_and_the_largest_batch_size_that_fits() -> None:
-    free = selection.needed_bytes(OFFICIAL, BF16, 5)
+    free = memory.needed_bytes(OFFICIAL, BF16, 5)
     text = refusal(free, BF16, 9)
-    need = selection.needed_bytes(OFFICIAL, BF16, 9)
+    need = memory.needed_bytes(OFFICIAL, BF16, 9)
     assert f"llama-1.4b in BF16 at batch size 9 needs about {need / 1e9:.1f} GB" in text
     assert f"cpu has {free / 1e9:.1f} GB free" in text
     assert text.endswith("use --batch-size 5")
 
 
 def test_a_refusal_names_another_format_where_no_batch_size_fits() -> None:
-    need = selection.needed_bytes(OFFICIAL, BF16, 1) / 1e9
+    need = memory.needed_bytes(OFFICIAL, BF16, 1) / 1e9
     assert f"use --precision BF16 ({need:.1f} GB" in refusal(17 * 10**9, FP32, 1)
 
 
@@ -216,22 +227,22 @@ def test_a_refusal_names_another_format_where_no_batch_size_fits() -> None:
 def test_what_a_run_is_said_to_need_covers_what_runs_took_and_little_more(
     batch_size: int, measured_gb: float
 ) -> None:
-    need_gb = selection.needed_bytes(OFFICIAL, BF16, batch_size) / 1e9
+    need_gb = memory.needed_bytes(OFFICIAL, BF16, batch_size) / 1e9
     assert measured_gb + COPY_GB < need_gb < measured_gb + COPY_GB + 1.0
 
 
 def test_an_audited_run_took_less_than_it_is_said_to_need() -> None:
-    assert 16.70 < selection.needed_bytes(OFFICIAL, BF16, 1) / 1e9 < 17.0
+    assert 16.70 < memory.needed_bytes(OFFICIAL, BF16, 1) / 1e9 < 17.0
 
 
 def test_a_refusal_says_when_nothing_fits() -> None:
-    least = selection.needed_bytes(workloads.find("llama-45m", {}), BF16, 1) / 1e9
+    least = memory.needed_bytes(workloads.find("llama-45m", {}), BF16, 1) / 1e9
     words = f"not even llama-45m, which needs {least:.1f} GB in BF16; try --preset debug, or free"
     assert words in refusal(10**9, BF16, 1)
 
 
 def test_a_refusal_names_a_smaller_official_size_where_no_format_of_this_one_fits() -> None:
-    need = selection.needed_bytes(workloads.find("llama-410m", {}), BF16, 1) / 1e9
+    need = memory.needed_bytes(workloads.find("llama-410m", {}), BF16, 1) / 1e9
     text = refusal(10 * 10**9, FP32, 1, FP32, BF16)
     assert text.endswith(f"use --workload llama-410m ({need:.1f} GB in BF16)")
 
@@ -241,10 +252,10 @@ def test_a_refusal_does_not_send_anybody_to_an_emulated_format() -> None:
 
 
 def test_the_limit_itself_fits_and_unknown_memory_is_not_checked() -> None:
-    need = selection.needed_bytes(OFFICIAL, BF16, 2)
+    need = memory.needed_bytes(OFFICIAL, BF16, 2)
     for free in (need, None):
         offered = offer(available_memory_bytes=free)
-        assert selection.check_memory(offered, OFFICIAL, BF16, 2) is None
+        assert memory.check_memory(offered, OFFICIAL, BF16, 2) is None
     assert refusal(need - 1, BF16, 2)
 
 
@@ -254,7 +265,7 @@ def test_a_run_that_does_not_fit_is_refused_when_it_is_resolved() -> None:
 
 
 def test_fp16_and_bf16_need_the_same() -> None:
-    need = [selection.needed_bytes(OFFICIAL, precision, 1) for precision in (FP16, BF16)]
+    need = [memory.needed_bytes(OFFICIAL, precision, 1) for precision in (FP16, BF16)]
     assert need[0] == need[1]
 
 
@@ -302,3 +313,50 @@ def test_each_rank_of_a_host_has_a_device_and_more_ranks_than_devices_are_refuse
             selection.at(place, two, run_config(device="warp"))
     else:
         assert selection.at(place, two, run_config(device="warp")).device == device
+
+
+# -- a batch size that is named on a device ---------------------------------------------------
+
+
+def on_a_device(free: int, batch_size: int | None, *, tries: bool = True) -> RunConfig:
+    offered = offer(plugin="warp", device="warp:0", available_memory_bytes=free)
+    request = RunRequest(precision="BF16", batch_size=batch_size)
+    return selection.resolve(offered, request, OFFICIAL, tries=tries)
+
+
+def test_a_device_tries_the_batch_size_that_is_named_though_the_estimate_is_above_its_memory() -> (
+    None
+):
+    config = on_a_device(40 * 10**9, 64)
+    offered = offer(plugin="warp", device="warp:0", available_memory_bytes=40 * 10**9)
+    (doubt,) = selection.doubts(offered, config, OFFICIAL)
+    assert config.batch_size == 64
+    assert doubt.startswith("tried because --batch-size names it: llama-1.4b in BF16 at batch size")
+    assert "warp:0 has 40.0 GB free: use --batch-size 5" in doubt
+
+
+def test_what_fits_needs_no_doubt() -> None:
+    offered = offer(plugin="warp", device="warp:0", available_memory_bytes=80 * 10**9)
+    assert selection.doubts(offered, on_a_device(80 * 10**9, 64), OFFICIAL) == ()
+
+
+def test_a_device_that_cannot_even_hold_the_state_is_refused() -> None:
+    with pytest.raises(NotEnoughMemoryError, match="at batch size 64 needs about"):
+        on_a_device(12 * 10**9, 64)
+
+
+def test_a_size_that_nobody_named_or_that_llmb_may_choose_is_refused_as_ever() -> None:
+    with pytest.raises(NotEnoughMemoryError):
+        on_a_device(15 * 10**9, None)
+    with pytest.raises(NotEnoughMemoryError):
+        on_a_device(40 * 10**9, 64, tries=False)
+
+
+def test_a_processor_tries_nothing_since_its_system_ends_other_programs_first() -> None:
+    with pytest.raises(NotEnoughMemoryError):
+        selection.resolve(
+            offer(available_memory_bytes=40 * 10**9),
+            RunRequest(precision="BF16", batch_size=64),
+            OFFICIAL,
+            tries=True,
+        )

@@ -11,7 +11,7 @@ from llmb.config import BF16, FP16, FP32, Precision, RunConfig, RunRequest
 from llmb.errors import NotEnoughMemoryError, UnavailableError
 from llmb.measure import duration
 from llmb.records.run_record import Rates
-from llmb.supervision import selection, sizing
+from llmb.supervision import memory, sizing
 from llmb.wire.messages import Offer, Terms
 from llmb.workloads import LADDER
 from tests.unit.builders_runtime import TINY, offer, run_config
@@ -197,8 +197,8 @@ def test_times_are_said_as_a_person_says_them(seconds: float, words: str) -> Non
 def test_the_widened_part_of_a_weight_is_what_the_memory_check_counts() -> None:
     from llmb.plugin.builtin.wide import AT_ONCE
 
-    assert selection._WIDENED_AT_ONCE == AT_ONCE
+    assert memory._WIDENED_AT_ONCE == AT_ONCE
     official = workloads.find("llama-1.4b", {})
-    plain, wide = (selection.needed_bytes(official, p, 1) for p in (BF16, WIDE[0]))
+    plain, wide = (memory.needed_bytes(official, p, 1) for p in (BF16, WIDE[0]))
     assert 0.1e9 < wide - plain < 0.5e9
-    assert selection.needed_bytes(official, FP32, 1) > wide
+    assert memory.needed_bytes(official, FP32, 1) > wide

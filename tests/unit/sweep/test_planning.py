@@ -9,7 +9,7 @@ import pytest
 from llmb import workloads
 from llmb.config import BF16, FP16, FP32, Refused, RunRequest
 from llmb.errors import UnavailableError, UsageError
-from llmb.supervision import selection
+from llmb.supervision import memory
 from llmb.supervision.negotiation import Chosen
 from llmb.sweep import planning
 from llmb.sweep.planning import Planned
@@ -97,7 +97,7 @@ def test_an_end_of_doubling_is_refused_where_nothing_doubles_or_nothing_would_be
 def with_memory_for(size: int, **changes: Any) -> Planned:
     """Plan on a device with memory for a run in BF16 at batch size ``size``, and no larger one."""
     workload = workloads.find("llama-1.4b", {})
-    have = selection.needed_bytes(workload, BF16, size)
+    have = memory.needed_bytes(workload, BF16, size)
     return settled(CPU.model_copy(update={"available_memory_bytes": have}), **changes)
 
 

@@ -1,0 +1,212 @@
+"""What a run needs of the memory it has, before anything of it is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig
+from llmb.errors import NotEnoughMemoryError
+from llmb.wire.messages import Offer
+from llmb.workloads import LADDER, Workload, find
+from llmb.workloads.arithmetic import activation_bytes, inference_bytes, parameter_count
+from llmb.workloads.checkpointing import recomputed_blocks
+
+#: What a process needs besides the model: interpreter, torch, blocks the allocator keeps.
+_PROCESS_BYTES = 2**30
+#: On a processor what is freed stays with the process, and gradients do not lie where activations
+#: were. With this the need is 0.1 to 0.8 GB above the measured peaks of llama-1.4b in BF16 there,
+#: without an audit: 12.7, 13.6, 14.8, 15.9, 16.3 and 17.3 GB at batch sizes 1, 2, 4, 5, 6 and 8.
+_HOST_SLACK = 1.4
+#: A device's allocator gives blocks back before it fails; little is lost between them.
+_DEVICE_SLACK = 1.05
+_INFERENCE_SLACK = 1.3
+#: Of the gradients: what the optimizer's step and the audit's reading hold besides.
+_READING = 0.3
+#: Elements of a weight that are widened together (``llmb.plugin.builtin.wide.AT_ONCE``).
+_WIDENED_AT_ONCE = 2**24
+_ALONE = Parallelism()
+
+
+def is_cpu(device: str) -> bool:
+    """Tell whether ``device`` is the host processor."""
+    return device.partition(":")[0] == "cpu"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a step is made of, as far as memory is concerned."""
+
+    mode: Mode = Mode.TRAIN
+    #: Blocks that keep nothing but their input for the backward pass.
+    recomputed: int = 0
+    #: Positions of the key-value cache, and of the logits that are kept, in mode generate.
+    cached: int = 0
+    generated: int = 0
+    #: How ranks share a step, in how many parts each takes its own, and how many of them have the
+    #: same memory.
+    parallelism: Parallelism = _ALONE
+    accumulate: int = 1
+    here: int = 1
+    audited: bool = True
+    #: The memory is a processor's, which gives nothing back.
+    host: bool = True
+
+    @classmethod
+    def of(cls, config: RunConfig, workload: Workload, here: int = 1) -> Load:
+        """Return that of ``config``, with ``here`` ranks in one memory."""
+        layers, new = workload.shape.num_hidden_layers, config.new_tokens or 0
+        return cls(
+            config.mode,
+            recomputed=recomputed_blocks(config.sac_freq, layers),
+            cached=(config.prompt_length or 0) + new,
+            generated=new,
+            parallelism=config.parallelism,
+            accumulate=config.accumulate,
+            here=here,
+            audited=config.audit is not AuditMode.OFF,
+            host=is_cpu(config.device),
+        )
+
+
+def needed_bytes(
+    workload: Workload, precision: Precision, batch_size: int, load: Load | None = None
+) -> int:
+    """Return what each worker needs in bytes, with slack."""
+    load = load or Load()
+    weights = precision.bytes_per_value * parameter_count(workload.shape)
+    if load.mode is not Mode.TRAIN:
+        cache, generated = batch_size * load.cached, batch_size * load.generated
+        own = inference_bytes(workload.shape, precision, batch_size, cache, generated)
+        return weights + weights // 4 + int(own * _INFERENCE_SLACK) + _PROCESS_BYTES
+    moments = workload.recipe.optimizer.moments
+    state = (2 + moments) * weights  # weights, gradients and moments
+    activations = activation_bytes(
+        workload.shape, precision, batch_size, recomputed=load.recomputed, scores=load.host
+    )
+    # Every worker sets the memory for one copy of the weights aside (rule G1); after the window the
+    # probes edit and sketch the largest (at batch size 1: 16.7 GB of llama-1.4b, 15.6 before).
+    audit = weights + weights // 4 if load.audited else 0
+    mesh = load.parallelism
+    held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
+    held += _of_ranks(weights, workload.shape.num_hidden_layers, load)
+    # Every rank makes the whole model, and keeps its own part.
+    held = max(held, weights)
+    slack = _HOST_SLACK if load.host else _DEVICE_SLACK
+    own = int(activations * slack * _tensor_share(mesh))
+    if not load.host:  # gradients come as activations go
+        gradients = weights // (mesh.dp_shard * mesh.tp * mesh.pp)
+        own = max(own - gradients, int(_READING * gradients))
+    own += _of_wide_products(workload, batch_size) if precision.products is not None else 0
+    return held + own + _PROCESS_BYTES
+
+
+def _of_wide_products(workload: Workload, batch_size: int) -> int:
+    """Return the bytes that float32 products of 16-bit values take besides a plain step's.
+
+    Attention keeps its queries, keys, values and result in float32; a part of a weight and the
+    product's operands are there twice.
+    """
+    shape, tokens = workload.shape, batch_size * workload.shape.sequence_length
+    attention = 4 * 4 * tokens * shape.hidden_size * shape.num_hidden_layers
+    widest = max(shape.vocab_size, shape.intermediate_size, shape.hidden_size)
+    return attention + 2 * 4 * (_WIDENED_AT_ONCE + tokens * widest)
+
+
+def _of_ranks(weights: int, layers: int, load: Load) -> int:
+    """Return the bytes of what is held only because ranks share a step."""
+    mesh = load.parallelism
+    mine = weights // (mesh.tp * mesh.pp)
+    if mesh.dp_shard == 1:
+        return mine if mesh.dp_replicate > 1 else 0  # DDP's buckets: the gradients once more
+    # Of blocks that are given up again, the one at work and the next one are there.
+    gathered = min(mine, 2 * mine // layers) if mesh.reshard_after_forward else mine
+    # Gradients are shared after the last part: until then each rank has all of its own.
+    return gathered + (mine if load.accumulate > 1 else 0)
+
+
+def _tensor_share(mesh: Parallelism) -> float:
+    """Return a rank's part of the activations where ranks share each matrix.
+
+    Of the 34 bytes a token and channel that a block keeps, 24 are shared, and with the sequence all
+    (Korthikanti et al. 2022, arXiv 2205.05198, equations 2 and 4).
+    """
+    return 1 / mesh.tp if mesh.sequence_parallel else (10 + 24 / mesh.tp) / 34
+
+
+def check_memory(
+    offer: Offer,
+    workload: Workload,
+    precision: Precision,
+    batch_size: int,
+    load: Load | None = None,
+) -> None:
+    """Refuse a run that cannot fit, before anything is allocated.
+
+    Raises:
+        NotEnoughMemoryError: says need, have, and what would fit.
+    """
+    said = shortage(offer, workload, precision, batch_size, load)
+    if said is not None:
+        raise NotEnoughMemoryError(said)
+
+
+def shortage(
+    offer: Offer,
+    workload: Workload,
+    precision: Precision,
+    batch_size: int,
+    load: Load | None = None,
+) -> str | None:
+    """Return need, have, and what would fit; None where the run fits, or nobody knows."""
+    have, load = offer.available_memory_bytes, load or Load()
+    need = load.here * needed_bytes(workload, precision, batch_size, load)
+    if have is None or need <= have:
+        return None
+    ranks = f"{load.here} ranks of " if load.here > 1 else ""
+    return (
+        f"{ranks}{workload.name} in {precision.name} at batch size {batch_size} "
+        f"{'need' if ranks else 'needs'} about {need / 1e9:.1f} GB, {offer.device} has "
+        f"{have / 1e9:.1f} GB free: {_what_fits(offer, workload, precision, have, load)}"
+    )
+
+
+def _what_fits(
+    offer: Offer, workload: Workload, precision: Precision, have: int, load: Load
+) -> str:
+    def needed(how: Precision, size: int) -> int:
+        return load.here * needed_bytes(workload, how, size, load)
+
+    if needed(precision, 1) <= have:
+        return f"use --batch-size {_largest(lambda size: needed(precision, size) <= have)}"
+    for other in offer.precisions:
+        if not other.is_slow and other.name != precision.name and needed(other, 1) <= have:
+            need = needed(other, 1)
+            return f"use --precision {other.name} ({need / 1e9:.1f} GB at batch size 1)"
+    fewer = "start fewer ranks here, " if load.here > 1 else ""
+    quick = [other for other in offer.precisions if not other.is_slow]
+    sizes = [
+        (name, other, load.here * needed_bytes(find(name, {}), other, 1, load))
+        for name in LADDER
+        for other in quick
+    ]
+    for name, other, need in sizes:
+        if need <= have and load.mode is Mode.TRAIN:
+            return f"{fewer}use --workload {name} ({need / 1e9:.1f} GB in {other.name})"
+    smallest, narrowest, least = min(sizes, key=lambda size: size[2], default=("", precision, 0))
+    return (
+        f"no precision fits, and of the official sizes not even {smallest}, which needs "
+        f"{least / 1e9:.1f} GB in {narrowest.name}; {fewer}try --preset debug, or free memory"
+    )
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest size that ``fits``, where 1 does and the more the less."""
+    size = 1
+    while fits(2 * size):
+        size *= 2
+    step = size // 2
+    while step:
+        size += step if fits(size + step) else 0
+        step //= 2
+    return size
