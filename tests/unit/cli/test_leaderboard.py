@@ -89,3 +89,10 @@ def test_an_output_that_cannot_be_written_is_a_usage_error(here):
         call("--output", "none/a.html")
     with pytest.raises(UsageError, match="Is a directory"):
         call("--output", "submissions")
+
+
+def test_a_format_on_stdout_ends_with_one_line_break(here):
+    for words in ([], ["--format", "csv"], ["--json"]):
+        text = call(*words).stdout
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n"), words

@@ -29,3 +29,10 @@ def test_where_an_accelerator_is_driven_none_is_missed(capsys: pytest.CaptureFix
 def test_an_accelerator_that_cannot_be_used_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     lost = offer(device="cuda", available=False, reason="no driver", torch_version="2.13.0")
     assert HINT in listed(capsys, lost)
+
+
+def test_where_no_vendors_package_drives_the_device_its_kind_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = listed(capsys, offer(plugin="generic", device="cuda:0"))
+    assert "only plugin generic drives cuda; its vendor's package may do more" in said

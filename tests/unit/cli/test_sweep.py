@@ -181,3 +181,11 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
         *OF_RANKS,
     }
     assert names(sweep.command) == (names(run.command) - without) | own
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(89, "89 s"), (90, "2 min"), (3600, "60 min"), (5460, "1.5 h"), (36000, "10.0 h")],
+)
+def test_a_duration_is_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
+    assert sweep._duration(seconds) == words

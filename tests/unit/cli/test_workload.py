@@ -33,3 +33,7 @@ def test_the_notes_of_a_workload_are_shown() -> None:
     text = shown("litgpt-train")
     for note in WORKLOADS["litgpt-train"].notes:
         assert f"note: {note}" in text
+
+
+def test_bytes_are_told_in_terabytes_from_one_on() -> None:
+    assert (workload._bytes(1e12), workload._bytes(0.99e12)) == ("1.00 TB", "990.00 GB")

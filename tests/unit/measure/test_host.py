@@ -169,3 +169,16 @@ def test_a_process_that_has_gone_has_no_cpu_seconds() -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     assert host.cpu_s_of(process.pid) is None
+
+
+def test_cores_are_told_apart_from_the_threads_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else 8)
+    cpu = host.describe(
+        devices=[],
+        torch_version="2.13.0",
+        drivers={},
+        plugin_environment={},
+        before=host_load(),
+        after=host_load(),
+    ).cpu
+    assert (cpu.physical_cores, cpu.logical_cores) == (8, 16)

@@ -55,3 +55,18 @@ def test_the_compiler_leaves_every_parameter_where_it_is() -> None:
     assert dict(model.named_parameters()).keys() == before.keys()
     assert all(p is before[name] for name, p in model.named_parameters())
     assert "thunder" in sys.modules or executors.compilations(program) == {}
+
+
+def test_thunder_counts_its_own_compilations_and_those_of_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class ThunderModule:
+        pass
+
+    fake = types.SimpleNamespace(ThunderModule=ThunderModule, cache_misses=lambda run: 3)
+    program = ThunderModule()
+    monkeypatch.setitem(sys.modules, "thunder", fake)
+    assert executors.compilations(program) == {"compilations": 3.0}  # type: ignore[arg-type]
+    assert executors.compilations(nn.Linear(2, 2)) == {}
+    monkeypatch.delitem(sys.modules, "thunder")
+    assert executors.compilations(program) == {}  # type: ignore[arg-type]

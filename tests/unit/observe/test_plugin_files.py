@@ -86,3 +86,12 @@ def test_code_that_was_run_before_anybody_listened_is_not_vouched_for(acme: Path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executed_code, "listen", lambda: lambda: tuple(never))
         assert "acme_llmb/hooks.py" in plugin_files.loaded_otherwise("acme_llmb.hooks")
+
+
+def test_files_whose_code_is_another_are_named_in_their_order(
+    acme: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executed_code, "other_than_shown", lambda files: files)
+    found = plugin_files.loaded_otherwise("acme_llmb.hooks")
+    assert list(found) == sorted(found)
+    assert len(found) > 2

@@ -96,3 +96,8 @@ def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() ->
     assert not workers & (audited.BY_CALIBRATOR | audited.BY_VERIFIER)
     assert {audited.REFERENCE, audited.PRISTINE} == audited.BY_VERIFIER
     assert {audited.HONEST, audited.REPLAY} < audited.BY_CALIBRATOR
+
+
+def test_that_nothing_was_omitted_may_be_said() -> None:
+    types = {"executed": [], "compiled": [], "compiled_frames": 0, "unread_frames": 0}
+    assert evidence.TypesEvidence.model_validate({**types, "omitted": 0}).omitted == 0

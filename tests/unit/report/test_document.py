@@ -232,3 +232,10 @@ def test_checkpointed_blocks_are_a_row_of_their_own() -> None:
     settings = settings_of(Later(record.config, sac_freq="1/8"), record)
     found, _ = sections("llm-train-bench", replace(run_of(record), settings=settings))
     assert measured(found["gpt2-1.5b"]).keys() == {"1/8"}, "published with FSDP only"
+
+
+def test_a_row_of_other_settings_has_as_many_labels_as_every_other_row() -> None:
+    change = lambda data: data["config"].update(mixed_precision=True)  # noqa: E731
+    found, _ = sections("litgpt", run("litgpt-forward", change=change, batch_size=10))
+    (table,) = (table for name, table in found.items() if name == "1 forward")
+    assert {len(line.labels) for line in table.lines} == {len(table.labels)}

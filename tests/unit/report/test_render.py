@@ -95,3 +95,8 @@ def test_a_figure_has_four_digits_and_is_whole_from_a_thousand_on() -> None:
 
 def test_a_word_without_an_end_is_cut() -> None:
     assert len(render.escaped("x" * 100_000)) < 500
+
+
+def test_text_that_goes_on_and_on_is_cut_at_400_characters() -> None:
+    assert render.plain("x" * 400) == "x" * 400
+    assert render.plain("x" * 401) == "x" * 397 + "..."

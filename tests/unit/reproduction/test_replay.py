@@ -18,7 +18,7 @@ from llmb.inputs.contents import describe
 from llmb.plugin.options import PluginOption, resolve
 from llmb.records.run_record import RunRecord
 from llmb.reference.models import build
-from llmb.reproduction.replay import Places, notes, request_of
+from llmb.reproduction.replay import Places, _text, notes, request_of
 from llmb.supervision import selection
 from tests import builders
 from tests.unit.builders_inputs import write_pair
@@ -220,3 +220,8 @@ def test_weights_are_taken_if_their_digest_is_the_same_and_refused_if_not(checkp
         found = asked(record, weights=checkpoint).weights
         assert found is not None
         assert (found.path, found.sha256) == (str(checkpoint), digest)
+
+
+def test_an_option_is_written_as_o_takes_it() -> None:
+    texts = [_text(value) for value in (True, False, 4, "Max")]
+    assert texts == ["true", "false", "4", "Max"]

@@ -204,7 +204,7 @@ def test_a_peak_of_a_format_that_does_not_exist_is_refused() -> None:
         ({"dtype": "int32"}, "floating-point"),
         ({"dtype": "nn"}, "floating-point"),
         ({"bits": 32}, "stored in the 16"),
-        ({"name": "FP16"}, "a name of its own"),
+        ({"name": "FP16"}, "FP16 is known as 16 bits in float16, not 16 in bfloat16"),
         ({"name": "bf16", "bits": 8}, "a name of its own"),
     ],
 )

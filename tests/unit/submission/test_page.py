@@ -101,6 +101,7 @@ def test_the_page_says_what_a_reader_wants_to_know(record):
         f"{result.tokens_per_second:,.2f} tokens/s",
         f"95 % interval {result.ci95[0]:,.2f} to {result.ci95[1]:,.2f}",
         "**UNVERIFIED** (a blocking rule could not be observed), official, strict.",
+        f"- step: {result.step_time_s.median:.4g} s median",
         "`W1` (block) not observed",
         "`Fast [1]`",
         "option `compile`: `max autotune`",

@@ -24,9 +24,11 @@ class Watched:
     def __init__(self) -> None:
         self.began: list[Point] = []
         self.kept: dict[Point, bool] = {}
+        self.numbers: list[int] = []
 
     def begins(self, point: Point, progress: Any) -> Any:
         self.began.append(point)
+        self.numbers.append(progress.number)
         return nullcontext(None)
 
     def ended(self, state: Any, *, kept: bool) -> None:
@@ -81,3 +83,10 @@ def test_a_run_that_fails_is_written_down_and_the_sweep_goes_on(
     watched, status = carried_out(directory, monkeypatch, batch_1=RunFailedError("it broke"))
     assert TWO in watched.began
     assert status[ONE] == "failed"
+
+
+def test_points_are_counted_from_one(
+    directory: SweepDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched, _ = carried_out(directory, monkeypatch)
+    assert watched.numbers == [1, 2, 3]

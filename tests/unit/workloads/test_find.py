@@ -123,3 +123,10 @@ def test_a_sequence_of_one_token_is_refused_as_nothing_is_left_to_predict() -> N
     with pytest.raises(UsageError, match="--sequence-length 1"):
         workloads.find("llama-1.4b", {"sequence_length": 1})
     assert workloads.find("llama-1.4b", {"sequence_length": 2}).shape.sequence_length == 2
+
+
+def test_of_several_sizes_that_a_family_does_not_have_the_first_by_name_is_told() -> None:
+    for order in (("zeta", "alpha"), ("alpha", "zeta")):
+        definition = {"family": "llama", **dict.fromkeys(order, 1)}
+        with pytest.raises(UsageError, match="'alpha' is no size of llama"):
+            workloads.find("mine", {}, definition)

@@ -127,3 +127,8 @@ def test_parquet_takes_mixed_columns_and_numbers_that_it_has_no_type_for() -> No
 def test_nothing_makes_an_empty_table() -> None:
     assert tables.as_csv([]) == "\n"
     assert json.loads(tables.as_json([]))["rows"] == []
+
+
+def test_a_column_of_mixtures_is_text_and_keeps_what_is_missing() -> None:
+    assert tables._uniform(["a", 1, None]) == ["a", "1", None]
+    assert tables._uniform([1, 0.5, None]) == [1.0, 0.5, None]
