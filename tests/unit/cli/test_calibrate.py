@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from llmb.cli import calibrate
 from llmb.cli.text import size_of
 from llmb.errors import UsageError
+from llmb.records.run_record import Ceiling, SquareProduct
 
 FILE = "--hardware-file=mine.json"
 
@@ -48,3 +49,17 @@ def test_a_value_out_of_range_is_a_usage_error_that_names_its_option(words):
 )
 def test_a_size_is_shown_in_the_largest_unit_it_fills(count, shown):
     assert size_of(count) == shown
+
+
+def test_a_square_on_every_core_is_shown_with_the_rate_of_all(capsys) -> None:
+    ceiling = Ceiling(
+        precision="FP32",
+        tokens=256,
+        gemms=(),
+        flops_per_second=1e12,
+        memory_bytes_per_second=1e10,
+        squares=(SquareProduct(layout="plain", size=1000, at_once=2, best_s=0.002),),
+        best_product_flops_per_second=2e12,
+    )
+    calibrate._print(ceiling, {})
+    assert "2.000 TFLOP/s 100.0% of that  (2 x one core)" in capsys.readouterr().out

@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import llmb
+from llmb.cli import plugin_new
 from llmb.errors import UsageError
 from llmb.plugin import discovery, hookspecs
 from llmb.sdk import scaffold
@@ -206,3 +208,11 @@ def test_the_folder_can_be_read_by_others_as_any_other(package: Path, tmp_path: 
     plain = tmp_path / "plain"
     plain.mkdir(mode=0o755)
     assert package.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_file_is_no_folder_to_write_a_package_to(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    arguments = ["acme", "--directory", str(tmp_path / "taken")]
+    found = CliRunner().invoke(plugin_new.command, arguments)
+    assert found.exit_code == 2
+    assert "is a file" in found.output

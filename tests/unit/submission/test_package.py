@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 
 import pytest
 
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records.canonical import pretty_bytes
-from llmb.records.system_index import read_index
+from llmb.records.system_index import read_index, reason_fault
 from llmb.submission.package import package
 from llmb.submission.verify import verify
 from tests import builders
@@ -54,6 +55,8 @@ def test_the_zip_is_the_same_bundle_and_the_same_bytes_every_time(run, output, t
     os.utime(run / "record.json", (1, 1))
     (again,) = package([run], "Acme", "box", tmp_path / "again", zip=True)
     assert again.with_name(again.name + ".zip").read_bytes() == packed.read_bytes()
+    with zipfile.ZipFile(packed) as members:
+        assert {member.date_time for member in members.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
 def test_packaging_twice_changes_nothing(run, output):
@@ -321,3 +324,9 @@ def test_a_run_whose_program_was_changed_is_refused(tmp_path, output):
     changed = builders.run_files(record, program=program.replace("bf16[8,2]", "s8[8,2]"))
     run = builders.write(tmp_path / "run", changed)
     refused(run, output, "P2 is pass")
+
+
+def test_a_reason_may_have_300_characters_and_no_more(run, output):
+    package([run], "Acme", "box", output, missing={"TF32": "x" * 300})
+    assert reason_fault("x" * 300) is None
+    assert reason_fault("x" * 301) == "has more than 300 characters"
