@@ -6,7 +6,10 @@ what matrix products attain there and, for the audit, what the pristine model co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from safetensors.torch import load_file, save
@@ -14,7 +17,7 @@ from torch import Tensor
 
 from llmb import workloads
 from llmb.config import Mode
-from llmb.errors import RunFailedError
+from llmb.errors import LlmbError, RunFailedError
 from llmb.measure.ceiling import measure_ceiling
 from llmb.measure.litmus import litmus
 from llmb.measure.rates import measure_rates
@@ -27,7 +30,7 @@ from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights_file import file_digest
 from llmb.plugin import discovery
-from llmb.plugin.backend import is_lazy
+from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
@@ -36,8 +39,11 @@ from llmb.records.run_record import Ceiling, Rates
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
-from llmb.wire.messages import Done, HonestOrder, Phase
+from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
 from llmb.workloads.arithmetic import gemms
+
+#: Characters of a reason.
+_LONGEST = 300
 
 
 def calibrate(channel: Channel) -> None:
@@ -93,43 +99,67 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
         keep_freed_memory()  # every pass has the same sizes again
     workload = workloads.of(config)
     shape = workload.shape
+    apart = partial(_apart, channel)
     with Retake(
         *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
         finish=backend.synchronize if is_lazy(backend) else None,
     ) as retake:
-        if config.mode is Mode.TRAIN:
-            values, steps = audited_steps(order)
-            shown = honest_passes(channel, order, retake, values)
-            reference = device_reference(order, retake, values)
-        else:
-            shown, reference = honest_outputs(channel, order, retake, shape)
-    announce.write_bytes(audited.HONEST, save(shown))
-    if reference:
-        announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
-    if config.mode is Mode.TRAIN:
-        channel.send(Phase(name="optimizer steps"))
-        constants = workload.recipe.optimizer
-        replayed: dict[str, Tensor] = {}
-        for step in steps.steps:
-            if can_replay(step, values, constants):
-                replayed |= replay(step, values, config.device, constants)
-        backend.synchronize()
-        announce.write_bytes(audited.REPLAY, save(replayed))
-    channel.send(Phase(name="what was replaced"))
-    # What the yardstick is made with must be torch's own as well.
-    seen = watch.evidence(plugin.module_name, plugin.distribution)
-    announce.write(audited.HONEST_NAMESPACE, seen)
-    if order.borders and (sums := litmus(config)) is not None:
-        announce.write(evidence.LITMUS, sums)
+        trains = config.mode is Mode.TRAIN
+        values, steps = audited_steps(order) if trains else ({}, None)
+        # The honest run first, and each apart: what a device cannot do is no loss of the rest.
+        with apart("an honest run"):
+            if trains:
+                shown = honest_passes(channel, order, retake, values)
+            else:
+                shown = honest_outputs(channel, order, retake, shape)
+            announce.write_bytes(audited.HONEST, save(shown))
+        with apart("the reference on the device"), full_float32_products(backend):
+            if trains:
+                reference = device_reference(channel, order, retake, values)
+            else:
+                reference = outputs_reference(channel, order, retake, shape)
+            if reference:
+                announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
+    if steps is not None:
+        with apart("the replay of the optimizer's steps"):
+            channel.send(Phase(name="optimizer steps"))
+            constants = workload.recipe.optimizer
+            replayed: dict[str, Tensor] = {}
+            for step in steps.steps:
+                if can_replay(step, values, constants):
+                    replayed |= replay(step, values, config.device, constants)
+            backend.synchronize()
+            announce.write_bytes(audited.REPLAY, save(replayed))
+    with apart("the look at what was replaced"):
+        channel.send(Phase(name="what was replaced"))
+        # What the yardstick is made with must be torch's own as well.
+        seen = watch.evidence(plugin.module_name, plugin.distribution)
+        announce.write(audited.HONEST_NAMESPACE, seen)
+    with apart("the sums that show how products are accumulated"):
+        if order.borders and (sums := litmus(config)) is not None:
+            announce.write(evidence.LITMUS, sums)
+
+
+@contextmanager
+def _apart(channel: Channel, what: str) -> Iterator[None]:
+    """Let what is done here fail alone: the supervisor is told, and the next thing is begun.
+
+    An error of llmb's own is none of the device's, such as that of weights that were altered.
+    """
+    try:
+        yield
+    except LlmbError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        first = (str(error).splitlines() or [""])[0]
+        channel.send(Unmade(what=what, reason=f"{type(error).__name__}: {first}"[:_LONGEST]))
 
 
 def honest_outputs(
     channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the logits of honest runs in each class, and the reference of what is too much work.
-
-    With the latter come the probes, which the verifier computes as well.
-    """
+) -> dict[str, Tensor]:
+    """Return the logits of honest runs in each class."""
     config, found = order.config, dict[str, Tensor]()
     again = outputs_of(
         *(retake, config, shape, order.seed, order.token_seeds),
@@ -147,10 +177,26 @@ def honest_outputs(
         for name in (LIVE, *PROBES):
             one = again.logits(name, its_dtype, config.device, its_format)
             found |= {f"{border}/{key}": value for key, value in one.items()}
-    reference: dict[str, Tensor] = {}
+    return found
+
+
+def outputs_reference(
+    channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
+) -> dict[str, Tensor]:
+    """Return the reference's logits of what is too much work for the host."""
+    found: dict[str, Tensor] = {}
+    if not order.reference_passes:
+        return found
+    config = order.config
+    again = outputs_of(
+        *(retake, config, shape, order.seed, order.token_seeds),
+        Path(order.evidence_folder),
+        order.digests,
+    )
     for name in order.reference_passes:
-        reference |= again.logits(name, wide(config.precision), config.device)
-    return found, reference
+        channel.send(Phase(name=f"{name} in the wider format"))
+        found |= again.logits(name, wide(config.precision), config.device)
+    return found
 
 
 def honest_passes(
@@ -183,7 +229,7 @@ def honest_passes(
 
 
 def device_reference(
-    order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
+    channel: Channel, order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the reference of the passes that are too much work for the host.
 
@@ -195,6 +241,7 @@ def device_reference(
     dtype, device = wide(order.config.precision), order.config.device
     found = retake.sketches(BRANCHES, dtype, device, 1)
     for name in order.reference_passes:
+        channel.send(Phase(name=f"{name} in the wider format"))
         if name == STEP:
             found[STEP] = retake.samples(values[f"{order.step}/where"].long(), dtype, device)
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol, runtime_checkable
 
 from llmb.config import Frozen
@@ -84,6 +86,17 @@ class Backend(Protocol):
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, firmware and libraries."""
         ...
+
+
+def full_float32_products(backend: Backend) -> AbstractContextManager[object]:
+    """Return a context in which products of float32 matrices on the device are full.
+
+    Where a device computes them in a narrower format unless it is told otherwise, as TPUs do, its
+    backend has a method ``full_float32_products`` that returns the context.
+    """
+    context: Callable[[], AbstractContextManager[object]]
+    context = getattr(backend, "full_float32_products", nullcontext)
+    return context()
 
 
 def is_lazy(backend: Backend) -> bool:

@@ -24,7 +24,15 @@ from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
 from llmb.wire.channel import Child
-from llmb.wire.messages import Done, EvidenceFile, HonestOrder, Message, Phase, ReferenceOrder
+from llmb.wire.messages import (
+    Done,
+    EvidenceFile,
+    HonestOrder,
+    Message,
+    Phase,
+    ReferenceOrder,
+    Unmade,
+)
 from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
@@ -94,6 +102,8 @@ class Examiner:
                 begin, then = calibrator.begin, self._meanwhile
                 ask = partial(self._ask, calibrator, honest, audited.BY_CALIBRATOR, _HONEST)
                 shown = _tried(_HONEST, begin, then, ask)
+            if honest.reference_passes and audited.DEVICE_REFERENCE not in shown.evidence:
+                reference = reference.model_copy(update={"passes": honest.passes})
             self._say(f"computing {_REFERENCE}")
             if not right.failures:
                 ask = partial(self._ask, verifier, reference, audited.BY_VERIFIER, _REFERENCE)
@@ -166,20 +176,22 @@ class Examiner:
         order: HonestOrder | ReferenceOrder,
         names: frozenset[str],
         what: str,
-    ) -> dict[str, str]:
-        found = {}
+    ) -> Examined:
+        found, failures = {}, []
         child.send(order)
         vigil = Vigil(child, "cpu" if child.module == _VERIFIER else self._config.device)
         while not isinstance(message := self._hear(child, vigil), Done):
             if isinstance(message, EvidenceFile) and message.name in names:
                 found[message.name] = message.sha256
+            elif isinstance(message, Unmade):
+                failures.append(f"{message.what} failed: {message.reason}")
             elif isinstance(message, Phase):
                 self._say(f"computing {what}: {message.name}")
                 vigil.restart()
             else:
                 said = "nothing" if message is None else repr(message.kind)
                 raise RunFailedError(f"{child.module} said {said} while it worked")
-        return found
+        return Examined(found, tuple(failures))
 
     def _hear(self, child: Child, vigil: Vigil) -> Message | None:
         """Return the next message, None after an hour without one; show meanwhile what is done."""
@@ -197,7 +209,7 @@ class Examiner:
             raise RunFailedError(f"{name} cannot be read: {error}") from error
 
 
-def _tried(what: str, *acts: Callable[[], dict[str, str] | None]) -> Examined:
+def _tried(what: str, *acts: Callable[[], Examined | None]) -> Examined:
     """Return what the last of ``acts`` has found, or that one of them failed."""
     found = None
     try:
@@ -205,7 +217,7 @@ def _tried(what: str, *acts: Callable[[], dict[str, str] | None]) -> Examined:
             found = act()
     except LlmbError as error:
         return Examined({}, (f"{what} failed: {error}",))
-    return Examined(found or {}, ())
+    return found or Examined({}, ())
 
 
 def _check_asked(

@@ -237,6 +237,14 @@ class EvidenceFile(Frozen):
     scratch: bool = False
 
 
+class Unmade(Frozen):
+    """One of the things that were asked for could not be made; the others are."""
+
+    kind: Literal["unmade"] = "unmade"
+    what: str
+    reason: str
+
+
 class Worked(Frozen):
     """The stream has ended; how many steps it had."""
 
@@ -352,6 +360,7 @@ Message = Annotated[
     | Tick
     | Fence
     | EvidenceFile
+    | Unmade
     | Worked
     | Collected
     | HonestOrder

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +20,12 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.witness import KINDS
+from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.records import audited, evidence
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.records.evidence import LibraryBaseline, LitmusEvidence
 from llmb.reference.data import Batch, random_tokens
-from llmb.wire.messages import HonestOrder
+from llmb.wire.messages import HonestOrder, Unmade
 from tests.unit import builders_audit
 from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary, worked
 
@@ -248,3 +250,76 @@ def test_a_run_in_which_nothing_was_looked_at_has_an_empty_replay(tmp_path: Path
         *("BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"),
         *(wide_losses("BF16") - {f"BF16{audited.WIDE_LOSS}/step"}),
     }
+
+
+EVERYTHING = {
+    audited.HONEST,
+    audited.DEVICE_REFERENCE,
+    audited.REPLAY,
+    audited.HONEST_NAMESPACE,
+    evidence.LITMUS,
+}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "lost"),
+    [
+        ("honest_passes", audited.HONEST),
+        ("device_reference", audited.DEVICE_REFERENCE),
+        ("replay", audited.REPLAY),
+        ("litmus", evidence.LITMUS),
+    ],
+)
+def test_what_a_device_cannot_do_is_told_and_costs_nothing_else(
+    run: Audited, monkeypatch: pytest.MonkeyPatch, breaks: str, lost: str
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise RuntimeError("no kernel image\nfor this device")
+
+    monkeypatch.setattr(calibrator, breaks, broken)
+    line = be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
+    assert set(line.announced()) == EVERYTHING - {lost}
+    (unmade,) = (message for message in line.sent if isinstance(message, Unmade))
+    assert unmade.reason == "RuntimeError: no kernel image"
+
+
+def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
+    worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = worked(precision=FP32).copied(tmp_path)
+    sketches = calibrator.Retake.sketches
+
+    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
+        if dtype is torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return sketches(self, name, dtype, *rest, **more)
+
+    monkeypatch.setattr(calibrator.Retake, "sketches", narrow)
+    line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
+    assert set(line.announced()) == EVERYTHING - {audited.DEVICE_REFERENCE}
+
+
+def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_the_reference(
+    run: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Narrow(CpuBackend):
+        @contextmanager
+        def full_float32_products(self) -> Iterator[None]:
+            asked.append("full")
+            yield
+            asked.append("as before")
+
+    sketches = calibrator.Retake.sketches
+
+    def noted(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
+        asked.append(f"{name} in {dtype}")
+        return sketches(self, name, dtype, *rest, **more)
+
+    monkeypatch.setattr(calibrator.Retake, "sketches", noted)
+    monkeypatch.setattr(calibrator.Plugin, "backend", lambda self, config: Narrow())
+    be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
+    inside = asked[asked.index("full") + 1 : asked.index("as before")]
+    assert inside == ["branches in torch.float32", "live in torch.float32"]
+    assert asked.count("full") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from llmb.config import AUTO_DEVICE, environment
@@ -71,6 +73,22 @@ class XlaBackend:
         """
         self._xla.sync()
         self._xla.core.xla_model.wait_device_ops()
+
+    @contextmanager
+    def full_float32_products(self) -> Iterator[None]:
+        """Let products of float32 matrices be full: a TPU's are of BF16 unless it is told.
+
+        What is recorded takes the precision with it when it is compiled, so that a pass has to end
+        in here.
+        """
+        native = self._xla._XLAC
+        before = native._xla_get_mat_mul_precision()
+        native._xla_set_mat_mul_precision("highest")
+        try:
+            yield
+            self.synchronize()
+        finally:
+            native._xla_set_mat_mul_precision(before)
 
     def step_begin(self) -> None:
         """Nothing to mark."""

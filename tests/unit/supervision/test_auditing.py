@@ -34,6 +34,7 @@ from llmb.wire.messages import (
     Ready,
     ReferenceOrder,
     Terms,
+    Unmade,
 )
 from tests.unit.builders_runtime import TINY, offer, run_config, timing
 
@@ -137,6 +138,7 @@ class FakeChild:
 
 HONEST = EvidenceFile(name=audited.HONEST, sha256="a" * 64)
 REFERENCE = EvidenceFile(name=audited.REFERENCE, sha256="b" * 64)
+BY_DEVICE = EvidenceFile(name=audited.DEVICE_REFERENCE, sha256="c" * 64)
 CALIBRATOR, VERIFIER = "llmb.calibrator", "llmb.verifier"
 
 
@@ -366,11 +368,24 @@ def test_a_real_batch_that_is_too_much_for_the_host_is_left_to_the_device(
     batch_size: int,
     heavy: bool,
 ) -> None:
+    child.script[CALIBRATOR].insert(0, BY_DEVICE)
     examine(run_config(device=device, shape_overrides=overrides, batch_size=batch_size))
     real, probes = ("live", "step"), ("branches", "head")
     assert child.ordered[CALIBRATOR].reference_passes == (real if heavy else ())
     assert set(child.ordered[VERIFIER].passes) == {*probes, *(() if heavy else real)}
     assert set(child.ordered[CALIBRATOR].passes) == {*probes, *real}
+
+
+def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    reason = "TypeError: warp has no float64"
+    unmade = Unmade(what="the reference on the device", reason=reason)
+    child.script[CALIBRATOR].insert(1, unmade)
+    found = examine(run_config(device="warp:0", batch_size=64))
+    assert found.failures == (f"the reference on the device failed: {reason}",)
+    assert set(found.evidence) == {audited.HONEST, audited.REFERENCE}
+    assert set(child.ordered[VERIFIER].passes) == {"branches", "head", "live", "step"}
 
 
 @pytest.mark.parametrize(
