@@ -60,7 +60,7 @@ HOST = HostState(
         max_frequency_mhz=None,
     ),
     memory=HostMemory(total_bytes=10**12, available_bytes=10**12),
-    free_disk_bytes={"working folder": 10**12, "temporary files": None},
+    free_disk_bytes={"working folder": 10**9, "temporary files": None},
     limits={},
     bus=(),
     load_1min=0.1,
