@@ -188,7 +188,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     RUNS = options.output / "runs"
     RUNS.mkdir(parents=True, exist_ok=True)
-    print(llmb("plugin", "list", limit=120).stdout)
+    print(llmb("plugin", "list", options.plugin, limit=120).stdout)
     session = Session(options)
     try:
         for stage in stages(options.batch_size):

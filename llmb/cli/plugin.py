@@ -19,17 +19,18 @@ command.add_command(plugin_check.command)
 
 
 @command.command("list")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_plugins(as_json: bool) -> None:
+def list_plugins(names: tuple[str, ...], as_json: bool) -> None:
     """List every installed plugin: ready, without a device, or broken, and what it offers here.
 
-    A broken plugin is listed with the reason and does not make the command fail. LLMB_LOAD_PLUGINS
-    (names or distributions, comma-separated; empty for none) restricts which vendors' plugins are
-    looked at.
+    Each is asked in a process of its own, which imports torch: with NAMEs only those are. A broken
+    plugin is listed with the reason and does not make the command fail. LLMB_LOAD_PLUGINS (names or
+    distributions, comma-separated; empty for none) restricts which vendors' plugins are looked at.
 
     \b
     llmb plugin list
-    llmb plugin list --json
+    llmb plugin list cuda --json
     LLMB_LOAD_PLUGINS= llmb plugin list
     """
     from llmb.cli.offers import print_offers
@@ -38,7 +39,8 @@ def list_plugins(as_json: bool) -> None:
     from llmb.supervision.diagnosis import state_of
     from llmb.supervision.negotiation import survey
 
-    offers = survey(discovery.installed(), RunRequest())
+    asked = tuple(map(discovery.find, dict.fromkeys(names))) or discovery.installed()
+    offers = survey(asked, RunRequest())
     if not as_json:
         print_offers(offers)
         return
