@@ -7,7 +7,9 @@ import time
 import pytest
 
 from llmb.audit import types
+from llmb.audit.types import _MOST_KINDS, _listed
 from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.records.evidence import OperatorTypes
 from llmb.records.finding import Finding, Level, Status
 
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
@@ -155,3 +157,15 @@ def test_a_hostile_program_is_judged_in_time_that_grows_with_its_length_only(
     large = min(seconds(4 * size) for _ in range(2))
     # Of the processor's time; sixteen times as long would be quadratic, small ones do not compare.
     assert large < max(1.0, 8 * small), (small, large)
+
+
+def test_as_many_kinds_as_are_listed_leave_no_other_kinds() -> None:
+    counts = [f"entry{number}" for number in range(_MOST_KINDS)]
+    entries = [
+        OperatorTypes(operator=name, operands=("a",), results=("b",), kind="product", calls=1)
+        for name in counts
+    ]
+    assert "other kinds" not in _listed(entries)
+    assert _listed([*entries, entries[0].model_copy(update={"operator": "one more"})]).endswith(
+        ", 1 other kinds"
+    )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from llmb.cli import node
+from llmb.cli import node, node_tables
 from llmb.errors import RequirementError
 from llmb.node import examination
 from llmb.records import canonical
+from llmb.records.node_report import NodeDevice
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, folder: Path, *reasons: str) -> str | None:
@@ -44,3 +46,13 @@ def test_the_first_reason_is_told_and_how_many_more_there_are(
 ) -> None:
     assert refusal(monkeypatch, tmp_path, *reasons) == words
     assert (tmp_path / "node.json").exists()
+
+
+def test_a_device_is_described_or_left_blank() -> None:
+    devices = [
+        NodeDevice(index=0, name="warp:0", description="Warp Drive 9"),
+        NodeDevice(index=1, name="warp:1", description=None),
+    ]
+    report: Any = SimpleNamespace(devices=devices)
+    described = list(node_tables._devices(report).columns[1].cells)
+    assert [str(text) for text in described] == ["Warp Drive 9", ""]

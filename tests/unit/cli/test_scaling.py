@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from llmb.cli import scaling
-from llmb.errors import UsageError
+from llmb.errors import RunFailedError, UsageError
 
 
 def test_one_rank_is_always_among_the_numbers_and_each_comes_once_in_order() -> None:
@@ -37,3 +39,12 @@ def test_ranks_that_share_a_batch_need_one_that_divides() -> None:
         scaling._share(6, 4)
     with pytest.raises(UsageError, match="give the --batch-size"):
         scaling._share(None, 2)
+
+
+@pytest.mark.parametrize("run", [None, "a run"])
+def test_a_number_of_ranks_without_a_record_is_named(tmp_path: Path, run: str | None) -> None:
+    (tmp_path / "2").mkdir()
+    if run is not None:
+        (tmp_path / "2" / run).mkdir()
+    with pytest.raises(RunFailedError, match=r"2 has no record: see its log\.txt"):
+        list(scaling._points(tmp_path, [2]))

@@ -50,3 +50,8 @@ def test_limits_are_those_of_the_size_unless_given():
         "together": judgement.DEBUG.together,
         "efficiency": 0.0,
     }
+
+
+def test_a_share_of_a_processor_names_its_cores() -> None:
+    assert plan._share(1, (2, 3)).description == "cores 2, 3"
+    assert plan._share(0, ()).description is None

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records import members, strict_json
-from llmb.records.bundle import read_bundle, read_record
+from llmb.records.bundle import _difference, read_bundle, read_record
 from llmb.submission.manifest import manifest_bytes, with_manifest, zip_bytes
 from tests import builders, needs
 
@@ -541,3 +541,19 @@ def test_strict_json_gives_what_json_gives_or_refuses(raw):
     except BundleRefusedError:
         return
     assert value == json.loads(raw)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "where"),
+    [
+        ({"x": {"y": 1}}, {"x": {"y": 1}}, None),
+        ({"x": {"y": 1}}, {"x": {"y": 2}}, ("x", "y")),
+        ({"x": {"y": 1}}, {"x": 5}, ("x",)),
+        ({"x": 5}, {"x": {"y": 1}}, ("x",)),
+        ({"x": [1, 2]}, {"x": [1, 3]}, ("x", 1)),
+        ({"x": [1]}, {"x": [1, 3]}, ("x",)),
+        ({"x": 1, "z": 2}, {"x": 1}, ("z",)),
+    ],
+)
+def test_the_first_difference_of_two_values_is_named(a, b, where):
+    assert _difference(a, b, ()) == where

@@ -110,6 +110,11 @@ CPU, MEMORY = THERE.system.cpu, THERE.system.memory
             "there did as if it had one",
         ),
         (
+            plugin(options=None, version="1.1"),
+            "plugin fast: llmb-fast 1.0 there, llmb-fast 1.1 here; to come closer: "
+            "pip install llmb-fast==1.0",
+        ),
+        (
             lambda here: replace(here, plugin=None),
             "plugin fast: llmb-fast 1.0 there, not installed here; to come closer: "
             "pip install llmb-fast==1.0",

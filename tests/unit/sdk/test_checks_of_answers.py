@@ -117,8 +117,9 @@ def test_a_patch_without_a_target_or_reason_or_of_everything_is_refused(
 
 
 def test_a_patch_of_one_module_may_be_a_glob() -> None:
-    declared = [DeclaredPatch(target="torch.jit.*", reason="why")]
-    assert hooks.patches(subject(patches=lambda: declared)) == "torch.jit.*"
+    for target in ("torch.jit.*", "torch.nn.functional.*", "torch.Tensor.*"):
+        declared = [DeclaredPatch(target=target, reason="why")]
+        assert hooks.patches(subject(patches=lambda found=declared: found)) == target
 
 
 def test_a_native_library_must_be_there_and_have_a_licence(tmp_path: Path) -> None:

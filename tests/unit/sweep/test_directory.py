@@ -149,3 +149,9 @@ def test_nothing_in_a_plan_may_be_of_a_wrong_kind() -> None:
     with pytest.raises(ValueError, match="max_batch_size"):
         plan(max_batch_size=0)
     assert Plan.model_validate(plan().model_dump(mode="json", by_alias=True)) == plan()
+
+
+def test_a_file_of_the_sweep_is_written_as_it_is(tmp_path: Path) -> None:
+    directory = sweep(tmp_path)
+    directory.write("sweep.svg", b"<svg/>")
+    assert (directory.path / "sweep.svg").read_bytes() == b"<svg/>"

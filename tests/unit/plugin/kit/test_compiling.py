@@ -90,3 +90,16 @@ def test_what_compiling_lacks_is_named(
     missing = compiling.missing_for_compiling()
     assert (missing is None) == (words is None)
     assert words is None or words in str(missing)
+
+
+@pytest.mark.parametrize("there", ["gcc", "clang", "/opt/bin/mine"])
+def test_one_compiler_is_enough(
+    there: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CC", "/opt/bin/mine")
+    monkeypatch.setattr(compiling, "find_spec", lambda name: True)
+    monkeypatch.setattr(compiling, "_python_header", lambda: tmp_path)
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: name if name == there else None)
+    assert compiling.missing_for_compiling() is None
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
+    assert compiling.missing_for_compiling() == "a C compiler (install gcc, or set CC)"
