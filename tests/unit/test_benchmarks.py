@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -11,6 +13,7 @@ import pytest
 
 from llmb.report.board import board
 from llmb.report.bundles import gather
+from tests import needs
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 SIDE = """
@@ -120,3 +123,23 @@ def test_drift_is_the_relative_distance_of_the_losses_and_every_way_has_as_many_
     assert {mesh.world_size for mesh in drift.meshes(4).values()} == {4}
     line = drift._row(drift.FP32, "DDP", "2 to 1", [2.0, 1.5, 1.0], [2.0, 1.0, 1.0])
     assert line == "| FP32 | DDP | 2 to 1 | 0.0e+00 | 5.0e-01 | 0.0e+00 |"
+
+
+def test_what_a_gpu_needs_travels_in_under_a_megabyte_and_works_where_it_is_unpacked(
+    tmp_path: Path,
+) -> None:
+    needs.program("git")
+    archive, site = tmp_path / "gpu.tar.gz", tmp_path / "site"
+    subprocess.run([SCRIPTS / "gpu/pack.sh", archive], check=True, capture_output=True)
+    assert archive.stat().st_size < 10**6
+    subprocess.run(["tar", "xzf", archive], check=True, cwd=tmp_path)
+    gpu = tmp_path / "llmb-gpu/benchmarks/gpu"
+    site.mkdir()
+    link = [sys.executable, gpu / "link.py", site, "llmb", "plugins/llmb-cuda"]
+    subprocess.run(link, check=True, capture_output=True)
+    script = "import llmb_cuda, llmb; print(llmb.__file__, llmb_cuda.__file__)"
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=env
+    )
+    assert [str(site) in path for path in done.stdout.split()] == [True, True]
