@@ -13,7 +13,6 @@ import pytest
 
 from llmb.report.board import board
 from llmb.report.bundles import gather
-from tests import needs
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "benchmarks"
 SIDE = """
@@ -128,7 +127,6 @@ def test_drift_is_the_relative_distance_of_the_losses_and_every_way_has_as_many_
 def test_what_a_gpu_needs_travels_in_under_a_megabyte_and_works_where_it_is_unpacked(
     tmp_path: Path,
 ) -> None:
-    needs.program("git")
     archive, site = tmp_path / "gpu.tar.gz", tmp_path / "site"
     subprocess.run([SCRIPTS / "gpu/pack.sh", archive], check=True, capture_output=True)
     assert archive.stat().st_size < 10**6
