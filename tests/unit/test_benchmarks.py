@@ -138,6 +138,11 @@ def test_what_a_gpu_needs_travels_in_under_a_megabyte_and_works_where_it_is_unpa
     script = "import llmb_cuda, llmb; print(llmb.__file__, llmb_cuda.__file__)"
     env = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
-        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=env
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=tmp_path,
     )
     assert [str(site) in path for path in done.stdout.split()] == [True, True]

@@ -127,3 +127,9 @@ def test_two_formats_that_were_not_observed_are_not_the_same_format(base) -> Non
     one = changed("precision", "effective", value=None)
     other = edited(one, lambda data: data.update(run_id="a" * 32))
     assert weights(one, other)["effective_precision"] is Weight.NOT_COMPARABLE
+
+
+def test_another_verdict_is_said_with_both(base) -> None:
+    other = changed("audit", "verdict", value="UNVERIFIED")
+    (found,) = (one for one in differences(base, other) if one.item == "verdict")
+    assert (found.base, found.other) == ("CONSISTENT", "UNVERIFIED")

@@ -91,3 +91,10 @@ def test_without_the_library_it_is_said_what_to_install(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UnavailableError, match=r"pip install 'llmb\[data\]'"):
         PromptTokenizer(folder, 300)
+
+
+def test_a_token_that_the_model_does_not_know_is_named(folder: Path) -> None:
+    most = max(PromptTokenizer(folder, 300).encode(TEXT))
+    with pytest.raises(UsageError, match=f"has token {most}, and the model knows only {most}:"):
+        PromptTokenizer(folder, most).encode(TEXT)
+    assert PromptTokenizer(folder, most + 1).encode(TEXT)

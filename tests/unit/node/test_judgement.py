@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from llmb.node import judgement
-from llmb.records.node_report import DeviceCeiling, Limits, Nearest, NodeDevice, Speed, Step
+from llmb.records.node_report import (
+    DeviceCeiling,
+    Limits,
+    Nearest,
+    NodeDevice,
+    Outlier,
+    Speed,
+    Step,
+)
 
 LIMITS = Limits(device=0.9, together=0.8, efficiency=0.8)
 
@@ -115,3 +123,8 @@ def test_a_submission_counts_where_it_did_the_same(ratio, reasons):
         differs=() if ratio else ("batch size",),
     )
     assert len(why([device(0), device(1)], nearest=nearest)) == reasons
+
+
+def test_the_share_of_an_outlier_is_its_value_over_that_of_the_others() -> None:
+    found = Outlier(device="warp:1", figure="products", value=30.0, others=40.0)
+    assert found.share == 0.75

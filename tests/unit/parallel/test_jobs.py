@@ -42,6 +42,7 @@ def test_pbs_starts_every_rank_and_says_where_they_meet() -> None:
 @pytest.mark.parametrize(("nodes", "workers"), [(1, []), (3, ["2"])])
 def test_kubernetes_has_one_master_and_the_rest_are_workers(nodes: int, workers: list[str]) -> None:
     text = SCHEDULERS["k8s"](job(nodes=nodes))
+    assert "activeDeadlineSeconds: 5400" in text
     assert re.findall(r"Master:\n +replicas: (\d+)", text) == ["1"]
     assert re.findall(r"Worker:\n +replicas: (\d+)", text) == workers
     assert 'nprocPerNode: "4"' in text

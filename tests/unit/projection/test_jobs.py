@@ -32,3 +32,15 @@ def test_layers_that_are_recomputed_count_as_all_recomputed(
     sac_freq: str | None, recompute: str
 ) -> None:
     assert job(sac_freq=sac_freq).recompute == recompute
+
+
+@pytest.mark.parametrize(("reshards", "zero"), [(True, 3), (False, 2)])
+def test_shards_that_are_not_given_back_after_the_forward_pass_are_stage_2(
+    reshards: bool, zero: int
+) -> None:
+    def spread(data):
+        mesh = {"dp_shard": 2, "reshard_after_forward": reshards}
+        data["topology"]["parallelism"] = data["config"]["parallelism"] = mesh
+
+    record = of_workload(WORKLOAD.name, Mode.TRAIN, batch_size=8)
+    assert measured_job(WORKLOAD, edited(record, spread)).zero == zero

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from llmb.records import diff
-from llmb.records.evidence import ModelEvidence, ParameterDigest, WeightsEvidence
+from llmb.records.evidence import ModelEvidence, ParameterDigest, SettingsEvidence, WeightsEvidence
 from llmb.records.run_record import SettingChange
 
 
@@ -66,3 +66,9 @@ def test_the_readable_diff_marks_what_went_and_what_came_and_names_both_sides() 
     lines = text.splitlines()
     assert lines[:2] == ["--- settings before", "+++ settings after"]
     assert [line for line in lines[2:] if line[0] in "+-"] == ["-b: 2", "+b: 3"]
+
+
+def test_variables_that_were_set_before_the_process_are_changes_of_the_plugin() -> None:
+    settings = SettingsEvidence(before={"a": "1", "b": "2"}, after={"a": "1", "b": "2", "c": "3"})
+    before, after = diff.settings_sides(settings, {"b": "2"})
+    assert (before, after) == ({"a": "1"}, {"a": "1", "b": "2", "c": "3"})
