@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli.amounts import Amount
-from llmb.cli.text import size_of
+from llmb.cli.text import size_of, sustained_share
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,6 +105,11 @@ def _print(ceiling: Ceiling, rates: Rates) -> None:
     for gemm in ceiling.gemms:
         sizes = gemm.m, gemm.k, gemm.n
         line(gemm.name, gemm.direction, sizes, 2 * math.prod(sizes) / gemm.best_s)
+    held, share = ceiling.sustained, sustained_share(ceiling)
+    if held is not None and share is not None:
+        how = f"for {held.seconds:.1f} s, {share:.1%} of its best burst"
+        held_rate = f"{held.flops_per_second / 1e12:.3f} TFLOP/s"
+        click.echo(f"  {held.name} {held.direction} without a gap: {held_rate} {how}")
     for square in ceiling.squares:
         sizes = (square.size,) * 3
         rate = 2 * math.prod(sizes) * square.at_once / square.best_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -15,7 +15,7 @@ from llmb.config import Mode, Precision, RunConfig
 from llmb.measure import clock
 from llmb.plugin.backend import Backend
 from llmb.plugin.builtin.host import compute_threads
-from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct
+from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct, SustainedProduct
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import Gemm, gemms
 
@@ -25,6 +25,7 @@ _COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long 
 _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
+_SUSTAINED_S = 2.0  # long enough for a card that is limited by its power to slow down
 _EIGHT_BITS = 8
 #: The products that make the logits: FP8 training leaves them in the wider format.
 _HEADS = ("lm_head", "wte", "word_embeddings")
@@ -66,6 +67,29 @@ def measure_ceiling(
         memory_bytes_per_second=_bandwidth(backend, config.device, seconds, budget_s),
         squares=squares,
         best_product_flops_per_second=max(rates),
+        sustained=_sustained(backend, timed, config, min(seconds, _SUSTAINED_S)),
+    )
+
+
+def _sustained(
+    backend: Backend, timed: Sequence[GemmCeiling], config: RunConfig, seconds: float
+) -> SustainedProduct | None:
+    """Return the product that takes most of a step, made for ``seconds`` without a gap.
+
+    None on a processor, whose bursts are as long as its power lets them be.
+    """
+    if backend.device_type == "cpu":
+        return None
+    most = max(timed, key=lambda gemm: gemm.best_s * gemm.count)
+    product = _operations(most, most.m, config.precision, config.device)[most.direction]
+    _once_s(backend, product)
+    times = max(1, math.ceil(seconds / most.best_s))
+    each_s = _burst_s(backend, product, times)
+    return SustainedProduct(
+        name=most.name,
+        direction=most.direction,
+        seconds=times * each_s,
+        flops_per_second=2 * most.m * most.k * most.n / each_s,
     )
 
 
@@ -147,12 +171,7 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
 def _directions(
     backend: Backend, gemm: Gemm, tokens: int, precision: Precision, device: str, budget_s: float
 ) -> list[GemmCeiling]:
-    dtype = getattr(torch, precision.dtype)
-    # Made where they are used: at a large batch the host would take minutes for y alone.
-    sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
-    x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
-    narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
-    products = _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
+    products = _operations(gemm, tokens, precision, device)
     return [
         GemmCeiling(
             name=gemm.name,
@@ -165,6 +184,17 @@ def _directions(
         )
         for direction, product in products.items()
     ]
+
+
+def _operations(
+    gemm: Gemm | GemmCeiling, tokens: int, precision: Precision, device: str
+) -> Products:
+    dtype = getattr(torch, precision.dtype)
+    # Made where they are used: at a large batch the host would take minutes for y alone.
+    sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
+    x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
+    narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
+    return _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
 
 
 def _products(x: Tensor, w: Tensor, y: Tensor) -> Products:

@@ -260,6 +260,18 @@ class SquareProduct(Frozen):
     best_s: float
 
 
+class SustainedProduct(Frozen):
+    """The product that takes most of a step, made again and again without a gap.
+
+    What a device holds for ``seconds``; a burst of 20 ms may be faster than its power allows.
+    """
+
+    name: str
+    direction: Literal["forward", "grad_input", "grad_weight"]
+    seconds: float = Field(gt=0)
+    flops_per_second: float = Field(gt=0)
+
+
 class Ceiling(Frozen):
     """What the device attains on the model's own products, with nothing else going on."""
 
@@ -273,6 +285,9 @@ class Ceiling(Frozen):
     squares: tuple[SquareProduct, ...] = ()
     #: Highest rate among all these products: what no run should exceed (rule K1).
     best_product_flops_per_second: float | None = None
+    #: None on a processor, and in records of before 2026-11-24. ``flops_per_second``, and so
+    #: ``fraction_of_ceiling``, is of best bursts.
+    sustained: SustainedProduct | None = None
 
 
 class Ceilings(Frozen):

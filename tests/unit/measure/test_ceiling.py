@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from llmb import workloads
+from llmb.cli.text import sustained_share
 from llmb.config import BF16, FP32, Precision
 from llmb.measure import ceiling, clock
 from llmb.plugin.backend import DeviceMemory
@@ -454,3 +455,37 @@ def test_a_device_without_the_common_eight_bit_types_is_measured_in_its_own(
         torch.float8_e4m3fnuz,
         torch.float8_e5m2fnuz,
     )
+
+
+class Device(CpuBackend):
+    device_type = "warp"
+
+
+def test_a_devices_heaviest_product_is_also_made_for_two_seconds_without_a_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def burst_s(backend: object, operation: object, repeats: int) -> float:
+        made.append(repeats)
+        return 0.5
+
+    monkeypatch.setattr(ceiling, "_COPY_BYTES", 2**10)
+    monkeypatch.setattr(ceiling, "_squares", lambda *_: ())
+    monkeypatch.setattr(ceiling, "_best_s", lambda *_, **__: 0.25)
+    monkeypatch.setattr(ceiling, "_burst_s", burst_s)
+    config = run_config(precision=FP32, shape_overrides=TINY)
+    found = ceiling.measure_ceiling(Device(), config, SHAPE, TOKENS, seconds=10.0)
+    most = max(found.gemms, key=lambda gemm: gemm.count)
+    held = found.sustained
+    assert held is not None
+    assert (held.name, held.direction) == (most.name, most.direction)
+    assert made[-1] == 8, "two seconds of a quarter each"
+    assert held.seconds == 4.0, "as it took in the end"
+    assert held.flops_per_second == 2 * most.m * most.k * most.n / 0.5
+    assert sustained_share(found) == 0.5
+
+
+def test_a_processors_bursts_are_all_there_is(measured: Ceiling) -> None:
+    assert measured.sustained is None
+    assert sustained_share(measured) is None
