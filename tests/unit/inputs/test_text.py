@@ -117,3 +117,8 @@ def test_without_the_library_the_line_says_how_to_install_it(tmp_path, monkeypat
     with pytest.raises(UnavailableError, match=r"pip install 'llmb\[data\]'"):
         open_tokenizer(str(path))
     assert open_tokenizer("bytes").vocab_size == 256
+
+
+def test_a_text_without_a_character_has_no_tokens(tmp_path):
+    tokenizer = open_tokenizer(str(write_tokenizer(tmp_path / "t.json", WORDS)))
+    assert read_text(written(tmp_path, ""), tokenizer).tolist() == []
