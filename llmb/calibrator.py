@@ -27,7 +27,7 @@ from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
-from llmb.observe.retake_outputs import outputs_of
+from llmb.observe.retake_outputs import Outputs, outputs_of
 from llmb.observe.weights_file import file_digest
 from llmb.plugin import discovery
 from llmb.plugin.backend import full_float32_products, is_lazy
@@ -35,14 +35,15 @@ from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.records import audited, evidence
-from llmb.records.run_record import Ceiling, Rates
+from llmb.records.ceiling import Ceiling
+from llmb.records.run_record import Rates
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
 from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
 from llmb.workloads.arithmetic import gemms
 
-#: Characters of a reason.
+#: Characters of an error that the supervisor is told of.
 _LONGEST = 300
 
 
@@ -106,7 +107,8 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
     ) as retake:
         trains = config.mode is Mode.TRAIN
         values, steps = audited_steps(order) if trains else ({}, None)
-        # The honest run first, and each apart: what a device cannot do is no loss of the rest.
+        # The honest run first. Each part fails alone: a device without float64 loses its reference
+        # and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
             if trains:
                 shown = honest_passes(channel, order, retake, values)
@@ -142,9 +144,10 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
 
 @contextmanager
 def _apart(channel: Channel, what: str) -> Iterator[None]:
-    """Let what is done here fail alone: the supervisor is told, and the next thing is begun.
+    """Let the part ``what`` of the calibrator's work fail alone: the supervisor is told the reason.
 
-    An error of llmb's own is none of the device's, such as that of weights that were altered.
+    Example: ``the reference on the device failed: TypeError: Cannot convert a MPS Tensor to
+    float64 dtype``. An error of llmb's own, such as weights that were altered, ends all parts.
     """
     try:
         yield
@@ -161,11 +164,7 @@ def honest_outputs(
 ) -> dict[str, Tensor]:
     """Return the logits of honest runs in each class."""
     config, found = order.config, dict[str, Tensor]()
-    again = outputs_of(
-        *(retake, config, shape, order.seed, order.token_seeds),
-        Path(order.evidence_folder),
-        order.digests,
-    )
+    again = _outputs(order, retake, shape)
     dtype, fmt = how(config.precision)
     for name in order.passes:
         channel.send(Phase(name=name))
@@ -180,19 +179,23 @@ def honest_outputs(
     return found
 
 
+def _outputs(order: HonestOrder, retake: Retake, shape: Shape) -> Outputs:
+    return outputs_of(
+        *(retake, order.config, shape, order.seed, order.token_seeds),
+        Path(order.evidence_folder),
+        order.digests,
+    )
+
+
 def outputs_reference(
     channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
 ) -> dict[str, Tensor]:
-    """Return the reference's logits of what is too much work for the host."""
+    """Return the reference's logits of the passes that are too much work for the host."""
     found: dict[str, Tensor] = {}
     if not order.reference_passes:
         return found
     config = order.config
-    again = outputs_of(
-        *(retake, config, shape, order.seed, order.token_seeds),
-        Path(order.evidence_folder),
-        order.digests,
-    )
+    again = _outputs(order, retake, shape)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
         found |= again.logits(name, wide(config.precision), config.device)

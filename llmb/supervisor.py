@@ -19,9 +19,10 @@ from llmb.measure import clock, host
 from llmb.parallel.place import last_of
 from llmb.plugin.builtin.host import variables
 from llmb.records.canonical import pretty_bytes
+from llmb.records.ceiling import Ceiling, Ceilings
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
-from llmb.records.run_record import Ceiling, Ceilings, RunRecord
+from llmb.records.run_record import RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision import following, selection, stations
 from llmb.supervision.assembly import Raw, assemble

@@ -18,7 +18,7 @@ from llmb import __version__
 from llmb.audit import judgement, rules, time
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import metrics, statistics
-from llmb.records import evidence, run_record
+from llmb.records import ceiling, evidence, run_record
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Audit
 from llmb.records.run_record import FileDigest, RepeatTiming, RunRecord
@@ -139,7 +139,7 @@ def make_record(
         system=_system(),
         precision=run_record.PrecisionFacts(declared="BF16", effective=None, how="not observed"),
         timing=timing,
-        ceilings=run_record.Ceilings(before=_ceiling(1.0), after=_ceiling(1.125)),
+        ceilings=ceiling.Ceilings(before=_ceiling(1.0), after=_ceiling(1.125)),
         batch_size_search=_search(),
         result=_result(config, timing, rates[headline]),
         warnings=("the window is shorter than 30 s",),
@@ -192,10 +192,10 @@ def _system() -> SystemDescription:
     )
 
 
-def _ceiling(slower: float) -> run_record.Ceiling:
+def _ceiling(slower: float) -> ceiling.Ceiling:
     seconds = {"forward": 1e-3, "grad_input": 2e-3, "grad_weight": 3e-3}
     gemms = tuple(
-        run_record.GemmCeiling(
+        ceiling.GemmCeiling(
             name=gemm.name,
             direction=direction,
             m=TOKENS_PER_STEP,
@@ -208,8 +208,8 @@ def _ceiling(slower: float) -> run_record.Ceiling:
         for direction, best_s in seconds.items()
     )
     flops = sum(2 * g.m * g.k * g.n * g.count for g in gemms)
-    square = run_record.SquareProduct(layout="plain", size=8192, at_once=1, best_s=slower * 2e-3)
-    return run_record.Ceiling(
+    square = ceiling.SquareProduct(layout="plain", size=8192, at_once=1, best_s=slower * 2e-3)
+    return ceiling.Ceiling(
         precision="BF16",
         tokens=TOKENS_PER_STEP,
         gemms=gemms,

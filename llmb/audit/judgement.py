@@ -33,9 +33,9 @@ from llmb.audit.distance import gaps
 from llmb.config import Frozen, Mode, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
+from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit, Finding, Level, Status
 from llmb.records.run_record import (
-    Ceilings,
     DeclaredPatch,
     FileDigest,
     PrecisionBits,

@@ -15,8 +15,9 @@ from pydantic import TypeAdapter, ValidationError
 from llmb.audit.quiet import disturbances
 from llmb.config import Mode
 from llmb.measure.statistics import window_tokens
+from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Finding, Level, Status
-from llmb.records.run_record import Ceilings, RepeatTiming, WorkloadFacts
+from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
 from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.arithmetic import least_flops_per_token

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli.amounts import Amount
-from llmb.cli.text import size_of, sustained_share
+from llmb.cli.text import size_of
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
     from llmb.node.described import Described, Rates
-    from llmb.records.run_record import Ceiling
+    from llmb.records.ceiling import Ceiling
 
 #: Options that only a description has.
 _OF_FILES = ("nproc", "network_gbps", "memory_gb")
@@ -105,7 +105,7 @@ def _print(ceiling: Ceiling, rates: Rates) -> None:
     for gemm in ceiling.gemms:
         sizes = gemm.m, gemm.k, gemm.n
         line(gemm.name, gemm.direction, sizes, 2 * math.prod(sizes) / gemm.best_s)
-    held, share = ceiling.sustained, sustained_share(ceiling)
+    held, share = ceiling.sustained, ceiling.sustained_share
     if held is not None and share is not None:
         how = f"for {held.seconds:.1f} s, {share:.1%} of its best burst"
         held_rate = f"{held.flops_per_second / 1e12:.3f} TFLOP/s"

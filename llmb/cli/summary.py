@@ -8,7 +8,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from llmb.cli.text import sustained_share
 from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.reproduction import ReproductionOf
@@ -150,7 +149,7 @@ def _ceiling(record: RunRecord) -> str:
         return NOT_MEASURED
     attainable = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
     text = f"{fraction:.1%} of the {attainable / 1e12:.3g} TFLOP/s its matrix products attain here"
-    held, share = ceilings.after.sustained, sustained_share(ceilings.after)
+    held, share = ceilings.after.sustained, ceilings.after.sustained_share
     if held is None or share is None:
         return text
     return f"{text} in bursts of 20 ms ({share:.1%} of that for {held.seconds:.1g} s without a gap)"

@@ -15,11 +15,10 @@ from llmb.config import Mode, Precision, RunConfig
 from llmb.measure import clock
 from llmb.plugin.backend import Backend
 from llmb.plugin.builtin.host import compute_threads
-from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct, SustainedProduct
+from llmb.records.ceiling import Ceiling, Direction, GemmCeiling, SquareProduct, SustainedProduct
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import Gemm, gemms
 
-Direction = Literal["forward", "grad_input", "grad_weight"]
 _COPY_BYTES = 256 * 2**20  # eight times a large last-level cache
 _COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long to be had at first
 _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target

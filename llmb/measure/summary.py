@@ -9,8 +9,8 @@ from typing import Literal
 
 from llmb.measure import clock, statistics
 from llmb.plugin.backend import Peak
+from llmb.records.ceiling import Ceilings
 from llmb.records.run_record import (
-    Ceilings,
     Energy,
     Mfu,
     Rank,

@@ -14,8 +14,8 @@ from llmb.measure import clock
 from llmb.node import plan
 from llmb.node.bus import time_collectives
 from llmb.projection.hardware_files import Hardware, first_fault
+from llmb.records.ceiling import Ceiling
 from llmb.records.node_report import CollectiveRate
-from llmb.records.run_record import Ceiling
 from llmb.supervision.negotiation import Negotiated
 from llmb.wire.messages import Offer
 

@@ -17,6 +17,7 @@ from llmb.node.nearest import nearest
 from llmb.node.plan import Plan, Seat
 from llmb.node.runs import Run, on_cores
 from llmb.plugin.builtin.host import usable_cores
+from llmb.records.ceiling import Ceiling
 from llmb.records.node_report import (
     CollectiveRate,
     DeviceCeiling,
@@ -27,7 +28,7 @@ from llmb.records.node_report import (
     StepName,
 )
 from llmb.records.redact import redact_paths
-from llmb.records.run_record import Ceiling, RunRecord
+from llmb.records.run_record import RunRecord
 from llmb.supervision import doctor
 from llmb.supervision.stations import Display
 

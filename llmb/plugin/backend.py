@@ -89,10 +89,10 @@ class Backend(Protocol):
 
 
 def full_float32_products(backend: Backend) -> AbstractContextManager[object]:
-    """Return a context in which products of float32 matrices on the device are full.
+    """Return a context in which the device computes products of float32 matrices in full.
 
-    Where a device computes them in a narrower format unless it is told otherwise, as TPUs do, its
-    backend has a method ``full_float32_products`` that returns the context.
+    A TPU computes them in BF16 by default. The backend of such a device has a method
+    ``full_float32_products``, which returns the context; other backends need none.
     """
     context: Callable[[], AbstractContextManager[object]]
     context = getattr(backend, "full_float32_products", nullcontext)

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
+from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.seed_commitment import SeedCommitment
@@ -235,66 +236,6 @@ class Result(Frozen):
     loss_first: float | None
     loss_last: float | None
     metrics: tuple[Metric, ...] = ()
-
-
-class GemmCeiling(Frozen):
-    """Best observed rate of one matrix product of the model, in one direction."""
-
-    name: str
-    direction: Literal["forward", "grad_input", "grad_weight"]
-    m: int
-    k: int
-    n: int
-    count: int
-    best_s: float
-
-
-class SquareProduct(Frozen):
-    """Best observed time of a product of two square matrices, ``size`` to a side."""
-
-    #: Plain tensors, or the own layout of the second library that torch brings for processors.
-    layout: Literal["plain", "packed"]
-    size: int
-    #: 1, or the cores of a processor of which one alone was timed: each could do the same.
-    at_once: int = Field(ge=1)
-    best_s: float
-
-
-class SustainedProduct(Frozen):
-    """The product that takes most of a step, made again and again without a gap.
-
-    What a device holds for ``seconds``; a burst of 20 ms may be faster than its power allows.
-    """
-
-    name: str
-    direction: Literal["forward", "grad_input", "grad_weight"]
-    seconds: float = Field(gt=0)
-    flops_per_second: float = Field(gt=0)
-
-
-class Ceiling(Frozen):
-    """What the device attains on the model's own products, with nothing else going on."""
-
-    precision: str
-    tokens: int
-    gemms: tuple[GemmCeiling, ...]
-    #: FLOPs of all products of a step over the sum of their best times.
-    flops_per_second: float
-    memory_bytes_per_second: float
-    #: Products at sizes that suit the device, not the model.
-    squares: tuple[SquareProduct, ...] = ()
-    #: Highest rate among all these products: what no run should exceed (rule K1).
-    best_product_flops_per_second: float | None = None
-    #: None on a processor, and in records of before 2026-11-24. ``flops_per_second``, and so
-    #: ``fraction_of_ceiling``, is of best bursts.
-    sustained: SustainedProduct | None = None
-
-
-class Ceilings(Frozen):
-    """The ceiling before and after the run, on the same device."""
-
-    before: Ceiling
-    after: Ceiling
 
 
 class BatchTrial(Frozen):

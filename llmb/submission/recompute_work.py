@@ -9,7 +9,8 @@ from collections import Counter
 from typing import cast
 
 from llmb.config import FP32
-from llmb.records.run_record import Ceiling, RunRecord
+from llmb.records.ceiling import Ceiling
+from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import Comparison
 from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 

@@ -20,10 +20,10 @@ from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
+from llmb.records.ceiling import Ceilings
 from llmb.records.reproduction import Original, ReproductionOf
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
-    Ceilings,
     Diff,
     Duration,
     FileDigest,

@@ -10,8 +10,9 @@ from typing import IO, Literal, Protocol
 from llmb.config import AuditMode, Place, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
+from llmb.records.ceiling import Ceiling
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
-from llmb.records.run_record import BatchTrial, Ceiling, SearchLog
+from llmb.records.run_record import BatchTrial, SearchLog
 from llmb.supervision import batch_search, memory
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders

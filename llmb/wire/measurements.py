@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from llmb.config import Frozen, RunConfig
-from llmb.records.run_record import Ceiling, Rates
+from llmb.records.ceiling import Ceiling
+from llmb.records.run_record import Rates
 
 
 class CalibrationOrder(Frozen):

@@ -238,7 +238,7 @@ class EvidenceFile(Frozen):
 
 
 class Unmade(Frozen):
-    """One of the things that were asked for could not be made; the others are."""
+    """The calibrator failed to make one part of its order (``what``); it makes the other parts."""
 
     kind: Literal["unmade"] = "unmade"
     what: str

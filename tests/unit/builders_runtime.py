@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb.config import BF16, FP32, Mode, RunConfig
-from llmb.records import run_record
+from llmb.records import ceiling, run_record
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
 from llmb.records.system import Cpu, HostLoad, HostMemory, SystemDescription
@@ -104,10 +104,10 @@ def workload_facts(tokens_per_step: int = 100, flops_per_token: int = 1000) -> A
     )
 
 
-def ceilings(before: float, after: float) -> run_record.Ceilings:
+def ceilings(before: float, after: float) -> ceiling.Ceilings:
     """Return two ceilings of so many FLOP/s."""
     first, second = (
-        run_record.Ceiling(
+        ceiling.Ceiling(
             precision="BF16",
             tokens=1,
             gemms=(),
@@ -116,7 +116,7 @@ def ceilings(before: float, after: float) -> run_record.Ceilings:
         )
         for flops in (before, after)
     )
-    return run_record.Ceilings(before=first, after=second)
+    return ceiling.Ceilings(before=first, after=second)
 
 
 def host_load(**changes: Any) -> HostLoad:

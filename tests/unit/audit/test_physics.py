@@ -7,8 +7,9 @@ from dataclasses import asdict
 import pytest
 
 from llmb.audit import physics
+from llmb.records.ceiling import Ceiling, Ceilings, SquareProduct
 from llmb.records.finding import Finding, Level, Status
-from llmb.records.run_record import Ceiling, Ceilings, SquareProduct, WorkloadFacts
+from llmb.records.run_record import WorkloadFacts
 from llmb.records.system import SystemDescription
 from llmb.reference.shapes import LlamaShape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token

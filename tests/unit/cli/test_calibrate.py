@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from click.testing import CliRunner
 
-from llmb.cli import calibrate, summary
+from llmb.cli import calibrate
 from llmb.cli.text import size_of
 from llmb.errors import UsageError
-from llmb.records.run_record import Ceiling, GemmCeiling, SquareProduct, SustainedProduct
+from llmb.records.ceiling import Ceiling, SquareProduct
 
 FILE = "--hardware-file=mine.json"
 
@@ -66,25 +63,3 @@ def test_a_square_on_every_core_is_shown_with_the_rate_of_all(capsys) -> None:
     )
     calibrate._print(ceiling, {})
     assert "2.000 TFLOP/s 100.0% of that  (2 x one core)" in capsys.readouterr().out
-
-
-def test_the_share_of_a_run_says_of_which_ceiling_it_is() -> None:
-    gemm = GemmCeiling(name="lm_head", direction="forward", m=10, k=10, n=10, count=1, best_s=1e-6)
-    held = SustainedProduct(
-        name="lm_head", direction="forward", seconds=2.0, flops_per_second=1.8e9
-    )
-    ceiling = Ceiling(
-        precision="BF16",
-        tokens=10,
-        gemms=(gemm,),
-        flops_per_second=1e12,
-        memory_bytes_per_second=1e10,
-        sustained=held,
-    )
-    result = SimpleNamespace(fraction_of_ceiling=0.61)
-    both = SimpleNamespace(before=ceiling, after=ceiling)
-    record: Any = SimpleNamespace(result=result, ceilings=both)
-    assert summary._ceiling(record) == (
-        "61.0% of the 1 TFLOP/s its matrix products attain here in bursts of 20 ms "
-        "(90.0% of that for 2 s without a gap)"
-    )

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from llmb import workloads
-from llmb.cli.text import sustained_share
 from llmb.config import BF16, FP32, Precision
 from llmb.measure import ceiling, clock
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
-from llmb.records.run_record import Ceiling, SquareProduct
+from llmb.records.ceiling import Ceiling, SquareProduct
 from llmb.workloads.arithmetic import gemms
 from tests.unit.builders_runtime import TINY, run_config
 
@@ -483,9 +482,9 @@ def test_a_devices_heaviest_product_is_also_made_for_two_seconds_without_a_gap(
     assert made[-1] == 8, "two seconds of a quarter each"
     assert held.seconds == 4.0, "as it took in the end"
     assert held.flops_per_second == 2 * most.m * most.k * most.n / 0.5
-    assert sustained_share(found) == 0.5
+    assert found.sustained_share == 0.5
 
 
 def test_a_processors_bursts_are_all_there_is(measured: Ceiling) -> None:
     assert measured.sustained is None
-    assert sustained_share(measured) is None
+    assert measured.sustained_share is None

@@ -92,11 +92,11 @@ def test_what_compiling_lacks_is_named(
     assert words is None or words in str(missing)
 
 
-@pytest.mark.parametrize("there", ["gcc", "clang", "/opt/bin/mine"])
+@pytest.mark.parametrize("there", ["gcc", "clang", "mine-cc"])
 def test_one_compiler_is_enough(
     there: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("CC", "/opt/bin/mine")
+    monkeypatch.setenv("CC", "mine-cc")
     monkeypatch.setattr(compiling, "find_spec", lambda name: True)
     monkeypatch.setattr(compiling, "_python_header", lambda: tmp_path)
     monkeypatch.setattr(compiling.shutil, "which", lambda name: name if name == there else None)
