@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, Parallelism
+from llmb.config import BF16, FP32, Parallelism, Precision
 from llmb.reference.shapes import BertShape
 from llmb.simulation.rank import simulate
 from llmb.supervision.memory import Load, needed_bytes
@@ -51,3 +51,21 @@ def test_the_official_run_at_batch_size_128_is_said_to_fit_on_80_gb() -> None:
     """Its activations, weights, moments and the audit's copy are counted at 74 GB."""
     chosen = workload("llama-1.4b")
     assert 74e9 < needed_bytes(chosen, BF16, 128, Load(host=False)) < 79.2e9
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "size", "measured_gb"),
+    [
+        ("llama-1.4b", BF16, 8, 17.3),
+        ("llama-128m", BF16, 16, 7.11),
+        ("llama-45m", FP32, 32, 12.52),
+        ("nemo-bert-base", FP32, 8, 21.36),
+        ("gpt2-125m", MIXED, 4, 8.31),
+    ],
+)
+def test_a_processor_needs_more_than_was_measured_and_at_most_36_percent_more(
+    name: str, precision: Precision, size: int, measured_gb: float
+) -> None:
+    found = workloads.find(name, {})
+    needed_gb = needed_bytes(found, precision, size, Load(audited=False)) / 1e9
+    assert measured_gb < needed_gb < 1.36 * measured_gb
