@@ -97,12 +97,12 @@ def needed_bytes(
     held += _of_ranks(weights, workload.shape.num_hidden_layers, load)
     # Every rank makes the whole model, and keeps its own part.
     held = max(held, weights)
-    own = activations * _tensor_share(mesh)
+    kept = activations * _tensor_share(mesh)
     gradients = weights // (mesh.dp_shard * mesh.tp * mesh.pp)  # they come as activations go
     if load.host:
-        most = max(_HOST_SLACK * own - gradients, _HOST_FEW * own)
+        most = max(_HOST_SLACK * kept - gradients, _HOST_FEW * kept)
     else:
-        most = max(_DEVICE_SLACK * own - gradients, _READING * gradients)
+        most = max(_DEVICE_SLACK * kept - gradients, _READING * gradients)
     widened = _of_wide_products(workload, batch_size) if precision.products is not None else 0
     return held + int(most) + widened + _PROCESS_BYTES
 
