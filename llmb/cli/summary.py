@@ -152,7 +152,10 @@ def _ceiling(record: RunRecord) -> str:
     held, share = ceilings.after.sustained, ceilings.after.sustained_share
     if held is None or share is None:
         return text
-    return f"{text} in bursts of 20 ms ({share:.1%} of that for {held.seconds:.1g} s without a gap)"
+    return (
+        f"{text} in bursts of 20 ms; {held.name} holds {share:.1%} of its burst's rate for "
+        f"{held.seconds:.1g} s"
+    )
 
 
 def _mfu(record: RunRecord) -> str:

@@ -26,6 +26,6 @@ def test_the_share_of_a_run_says_of_which_ceiling_it_is() -> None:
     both = SimpleNamespace(before=ceiling, after=ceiling)
     record: Any = SimpleNamespace(result=result, ceilings=both)
     assert summary._ceiling(record) == (
-        "61.0% of the 1 TFLOP/s its matrix products attain here in bursts of 20 ms "
-        "(90.0% of that for 2 s without a gap)"
+        "61.0% of the 1 TFLOP/s its matrix products attain here in bursts of 20 ms; "
+        "lm_head holds 90.0% of its burst's rate for 2 s"
     )
