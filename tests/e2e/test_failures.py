@@ -386,6 +386,8 @@ def can_mount() -> bool:
 
 needs_tmpfs = pytest.mark.skipif(not can_mount(), reason="no small tmpfs can be mounted here")
 
+NO_SPACE = "No space left on device"
+
 #: A plugin that fills the disk of the run directory to the last byte at a chosen moment.
 FILL = """
 def fill():
@@ -425,7 +427,7 @@ def test_a_disk_that_is_full_from_the_start_is_a_wrong_output_folder_and_left_as
     fill = 'head -c 1000000 /dev/zero > "$0/filler" 2>/dev/null'
     done = on_small_disk(tmp_path, "", *flags, size="128k", before=fill)
     assert (done.code, len(done.said)) == (2, 1), done.stderr
-    assert "No space left on device" in done.said[0]
+    assert NO_SPACE in done.said[0]
     assert list(done.output.iterdir()) == []
 
 
@@ -451,8 +453,8 @@ def test_a_disk_that_fills_up_fails_the_run_and_the_log_still_says_why(
     # Without an audit: its whole weights would give room back when they are deleted.
     flags = (*harness.with_plugin("odd"), harness.UNAUDITED)
     done = on_small_disk(tmp_path, source, *flags, size="1m")
-    check(done, FAILED, "No space left on device")
-    assert "No space left on device" in done.log
+    check(done, FAILED, NO_SPACE)
+    assert NO_SPACE in done.log
 
 
 @needs_tmpfs
@@ -463,8 +465,9 @@ def test_a_disk_that_fills_up_while_a_run_is_audited_leaves_it_unverified_and_sa
     done = on_small_disk(tmp_path, AT_END_OF_WORKER, *flags, size="64m")
     assert (done.code, done.said) == (0, [])
     assert done.record["audit"]["verdict"] == "UNVERIFIED"
-    warnings = [w for w in done.record["warnings"] if "No space left on device" in w]
-    assert len(warnings) == 2, "calibrator and verifier had nothing to write on"
+    failed = {w.partition(" failed: OSError")[0] for w in done.record["warnings"] if NO_SPACE in w}
+    # One process makes the honest run, another the reference; neither found room to write.
+    assert {"an honest run", "the reference"} <= failed
 
 
 @needs_tmpfs
