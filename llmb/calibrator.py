@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from llmb import workloads
 from llmb.config import Mode
-from llmb.errors import LlmbError, RunFailedError
+from llmb.errors import LlmbError
 from llmb.measure.ceiling import measure_ceiling
 from llmb.measure.litmus import litmus
 from llmb.measure.rates import measure_rates
@@ -28,7 +28,7 @@ from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
 from llmb.observe.retake_outputs import Outputs, outputs_of
-from llmb.observe.weights_file import file_digest
+from llmb.observe.weights_file import checked_bytes
 from llmb.plugin import discovery
 from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
@@ -259,12 +259,12 @@ def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsE
         RunFailedError: a file is not the one the worker wrote.
     """
     folder = Path(order.evidence_folder)
-    for name in (audited.STEP_VALUES, audited.STEPS):
-        if file_digest(folder / name) != order.digests[name]:
-            raise RunFailedError(f"{name} is not what the worker wrote: it was altered")
-    values = load_file(folder / audited.STEP_VALUES)
-    steps = audited.StepsEvidence.model_validate_json((folder / audited.STEPS).read_bytes())
-    return values, steps
+
+    def read(name: str) -> bytes:
+        return checked_bytes(folder / name, order.digests[name])
+
+    values = load(read(audited.STEP_VALUES))
+    return values, audited.StepsEvidence.model_validate_json(read(audited.STEPS))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The process that computes what is right: the reference on the CPU, in a wider format, no plugin.
 
-It runs once the worker has gone, so no reference value was ever where vendor code could see it.
+It runs once the worker has gone, so no worker has ever seen a reference value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from llmb import workloads
@@ -24,7 +24,7 @@ from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.retake import Retake, how, wide
 from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights import sha256_of
-from llmb.observe.weights_file import file_digest
+from llmb.observe.weights_file import checked_bytes
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.records import audited
 from llmb.reference.models import initial_value
@@ -34,16 +34,25 @@ from llmb.wire.messages import Done, Phase, ReferenceOrder
 
 
 def verify(channel: Channel) -> None:
-    """Answer one order."""
-    order = channel.expect(ReferenceOrder)
+    """Answer orders until the channel is closed; a second one is for what a device failed to do."""
+    while (order := channel.receive()) is not None:
+        if not isinstance(order, ReferenceOrder):
+            raise RunFailedError(f"{order.kind!r} came where a ReferenceOrder was due")
+        answer(channel, order)
+
+
+def answer(channel: Channel, order: ReferenceOrder) -> None:
+    """Make the passes of ``order``, and leave what they show."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     shape = workloads.of(config).shape
     dtype, device = wide(config.precision), "cpu"
     keep_freed_memory()  # every pass has the same sizes again
     shown: dict[str, Tensor] = {}
+    scratch = Path(order.scratch_folder)
     with Retake(
-        config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests
+        *(config, shape, order.seed, order.token_seeds, scratch, order.digests),
+        shared=order.shared,
     ) as retake:
         channel.send(Phase(name="pristine weights"))
         announce.write(audited.PRISTINE, pristine(order, shape, retake))
@@ -109,9 +118,8 @@ def places(order: ReferenceOrder) -> Tensor:
         RunFailedError: the file is not the one the worker wrote.
     """
     path = Path(order.evidence_folder) / audited.STEP_VALUES
-    if file_digest(path) != order.digests[audited.STEP_VALUES]:
-        raise RunFailedError(f"{path.name} is not what the worker wrote: it was altered")
-    return load_file(path)[f"{order.step}/where"].long()
+    values = load(checked_bytes(path, order.digests[audited.STEP_VALUES]))
+    return values[f"{order.step}/where"].long()
 
 
 def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.PristineEvidence:

@@ -56,10 +56,13 @@ class Retake:
         scratch: Path,
         digests: Mapping[str, str],
         finish: Callable[[], None] | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
-        """Open the weights in ``scratch``, once their bytes are found to be the worker's.
+        """Open the weights in ``scratch``, whose bytes must be the worker's.
 
-        ``finish`` waits for a lazy device, and is None for others (see ``plain_pass``).
+        ``finish`` waits for a lazy device, and is None for others (see ``plain_pass``). ``shared``:
+        a vendor's code runs meanwhile, which could alter the files (see ``WeightsFile``).
 
         Raises:
             RunFailedError: they were altered, or are not there.
@@ -75,7 +78,9 @@ class Retake:
         self._finish = finish
         self._stack = ExitStack()
         self._files = {
-            name: self._stack.enter_context(WeightsFile(scratch / name, digests[name]))
+            name: self._stack.enter_context(
+                WeightsFile(scratch / name, digests[name], shared=shared)
+            )
             for name in (LIVE_WEIGHTS, STEP_WEIGHTS)
             if name in digests
         }

@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor, nn
 
 from llmb.config import RunConfig
-from llmb.errors import RunFailedError
 from llmb.observe import probes
 from llmb.observe.outputs import Look
 from llmb.observe.passes import LIVE, STEP, bare, without_layers
 from llmb.observe.retake import Retake
 from llmb.observe.step_batches import StepBatches
-from llmb.observe.weights_file import WeightsFile, file_digest
+from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
 from llmb.records.audited import GRADIENTS, LOGITS, STEP_VALUES, STEPS, StepsEvidence
 from llmb.reference.data import random_tokens
@@ -43,11 +42,12 @@ def outputs_of(
     Raises:
         RunFailedError: a file is not what the worker wrote.
     """
-    for name in (STEPS, STEP_VALUES, GRADIENTS):
-        if file_digest(folder / name) != digests[name]:
-            raise RunFailedError(f"{name} is not what the worker wrote: it was altered")
-    values, found = load_file(folder / STEP_VALUES), load_file(folder / GRADIENTS)
-    steps = StepsEvidence.model_validate_json((folder / STEPS).read_bytes())
+
+    def read(name: str) -> bytes:
+        return checked_bytes(folder / name, digests[name])
+
+    steps = StepsEvidence.model_validate_json(read(STEPS))
+    values, found = load(read(STEP_VALUES)), load(read(GRADIENTS))
     drawn = {k.partition("/")[0]: v for k, v in found.items() if k.endswith("/tokens")}
     kept = next((step for step in steps.steps if step.weights_kept), None)
     if kept is not None and f"{kept.index}/tokens" in values:

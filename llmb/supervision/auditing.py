@@ -1,14 +1,15 @@
-"""The processes that follow a worker: an honest run on the device, then the reference without it.
+"""The processes that follow a worker: an honest run on the device, and the reference without it.
 
 Each may fail without ending the run: what it would have shown is not observed, which is said.
+On a processor one follows the other. On a device both work at the same time (docs/adr/0033): the
+honest run needs the device, the reference needs the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -18,6 +19,7 @@ from llmb import workloads
 from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
+from llmb.plugin.builtin import host
 from llmb.records import audited, evidence
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -28,18 +30,20 @@ from llmb.wire.messages import (
     Done,
     EvidenceFile,
     HonestOrder,
-    Message,
     Phase,
     ReferenceOrder,
     Unmade,
 )
-from llmb.workloads.arithmetic import flops_per_token
+from llmb.workloads.arithmetic import flops_per_token, parameter_count
 
 E = TypeVar("E", bound=Frozen)
 #: FLOPs of a step beyond which a host is not asked to compute it in float32 (minutes on 16 cores).
 _HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
-_LIMIT_S = 3600.0
+_LIMIT_NS = 3600 * 10**9
+#: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
+#: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
+_HOST_BYTES = 16
 #: How often the display may redraw meanwhile.
 _IDLE_S = 0.25
 _CALIBRATOR, _VERIFIER = "llmb.calibrator", "llmb.verifier"
@@ -60,6 +64,30 @@ class Examined:
 
     evidence: dict[str, str]
     failures: tuple[str, ...]
+
+
+@dataclass
+class _Task:
+    """What a process is asked for, and what it has shown so far."""
+
+    child: Child
+    what: str
+    order: HonestOrder | ReferenceOrder
+    #: Files that it may write.
+    names: frozenset[str]
+    #: Ends the process.
+    end: Callable[[], None]
+    vigil: Vigil
+    deadline_ns: int = 0
+    evidence: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    #: Nothing more is to be heard of it.
+    is_over: bool = False
+
+    def fail(self, error: LlmbError) -> None:
+        """Note that the process failed: what it has announced does not count."""
+        self.evidence, self.is_over = {}, True
+        self.failures = [f"{self.what} failed: {error}"]
 
 
 class Examiner:
@@ -91,24 +119,36 @@ class Examiner:
             honest, reference = self._orders(streamed)
         except RunFailedError as error:
             return Examined({}, (str(error),))
-        variables = self._negotiated.terms.environment
-        self._say(f"computing {_HONEST}")
-        # The verifier's imports overlap the calibrator's. It is met before the vendor's code is
-        # loaded there, so none can speak in its place, and has its order once that one has gone,
-        # so no reference value is ever where vendor code could see it.
-        with self._started(_VERIFIER, {}) as verifier:
-            with self._started(_CALIBRATOR, variables) as calibrator:
-                right = _tried(_REFERENCE, verifier.begin)
-                begin, then = calibrator.begin, self._meanwhile
-                ask = partial(self._ask, calibrator, honest, audited.BY_CALIBRATOR, _HONEST)
-                shown = _tried(_HONEST, begin, then, ask)
+        with ExitStack() as reference_process, ExitStack() as honest_process:
+            right = self._task(_VERIFIER, _REFERENCE, reference, reference_process)
+            shown = self._task(_CALIBRATOR, _HONEST, honest, honest_process)
+            # The verifier is met before the vendor's code is loaded in the calibrator, so none can
+            # speak in its place.
+            for task in (right, shown):
+                try:
+                    task.child.begin()
+                except LlmbError as error:
+                    task.fail(error)
+            self._meanwhile()
+            self._do(shown, *((right,) if reference.shared else ()))
             if honest.reference_passes and audited.DEVICE_REFERENCE not in shown.evidence:
-                reference = reference.model_copy(update={"passes": honest.passes})
-            self._say(f"computing {_REFERENCE}")
-            if not right.failures:
-                ask = partial(self._ask, verifier, reference, audited.BY_VERIFIER, _REFERENCE)
-                right = _tried(_REFERENCE, ask)
+                right.order = reference.model_copy(
+                    update={"passes": honest.passes, "shared": False}
+                )
+                right.is_over = bool(right.failures)
+            self._do(right)
         return Examined({**shown.evidence, **right.evidence}, (*shown.failures, *right.failures))
+
+    def _task(
+        self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
+    ) -> _Task:
+        """Start a process for ``order``, which ends with ``process``."""
+        is_honest = module == _CALIBRATOR
+        variables = self._negotiated.terms.environment if is_honest else {}
+        child = process.enter_context(self._started(module, variables))
+        vigil = Vigil(child, self._config.device if is_honest else "cpu")
+        names = audited.BY_CALIBRATOR if is_honest else audited.BY_VERIFIER
+        return _Task(child, what, order, names, process.close, vigil)
 
     @contextmanager
     def _started(self, module: str, variables: Mapping[str, str]) -> Iterator[Child]:
@@ -157,6 +197,7 @@ class Examiner:
         reference = {
             "passes": tuple(name for name in passes if name not in heavy),
             "stored_dtypes": {p.name: p.dtype for p in weights.processed},
+            "shared": self._side_by_side(),
         }
         return (
             HonestOrder.model_validate({**common, **honest}),
@@ -170,35 +211,61 @@ class Examiner:
         flops = workload.tokens_per_step(config.global_batch_size) * flops_per_token(workload.shape)
         return not is_cpu(config.device) and flops > _HOST_FLOPS
 
-    def _ask(
-        self,
-        child: Child,
-        order: HonestOrder | ReferenceOrder,
-        names: frozenset[str],
-        what: str,
-    ) -> Examined:
-        found, failures = {}, []
-        child.send(order)
-        vigil = Vigil(child, "cpu" if child.module == _VERIFIER else self._config.device)
-        while not isinstance(message := self._hear(child, vigil), Done):
-            if isinstance(message, EvidenceFile) and message.name in names:
-                found[message.name] = message.sha256
-            elif isinstance(message, Unmade):
-                failures.append(f"{message.what} failed: {message.reason}")
-            elif isinstance(message, Phase):
-                self._say(f"computing {what}: {message.name}")
-                vigil.restart()
-            else:
-                said = "nothing" if message is None else repr(message.kind)
-                raise RunFailedError(f"{child.module} said {said} while it worked")
-        return Examined(found, tuple(failures))
+    def _side_by_side(self) -> bool:
+        """Tell whether honest run and reference are made at the same time."""
+        if is_cpu(self._config.device):
+            return False
+        needed = _HOST_BYTES * parameter_count(workloads.of(self._config).shape)
+        return host.available_memory_bytes() >= needed
 
-    def _hear(self, child: Child, vigil: Vigil) -> Message | None:
-        """Return the next message, None after an hour without one; show meanwhile what is done."""
-        deadline = clock.now_ns() + int(_LIMIT_S * 1e9)
-        while (message := child.receive(_IDLE_S)) is None and clock.now_ns() < deadline:
-            self._show(vigil.moment())
-        return message
+    def _do(self, *tasks: _Task) -> None:
+        """Order what is not done yet of ``tasks``, and hear of all until each is over.
+
+        A calibrator ends with its task: then no vendor's code runs any more.
+        """
+        waiting = [task for task in tasks if not task.is_over]
+        for task in waiting:
+            self._say(f"computing {task.what}")
+            task.child.send(task.order)
+            task.vigil.restart()
+            task.deadline_ns = clock.now_ns() + _LIMIT_NS
+        while waiting:
+            for task in tuple(waiting):
+                try:
+                    heard = self._hear(task, _IDLE_S / len(waiting))
+                except LlmbError as error:
+                    task.fail(error)
+                else:
+                    if not heard:
+                        moments = (task.vigil.moment() for task in waiting)
+                        self._show(next((moment for moment in moments if moment), None))
+                if task.is_over:
+                    waiting.remove(task)
+                    if task.child.module == _CALIBRATOR:
+                        task.end()
+
+    def _hear(self, task: _Task, timeout_s: float) -> bool:
+        """Take the next message of a task's process; tell whether one came within ``timeout_s``.
+
+        Raises:
+            LlmbError: the process failed, said something out of turn, or nothing for an hour.
+        """
+        message = task.child.receive(timeout_s)
+        if isinstance(message, EvidenceFile) and message.name in task.names:
+            task.evidence[message.name] = message.sha256
+        elif isinstance(message, Unmade):
+            task.failures.append(f"{message.what} failed: {message.reason}")
+        elif isinstance(message, Phase):
+            self._say(f"computing {task.what}: {message.name}")
+            task.vigil.restart()
+        elif isinstance(message, Done):
+            task.is_over = True
+        elif message is not None or clock.now_ns() >= task.deadline_ns:
+            said = "nothing" if message is None else repr(message.kind)
+            raise RunFailedError(f"{task.child.module} said {said} while it worked")
+        if message is not None:
+            task.deadline_ns = clock.now_ns() + _LIMIT_NS
+        return message is not None
 
     def _read(self, streamed: Streamed, name: str, kind: type[E]) -> E:
         if name not in streamed.evidence:
@@ -207,17 +274,6 @@ class Examiner:
             return kind.model_validate_json((self._folders.evidence / name).read_bytes())
         except (OSError, ValidationError) as error:
             raise RunFailedError(f"{name} cannot be read: {error}") from error
-
-
-def _tried(what: str, *acts: Callable[[], Examined | None]) -> Examined:
-    """Return what the last of ``acts`` has found, or that one of them failed."""
-    found = None
-    try:
-        for act in acts:
-            found = act()
-    except LlmbError as error:
-        return Examined({}, (f"{what} failed: {error}",))
-    return found or Examined({}, ())
 
 
 def _check_asked(

@@ -300,6 +300,8 @@ class ReferenceOrder(Frozen):
     digests: dict[str, str]
     #: dtypes in which parameters are stored, by name: what rule W1 compares.
     stored_dtypes: dict[str, str]
+    #: A calibrator, with the vendor's code in it, runs meanwhile: it could alter the weights.
+    shared: bool = False
 
 
 # -- checker (llmb.sdk) ---------------------------------------------------------------------

@@ -244,6 +244,39 @@ def test_weights_that_were_altered_end_in_a_failed_run_and_no_reference(
     assert not (run.folder / audited.REFERENCE).exists()
 
 
+def test_a_second_order_is_answered_too_and_its_reference_takes_the_place_of_the_first(
+    run: Audited,
+) -> None:
+    first = run.reference.model_copy(update={"passes": ("head",)})
+    second = first.model_copy(update={"passes": ("branches",)})
+    line = Line(first, second)
+    verifier.verify(line)
+    assert [m for m in line.sent if isinstance(m, Done)] == [Done(), Done()]
+    passes = {name.partition("/")[0] for name in read(run, audited.REFERENCE)}
+    assert {name for name in passes if not name.startswith("host")} == {"branches"}
+
+
+def test_another_order_than_one_for_a_reference_is_a_failure_that_names_it() -> None:
+    with pytest.raises(RunFailedError, match="'done' came where a ReferenceOrder was due"):
+        verifier.verify(Line(Done()))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_order_says_whether_a_vendors_code_runs_beside(
+    run: Audited, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    opened: list[bool] = []
+    real = weights_file.WeightsFile.__init__
+
+    def note(self: Any, *arguments: Any, shared: bool = False) -> None:
+        opened.append(shared)
+        real(self, *arguments, shared=shared)
+
+    monkeypatch.setattr(weights_file.WeightsFile, "__init__", note)
+    verify(run.reference.model_copy(update={"passes": (), "shared": shared}))
+    assert opened == [shared, shared], "the weights of the end, and of the audited step"
+
+
 def test_elements_that_were_altered_end_in_a_failed_run(run: Audited) -> None:
     path = run.folder / audited.STEP_VALUES
     tensors = load(path.read_bytes())

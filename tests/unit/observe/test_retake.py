@@ -39,9 +39,11 @@ def digests(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def opened(folder: Path, digests: dict[str, str], **changes: Any) -> Retake:
+def opened(
+    folder: Path, digests: dict[str, str], *, shared: bool = False, **changes: Any
+) -> Retake:
     config = CONFIG.model_copy(update=changes)
-    return Retake(config, SMALL, SEED, TOKENS, folder, digests)
+    return Retake(config, SMALL, SEED, TOKENS, folder, digests, shared=shared)
 
 
 def by_hand(name: str, seed: int, ids: Tensor, fmt: str | None = None) -> dict[str, Tensor]:
@@ -186,15 +188,38 @@ def test_the_live_weights_can_be_read_one_by_one(tmp_path: Path, digests: dict[s
         assert again.live("lm_head.weight") is None
 
 
+def flip_the_last_byte(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def step(again: Retake) -> Tensor:
+    return again.samples(torch.arange(3), torch.float32, "cpu")
+
+
 @pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])
-def test_weights_that_were_altered_are_refused_when_they_are_opened(
+def test_weights_that_were_altered_are_refused_by_the_pass_that_reads_them(
     tmp_path: Path, digests: dict[str, str], name: str
 ) -> None:
-    data = bytearray((tmp_path / name).read_bytes())
-    data[-1] ^= 1
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(RunFailedError, match=f"{name} .* altered"):
-        opened(tmp_path, digests)
+    flip_the_last_byte(tmp_path / name)
+    with opened(tmp_path, digests) as again:
+        read = {
+            LIVE_WEIGHTS: lambda: again.sketches(LIVE, torch.float32, "cpu", 2),
+            STEP_WEIGHTS: lambda: step(again),
+        }[name]
+        with pytest.raises(RunFailedError, match=f"{name} .* altered"):
+            read()
+
+
+def test_while_a_vendors_code_runs_beside_it_every_pass_checks_its_weights_again(
+    tmp_path: Path, digests: dict[str, str]
+) -> None:
+    with opened(tmp_path, digests, shared=True) as again:
+        step(again)
+        flip_the_last_byte(tmp_path / STEP_WEIGHTS)
+        with pytest.raises(RunFailedError, match="altered"):
+            step(again)
 
 
 def test_a_file_that_nobody_announced_is_not_read(tmp_path: Path, digests: dict[str, str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from llmb.errors import RunFailedError
-from llmb.observe.weights_file import WeightsFile, file_digest, write
+from llmb.observe import weights_file
+from llmb.observe.weights_file import WeightsFile, checked_bytes, write
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:
@@ -52,9 +55,30 @@ def test_the_file_is_what_the_formats_own_library_reads(path: Path) -> None:
     )
 
 
-def test_the_digest_returned_is_that_of_the_file(path: Path) -> None:
+def test_the_digest_returned_is_that_of_the_header_which_has_one_for_every_tensor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_file, "_PART", 16)
     digest = write(path, WEIGHTS.items())
-    assert digest == file_digest(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    data = path.read_bytes()
+    length = 8 + int.from_bytes(data[:8], "little")
+    assert digest == hashlib.sha256(data[:length]).hexdigest()
+    header = json.loads(data[8:length])
+    assert set(header["__metadata__"]) == set(WEIGHTS)
+    begin, end = header["norm"]["data_offsets"]  # 40 bytes: parts of 16, 16 and 8
+    norm = data[length + begin : length + end]
+    parts = b"".join(hashlib.sha256(norm[at : at + 16]).digest() for at in (0, 16, 32))
+    assert header["__metadata__"]["norm"] == hashlib.sha256(parts).hexdigest()
+
+
+@pytest.mark.parametrize("part", [1, 7, 2**23])
+def test_parts_of_any_size_are_put_together_in_their_order(
+    path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr(weights_file, "_PART", part)
+    value = torch.arange(1000).reshape(10, 100).float()
+    with WeightsFile(path, write(path, [("w", value)])) as file:
+        assert torch.equal(file.read("w"), value)
 
 
 def test_a_generator_is_as_good_as_a_list(path: Path) -> None:
@@ -62,28 +86,87 @@ def test_a_generator_is_as_good_as_a_list(path: Path) -> None:
     assert write(path, (item for item in WEIGHTS.items())) == listed
 
 
-@pytest.mark.parametrize("where", [0, 8, 100, -1])
-def test_one_altered_byte_is_refused_before_anything_is_read(path: Path, where: int) -> None:
-    digest = write(path, WEIGHTS.items())
+ALTERED = r"weights\.safetensors is not what the worker wrote: it was altered"
+
+
+def flip(path: Path, where: int) -> None:
     data = bytearray(path.read_bytes())
     data[where] ^= 1
     path.write_bytes(data)
-    with pytest.raises(RunFailedError, match=r"weights\.safetensors .* altered"):
+
+
+@pytest.mark.parametrize("where", [0, 8, 100])
+def test_one_altered_byte_of_the_header_is_refused_before_anything_is_read(
+    path: Path, where: int
+) -> None:
+    digest = write(path, WEIGHTS.items())
+    flip(path, where)
+    with pytest.raises(RunFailedError, match=ALTERED):
         WeightsFile(path, digest)
+
+
+def test_one_altered_byte_of_a_tensor_is_refused_when_that_tensor_is_read(path: Path) -> None:
+    digest = write(path, WEIGHTS.items())
+    flip(path, -1)
+    with WeightsFile(path, digest) as file:
+        assert torch.equal(file.read("norm"), WEIGHTS["norm"])
+        with pytest.raises(RunFailedError, match=ALTERED):
+            file.read("ünï")
+
+
+def test_a_tensor_that_is_altered_between_two_readings_is_refused_in_a_shared_file(
+    path: Path,
+) -> None:
+    digest = write(path, WEIGHTS.items())
+    with WeightsFile(path, digest, shared=True) as shared, WeightsFile(path, digest) as own:
+        assert torch.equal(shared.read("ünï"), own.read("ünï"))
+        flip(path, -1)
+        with pytest.raises(RunFailedError, match=ALTERED):
+            shared.read("ünï")
+        assert not torch.equal(own.read("ünï"), WEIGHTS["ünï"]), "nobody is there to alter it"
 
 
 def test_a_file_that_grew_or_shrank_is_refused(path: Path) -> None:
     digest = write(path, WEIGHTS.items())
     data = path.read_bytes()
-    for other in (data + b"\0", data[:-1], b""):
+    for other in (data + b"\0", data[:-1], data[:50], b""):
         path.write_bytes(other)
-        with pytest.raises(RunFailedError, match="altered"):
+        with pytest.raises(RunFailedError, match=ALTERED):
             WeightsFile(path, digest)
 
 
+def test_a_header_that_is_changed_between_its_check_and_the_reading_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = torch.arange(6).reshape(2, 3).float()
+    digest = write(path, [("w", value)])
+    honest = path.read_bytes()
+    real = weights_file.safe_open
+
+    def change_it_first(*arguments: Any, **options: Any) -> Any:
+        path.write_bytes(honest.replace(b"[2, 3]", b"[3, 2]"))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(weights_file, "safe_open", change_it_first)
+    with WeightsFile(path, digest) as file, pytest.raises(RunFailedError, match=ALTERED):
+        file.read("w")
+
+
 def test_a_file_that_is_not_there_is_a_failed_run_that_names_it(path: Path) -> None:
-    with pytest.raises(RunFailedError, match=r"weights\.safetensors cannot be read: No such file"):
-        WeightsFile(path, "0" * 64)
+    for read in (WeightsFile, checked_bytes):
+        with pytest.raises(
+            RunFailedError, match=r"weights\.safetensors cannot be read: No such file"
+        ):
+            read(path, "0" * 64)
+
+
+def test_the_bytes_of_a_small_file_are_those_that_were_announced_or_none(path: Path) -> None:
+    path.write_bytes(b"steps")
+    digest = hashlib.sha256(b"steps").hexdigest()
+    assert checked_bytes(path, digest) == b"steps"
+    path.write_bytes(b"other")
+    with pytest.raises(RunFailedError, match=ALTERED):
+        checked_bytes(path, digest)
 
 
 def test_a_tensor_that_is_not_there_is_named(path: Path) -> None:
@@ -111,5 +194,5 @@ def test_where_nothing_can_be_written_the_message_says_what_to_do(tmp_path: Path
 
 def test_names_of_files_do_not_tell_where_they_lie(tmp_path: Path) -> None:
     with pytest.raises(RunFailedError) as caught:
-        file_digest(tmp_path / "weights.safetensors")
+        checked_bytes(tmp_path / "weights.safetensors", "0" * 64)
     assert str(tmp_path) not in str(caught.value)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from llmb import workloads
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
@@ -36,6 +37,7 @@ from llmb.wire.messages import (
     Terms,
     Unmade,
 )
+from llmb.workloads.arithmetic import parameter_count
 from tests.unit.builders_runtime import TINY, offer, run_config, timing
 
 CONFIG = run_config(shape_overrides=TINY)
@@ -152,6 +154,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     monkeypatch.setattr(clock, "now_ns", fake.watch.now_ns)
     monkeypatch.setattr(host, "cpu_s_of", lambda pid: 1.5 * fake.watch.s)
     monkeypatch.setattr(auditing, "Child", fake)
+    monkeypatch.setattr(auditing.host, "available_memory_bytes", lambda: 10**12)
     return fake
 
 
@@ -376,9 +379,63 @@ def test_a_real_batch_that_is_too_much_for_the_host_is_left_to_the_device(
     assert set(child.ordered[CALIBRATOR].passes) == {*probes, *real}
 
 
+def test_on_a_device_both_work_at_the_same_time_and_the_calibrator_ends_with_its_task(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[VERIFIER] = [*[None] * 8, Phase(name="x"), *[None] * 8, REFERENCE, Done()]
+    found = examine(run_config(device="warp:0"))
+    assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
+    happened = child.happened
+    assert happened.index(("ordered", VERIFIER)) < happened.index(("ended", CALIBRATOR))
+    assert max(happened.index(("met", one)) for one in (CALIBRATOR, VERIFIER)) < (
+        happened.index(("ordered", CALIBRATOR))
+    )
+    assert child.ordered[VERIFIER].shared
+    assert child.ended == [CALIBRATOR, VERIFIER]
+
+
+@pytest.mark.parametrize(
+    ("device", "short_by", "shared"), [("warp:0", 0, True), ("warp:0", 1, False), ("cpu", 0, False)]
+)
+def test_both_work_at_the_same_time_where_the_host_has_16_bytes_a_parameter_and_a_device_beside(
+    examine: Examine,
+    child: type[FakeChild],
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    short_by: int,
+    shared: bool,
+) -> None:
+    parameters = parameter_count(workloads.of(CONFIG).shape)
+    room = 16 * parameters - short_by
+    monkeypatch.setattr(auditing.host, "available_memory_bytes", lambda: room)
+    examine(run_config(device=device, shape_overrides=TINY))
+    assert child.ordered[VERIFIER].shared == shared
+    happened = child.happened
+    calibrator_is_gone = happened.index(("ended", CALIBRATOR))
+    assert (happened.index(("ordered", VERIFIER)) < calibrator_is_gone) == shared
+
+
+def test_the_longest_silence_of_either_is_shown_while_both_work(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[CALIBRATOR] = [*[None] * 8 * 70, Done()]
+    examine(run_config(device="warp:0"))
+    assert {silence.who for silence in examine.shown if silence is not None} == {"calibrator"}
+
+
+def test_one_that_fails_beside_the_other_leaves_it_to_its_task(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[CALIBRATOR] = [RunFailedError("killed")]
+    found = examine(run_config(device="warp:0"))
+    assert found.failures == ("an honest run on the device failed: killed",)
+    assert found.evidence == {audited.REFERENCE: "b" * 64}
+
+
 def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference(
     examine: Examine, child: type[FakeChild]
 ) -> None:
+    child.script[VERIFIER] *= 2  # asked for the probes first, then for everything
     reason = "TypeError: warp has no float64"
     unmade = Unmade(what="the reference on the device", reason=reason)
     child.script[CALIBRATOR].insert(1, unmade)
@@ -386,6 +443,17 @@ def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference
     assert found.failures == (f"the reference on the device failed: {reason}",)
     assert set(found.evidence) == {audited.HONEST, audited.REFERENCE}
     assert set(child.ordered[VERIFIER].passes) == {"branches", "head", "live", "step"}
+    assert not child.ordered[VERIFIER].shared, "the calibrator has gone by then"
+    assert child.happened.count(("ordered", VERIFIER)) == 2
+
+
+def test_a_verifier_that_failed_is_not_asked_again_for_what_the_device_could_not_make(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    child.script[VERIFIER] = [RunFailedError("killed")]
+    found = examine(run_config(device="warp:0", batch_size=64))
+    assert found.failures == ("the reference failed: killed",)
+    assert child.happened.count(("ordered", VERIFIER)) == 1
 
 
 @pytest.mark.parametrize(
