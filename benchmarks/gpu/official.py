@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from pathlib import Path
 
 import needs
 from keep import Keeper
+from rows import figures, files_of, line, lines, outcome, tail
 
 HERE = Path(__file__).resolve().parent
 #: Kept back for packaging what the last stage leaves.
@@ -37,15 +39,12 @@ RESERVE_S = 20
 AUDIT_S = 45
 #: About how long a stage of ``--preset debug`` takes on a processor.
 DEBUG_S = 25
-#: What is kept of a log: its end.
-LOG_BYTES = 300_000
-TAIL_LINES = 50
+#: A stage of full size is given up after this many times its estimate.
+PATIENCE = 3
 #: Their plugins compile unless ``-O compile=none``; elsewhere ``--executor inductor`` compiles.
 COMPILING = ("cuda", "rocm", "xpu")
 #: Commands that take --output-dir.
 MAKES_RUNS = ("run", "node")
-#: The exit code of `llmb run` whose audit found a blocking rule broken.
-INVALID = 5
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,9 @@ class Session:
         self.keep({})  # a reader of a call that was killed sees which stage it was in
         began = time.time()
         folder = self.options.scratch / f"{number:02}-{stage.slug}"
-        code = self.call(stage, folder, left)
+        # One stage that hangs does not take the time of those after it.
+        limit = left if self.options.preset else min(left, PATIENCE * stage.seconds)
+        code = self.call(stage, folder, limit)
         row |= {"seconds": round(time.time() - began, 1), "exit_code": code}
         records = sorted(folder.rglob("record.json"))
         row["runs"] = [figures(json.loads(file.read_bytes())) for file in records]
@@ -191,12 +192,13 @@ class Session:
             err.write(f"{' '.join(stage.command)}\n".encode())
             err.flush()
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            process = subprocess.Popen([sys.executable, *command], **streams)
             try:
-                done = subprocess.run([sys.executable, *command], **streams, timeout=limit)
+                return process.wait(limit)
             except subprocess.TimeoutExpired:
+                end(process)
                 err.write(f"not done after {limit:.0f} s\n".encode())
                 return 124
-        return done.returncode
 
     def bundle(self, run: Path, folder: Path) -> None:
         """Package an official run that is not INVALID; a bundle is verified while it is made."""
@@ -237,89 +239,14 @@ class Session:
             self.say(f"could not write to {self.options.output}: {error}")
 
 
-def outcome(code: int, runs: Sequence[dict]) -> str:
-    """Return how a stage ended: an INVALID run has a record and a figure, a failed one has none."""
-    if code == INVALID and runs:
-        return "INVALID"
-    return "done" if code == 0 else "failed"
-
-
-def files_of(folder: Path, records: Sequence[Path]) -> dict[str, bytes]:
-    """Return what is kept of a stage, by flat names: records, audits, its output and its log."""
-    kept = {}
-    for index, record in enumerate(records, 1):
-        name = folder.name if len(records) == 1 else f"{folder.name}.{index}"
-        for file in ("record.json", "audit.json"):
-            if (record.parent / file).exists():
-                kept[f"{name}.{file}"] = (record.parent / file).read_bytes()
-    kept[f"{folder.name}.out.txt"] = (folder / "out.txt").read_bytes()[-LOG_BYTES:]
-    kept[f"{folder.name}.log.txt"] = log(folder)
-    return kept
-
-
-def log(folder: Path) -> bytes:
-    """Return the end of what was written to stderr, and of the logs of run directories."""
-    logs = [folder / "err.txt", *sorted(folder.rglob("log.txt"))]
-    parts = [f"== {file.relative_to(folder)}\n".encode() + file.read_bytes() for file in logs]
-    return b"\n".join(part[-LOG_BYTES:] for part in parts)
-
-
-def tail(folder: Path) -> list[str]:
-    """Return the last lines of what a stage that failed has said."""
-    return (folder / "err.txt").read_text(errors="replace").splitlines()[-TAIL_LINES:]
-
-
-def figures(record: dict) -> dict:
-    """Return what a reader wants of a record."""
-    result, config = record["result"], record["config"]
-    measured = ("tokens_per_second", "ci95", "step_time_s", "fraction_of_ceiling", "mfu")
-    findings = record["audit"]["findings"]
-    return {
-        "class": record["class"],
-        "verdict": record["audit"]["verdict"],
-        "broken": [each["id"] for each in findings if each["status"] == "fail"],
-        "precision": config["precision"]["name"],
-        "batch_size": config["batch_size"],
-        "executor": config["executor"],
-        "options": config["plugin_options"],
-        "parallelism": config["parallelism"],
-        **{key: result[key] for key in (*measured, "peak_memory_bytes", "energy")},
-        "warnings": record["warnings"],
-    }
-
-
-def lines(rows: Sequence[dict]) -> list[str]:
-    """Return the summary as text: a line a stage, and the harness against the plain loop."""
-    by_name = {row["stage"]: row for row in rows}
-    found = [line(row) for row in rows]
-    plain = by_name.get("plain loop", {}).get("output")
-    eager = by_name.get("eager 20 steps", {}).get("runs")
-    if plain and eager:
-        ratio = eager[0]["tokens_per_second"] / plain["tokens_per_second"]
-        found.append(f"llmb run over the plain loop, eager, 20 steps each: {ratio:.3f}")
-    return found
-
-
-def line(row: dict) -> str:
-    """Return a stage as a line of text."""
-    said = [row["outcome"]] if row["outcome"] != "done" or not row["runs"] else []
-    if row["outcome"] == "failed":
-        said = [f"failed with {row['exit_code']}: {(row['tail'] or [''])[-1]}"]
-    if "output" in row:
-        said = [f"{row['output']['tokens_per_second']:,.0f} tokens/s"]
-    runs = row.get("runs", ())
-    said += [figure(run) for run in runs] if len(runs) <= 2 else [f"{len(runs)} runs"]
-    return f"{row['number']:02} {row['stage']:<18} {'; '.join(said)}"
-
-
-def figure(run: dict) -> str:
-    """Return a run as text."""
-    share, mfu = run["fraction_of_ceiling"], run["mfu"]
-    of = "" if share is None else f", {share:.1%} of the ceiling"
-    mfu = f", MFU {mfu['value']:.1%}" if mfu else ""
-    broken = f" ({', '.join(run['broken'])} broken)" if run["broken"] else ""
-    rate = f"{run['tokens_per_second']:,.0f} tokens/s at batch size {run['batch_size']}"
-    return f"{rate}{of}{mfu} [{run['class']}, {run['verdict']}{broken}]"
+def end(process: subprocess.Popen) -> None:
+    """End a command as Ctrl-C does, so that it ends its workers and frees the device."""
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -373,7 +300,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     session = Session(options, Keeper(options.output))
     for number, stage in enumerate(stages(options), 1):
         if options.only is None or stage.name in options.only.split(","):
-            session.do(number, stage)
+            try:
+                session.do(number, stage)
+            except (OSError, ValueError, LookupError) as error:  # the next stage may do better
+                session.rows[-1]["outcome"] = f"not kept: {error!r}"
+                session.keep({})
 
 
 if __name__ == "__main__":

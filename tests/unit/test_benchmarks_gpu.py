@@ -173,7 +173,7 @@ def test_missing_packages_and_what_present_ones_lack_are_named_with_the_command_
 
 
 def test_an_invalid_run_keeps_its_figure_and_a_failed_one_its_last_words() -> None:
-    official = import_module("official")
+    rows = import_module("rows")
     run = {
         "tokens_per_second": 1234.5,
         "batch_size": 64,
@@ -183,14 +183,14 @@ def test_an_invalid_run_keeps_its_figure_and_a_failed_one_its_last_words() -> No
         "verdict": "INVALID",
         "broken": ["T1"],
     }
-    assert official.outcome(5, [run]) == "INVALID"
-    assert official.outcome(5, []) == "failed"
+    assert rows.outcome(5, [run]) == "INVALID"
+    assert rows.outcome(5, []) == "failed"
     row = {"number": 4, "stage": "BF16", "outcome": "INVALID", "exit_code": 5, "runs": [run]}
-    line = official.line(row)
+    line = rows.line(row)
     assert "INVALID; 1,234 tokens/s at batch size 64, 50.0% of the ceiling" in line
     assert "[official, INVALID (T1 broken)]" in line
     row = {**row, "outcome": "failed", "exit_code": 4, "runs": [], "tail": ["a", "out of memory"]}
-    assert official.line(row).endswith("failed with 4: out of memory")
+    assert rows.line(row).endswith("failed with 4: out of memory")
 
 
 def test_the_plain_loop_has_the_sizes_of_the_run_it_is_held_against() -> None:
