@@ -215,7 +215,7 @@ class Session:
             self.say("packaging was not done after 60 s")
             return
         if done.returncode != 0:
-            self.say(f"packaging: {done.stderr.strip()}")
+            self.say(f"packaging: {done.stderr.strip().splitlines()[-1:]}")
             return
         data = next(target.rglob("*.zip")).read_bytes()
         self.tried(lambda: self.keeper.add_bundle(f"{folder.name}.bundle.zip", data))
