@@ -123,14 +123,14 @@ def of_one(options: argparse.Namespace) -> list[Stage]:
 def of_several(options: argparse.Namespace, devices: int) -> list[Stage]:
     """Return the stages of several devices; ``--batch-size`` is that of each."""
     run, batch = runs_of(options), options.batch_size
-    node = ("node", *where(options), "--preset", "debug", "--timed-steps", "5", "--seconds", "90")
+    node = ("node", *where(options), "--preset", "debug", "--timed-steps", "5", "--seconds", "110")
     ddp = ("--nproc", str(devices))
     fsdp = (*ddp, "--dp-shard", str(devices))
     debug = ("--preset", "debug", "--audit", "full")
     scaling = ("--timed-steps", "20", "--audit", "off", "--scaling", f"1,{devices}")
     return [
         Stage("doctor", 25, ("doctor",)),
-        Stage("node", 90, (*node, "--nproc", str(devices), "--json")),
+        Stage("node", 115, (*node, "--nproc", str(devices), "--json")),
         Stage("debug DDP", 45, run("BF16", 2, *debug, *ddp, compiled=False)),
         Stage("debug FSDP", 45, run("BF16", 2, *debug, *fsdp, compiled=False)),
         Stage("BF16 DDP", 115 + AUDIT_S, run("BF16", batch, *ddp)),
@@ -158,10 +158,10 @@ class Session:
         self.rows.append(row)
         if left < stage.seconds:
             row["outcome"] = f"skipped: {left:.0f} s left, about {stage.seconds} s needed"
-            self.keep({})
+            self.summarise()
             self.say(line(row))
             return
-        self.keep({})  # a reader of a call that was killed sees which stage it was in
+        self.summarise()  # a reader of a call that was killed sees which stage it was in
         began = time.time()
         folder = self.options.scratch / f"{number:02}-{stage.slug}"
         # One stage that hangs does not take the time of those after it.
@@ -169,13 +169,15 @@ class Session:
         code = self.call(stage, folder, limit)
         row |= {"seconds": round(time.time() - began, 1), "exit_code": code}
         records = sorted(folder.rglob("record.json"))
+        files = files_of(folder, records)
+        self.tried(lambda: self.keeper.add(files))
         row["runs"] = [figures(json.loads(file.read_bytes())) for file in records]
         row["outcome"] = outcome(code, row["runs"])
         if row["outcome"] == "failed":
             row["tail"] = tail(folder)
         if code == 0 and stage.command[0] == "plain.py":
             row["output"] = json.loads((folder / "out.txt").read_bytes())
-        self.keep(files_of(folder, records))
+        self.summarise()
         self.say(line(row))
         for record in records:
             self.bundle(record.parent, folder)
@@ -219,11 +221,10 @@ class Session:
             return
         data = next(target.rglob("*.zip")).read_bytes()
         self.tried(lambda: self.keeper.add_bundle(f"{folder.name}.bundle.zip", data))
-        self.keep({})
+        self.summarise()
 
-    def keep(self, files: dict[str, bytes]) -> None:
-        """Write the zip and then the summaries: whatever a summary names is in a zip."""
-        self.tried(lambda: self.keeper.add(files))
+    def summarise(self) -> None:
+        """Write the summaries, after the zip: the files of a stage with an outcome are in a zip."""
         summary = {
             "began_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.options.started)),
             "seconds": round(time.time() - self.options.started, 1),

@@ -85,8 +85,9 @@ def line(row: dict) -> str:
         said = [f"failed with {row['exit_code']}: {(row['tail'] or [''])[-1]}"]
     if "output" in row:
         said = [f"{row['output']['tokens_per_second']:,.0f} tokens/s"]
-    runs = row.get("runs", ())
-    said += [figure(run) for run in runs] if len(runs) <= 2 else [f"{len(runs)} runs"]
+    if row["outcome"] in ("done", "INVALID"):
+        runs = row["runs"]
+        said += [figure(run) for run in runs] if len(runs) <= 2 else [f"{len(runs)} runs"]
     return f"{row['number']:02} {row['stage']:<18} {'; '.join(said)}"
 
 
