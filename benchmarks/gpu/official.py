@@ -225,6 +225,7 @@ class Session:
 
     def summarise(self) -> None:
         """Write the summaries, after the zip: the files of a stage with an outcome are in a zip."""
+        self.tried(lambda: self.keeper.add({}))  # what a full disk refused before
         summary = {
             "began_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.options.started)),
             "seconds": round(time.time() - self.options.started, 1),
