@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llmb.config import Mode, Precision, RunConfig
 from llmb.measure import clock
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.builtin.host import compute_threads
 from llmb.records.ceiling import Ceiling, Direction, GemmCeiling, SquareProduct, SustainedProduct
 from llmb.reference.shapes import Shape
@@ -141,7 +141,7 @@ def _whole_device(
 
 def _fits(backend: Backend, size: int, precision: Precision) -> bool:
     """Tell whether three squares take no more of the device's memory than the copy may."""
-    free = backend.memory().available_bytes
+    free = memory_of(backend).available_bytes
     needed = 3 * size**2 * getattr(torch, precision.dtype).itemsize
     return free is None or needed <= free // _COPY_SHARE
 
@@ -238,7 +238,7 @@ def _eight_bit_types(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
 
 
 def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -> float:
-    free = backend.memory().available_bytes
+    free = memory_of(backend).available_bytes
     size = min(_COPY_BYTES, max(4, int(seconds * _COPY_BYTES_A_SECOND)))
     if free is not None:
         size = min(size, max(4, free // _COPY_SHARE))

@@ -14,12 +14,11 @@ from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
-from llmb import workloads
 from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.records import audited, evidence
-from llmb.supervision.memory import is_cpu
+from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
@@ -33,11 +32,8 @@ from llmb.wire.messages import (
     ReferenceOrder,
     Unmade,
 )
-from llmb.workloads.arithmetic import flops_per_token
 
 E = TypeVar("E", bound=Frozen)
-#: FLOPs of a step beyond which a host is not asked to compute it in float32 (minutes on 16 cores).
-_HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
 #: How often the display may redraw meanwhile.
@@ -135,7 +131,9 @@ class Examiner:
         kept = next((step for step in steps.steps if step.weights_kept), None)
         passes = (*probed.passes, *(["step"] if kept else []))
         # The probes are of one sequence; a real step has the whole batch.
-        heavy = tuple(p for p in passes if p in ("live", "step")) if self._is_heavy() else ()
+        heavy: tuple[str, ...] = ()
+        if reference_on_device(self._config, self._negotiated.offer.lacks):
+            heavy = tuple(p for p in passes if p in ("live", "step"))
         scratch = self._folders.scratch
         assert scratch is not None
         common = {
@@ -163,13 +161,6 @@ class Examiner:
             ReferenceOrder.model_validate({**common, **reference}),
         )
 
-    def _is_heavy(self) -> bool:
-        """Tell whether the reference of a whole batch is left to the device."""
-        config = self._config
-        workload = workloads.of(config)
-        flops = workload.tokens_per_step(config.global_batch_size) * flops_per_token(workload.shape)
-        return not is_cpu(config.device) and flops > _HOST_FLOPS
-
     def _ask(
         self,
         child: Child,
@@ -179,7 +170,13 @@ class Examiner:
     ) -> Examined:
         found, failures = {}, []
         child.send(order)
-        vigil = Vigil(child, "cpu" if child.module == _VERIFIER else self._config.device)
+        lacks = self._negotiated.offer.lacks
+        on_host = child.module == _VERIFIER
+        vigil = Vigil(
+            child,
+            "cpu" if on_host else self._config.device,
+            None if on_host else lacks.minutes_per_program,
+        )
         while not isinstance(message := self._hear(child, vigil), Done):
             if isinstance(message, EvidenceFile) and message.name in names:
                 found[message.name] = message.sha256
@@ -194,8 +191,13 @@ class Examiner:
         return Examined(found, tuple(failures))
 
     def _hear(self, child: Child, vigil: Vigil) -> Message | None:
-        """Return the next message, None after an hour without one; show meanwhile what is done."""
-        deadline = clock.now_ns() + int(_LIMIT_S * 1e9)
+        """Return the next message, None after an hour without one; show meanwhile what is done.
+
+        The hour is longer where the device's compiler is slow, or the host has much to compute.
+        """
+        limit_s = self._negotiated.offer.lacks.patience_s(_LIMIT_S)
+        limit_s = max(limit_s, host_patience_s(self._config))
+        deadline = clock.now_ns() + int(limit_s * 1e9)
         while (message := child.receive(_IDLE_S)) is None and clock.now_ns() < deadline:
             self._show(vigil.moment())
         return message
