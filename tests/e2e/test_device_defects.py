@@ -1,6 +1,6 @@
 """Devices that lack something, as real devices of torch out of tree, in whole runs.
 
-The first three runs are CI's; the others are made by hand: ``tox run -e long``.
+The first three runs are CI's; the others are ``long``: ``tox run -e long``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
+from safetensors.torch import load_file
 
 from tests.e2e import harness
 from tests.e2e.harness import Ended
@@ -90,10 +90,7 @@ def verdict(done: Ended) -> tuple[int, str]:
 def passes(done: Ended, name: str) -> set[str]:
     """Return the passes that ``name`` shows, nothing where it was not written."""
     path = done.directory / "evidence/repeat-0" / name
-    if not path.exists():
-        return set()
-    with safe_open(path, "pt") as file:
-        return {key.split("/")[0] for key in file.keys()}
+    return {key.split("/")[0] for key in load_file(path)} if path.exists() else set()
 
 
 ON_DEVICE, ON_HOST = "device-reference.safetensors", "reference.safetensors"
@@ -152,3 +149,68 @@ def test_a_cheat_that_declares_everything_lacking_is_found_by_the_host(
     )
     assert verdict(done) == (5, "INVALID")
     assert findings(done)["P1"]["status"] == "fail"
+
+
+# -- by hand ----------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_without_full_products_in_the_reference_a_narrow_device_is_unverified_and_not_accused(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    done = run(
+        *(tmp_path, fake_site, "--precision=BF16"),
+        host_flops=0,
+        FAKEDEV_DEFECTS="bf16_products",
+    )
+    assert verdict(done) == (0, "UNVERIFIED")
+    assert findings(done)["E1"]["status"] == findings(done)["G1"]["status"] == "not_observed"
+
+
+@pytest.mark.long
+def test_where_full_products_are_declared_lacking_the_host_makes_the_reference_and_fp32_is_refused(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    flags = {
+        "lacks": "full_float32_products=True",
+        "host_flops": 0,
+        "FAKEDEV_DEFECTS": "bf16_products,noisy",
+    }
+    done = run(tmp_path / "bf16", fake_site, "--precision=BF16", **flags)
+    assert verdict(done) == (0, "CONSISTENT")
+    assert (passes(done, ON_DEVICE), "live" in passes(done, ON_HOST)) == (set(), True)
+    done = run(tmp_path / "fp32", fake_site, "--precision=FP32", **flags)
+    assert done.code == 3
+    assert "multiplies float32 matrices in a narrower format" in done.said[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("precision", "env", "said"),
+    [
+        (
+            "FP32",
+            {"FAKEDEV_DEFECTS": "no_float64"},
+            "the reference on the device failed: TypeError: Cannot convert a fakedev tensor to "
+            "float64 dtype",
+        ),
+        (
+            "FP32",
+            {"FAKEDEV_DEFECTS": "no_bfloat16"},
+            "the border to BF16 failed: TypeError: fakedev has no bfloat16",
+        ),
+        ("BF16", {"FAKEDEV_REFUSED_OPS": "aten::index.Tensor,aten::index.Tensor_out"}, None),
+        ("BF16", {"FAKEDEV_REFUSED_OPS": "aten::normal_,aten::uniform_,aten::random_"}, None),
+        ("BF16", {"FAKEDEV_DEFECTS": "slow_synchronize,noisy"}, None),
+    ],
+    ids=["float64", "bfloat16", "indices", "random numbers", "slow synchronize"],
+)
+def test_what_was_not_declared_fails_alone_in_one_line_and_accuses_nobody(
+    tmp_path: Path, fake_site: Path, precision: str, env: dict[str, str], said: str | None
+) -> None:
+    flags = (f"--precision={precision}", "--audit=full")
+    done = run(tmp_path, fake_site, *flags, host_flops=0, **env)
+    assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
+    assert [line for line in done.record["warnings"] if " failed: " in line][:1] == [said] * bool(
+        said
+    )
