@@ -153,7 +153,7 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
     in the layout of the other by that, which can be twice as fast (docs/adr/0012).
     """
     dtype = getattr(torch, precision.dtype)
-    x, w = (torch.empty(size, size, dtype=dtype, device=device).normal_() for _ in range(2))
+    x, w = (_random((size, size), dtype, device) for _ in range(2))
     if precision.bits <= _EIGHT_BITS:
         return {"plain": _eight_bit_products(x, w, w)["forward"]}
     found: dict[Layout, Product] = {"plain": _products(x, w, w)["forward"]}
@@ -185,13 +185,21 @@ def _directions(
     ]
 
 
+def _random(size: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """Return normally distributed values; those of the host where the device draws none."""
+    try:
+        return torch.empty(size, dtype=dtype, device=device).normal_()
+    except NotImplementedError:
+        return torch.empty(size).normal_().to(device, dtype)
+
+
 def _operations(
     gemm: Gemm | GemmCeiling, tokens: int, precision: Precision, device: str
 ) -> Products:
     dtype = getattr(torch, precision.dtype)
     # Made where they are used: at a large batch the host would take minutes for y alone.
     sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
-    x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
+    x, w, y = (_random(size, dtype, device) for size in sizes)
     narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
     return _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
 

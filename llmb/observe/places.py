@@ -36,7 +36,7 @@ class Places:
             flat = value.view(-1)
             return flat[self.first : self.first + self.stride * (self.count - 1) + 1 : self.stride]
         where = torch.unravel_index(self.indices(), value.shape)
-        return picked(value, tuple(i.to(value.device) for i in where))
+        return picked(value, tuple(i.contiguous().to(value.device) for i in where))
 
     def indices(self) -> Tensor:
         """Return the elements' numbers, int64."""

@@ -94,4 +94,6 @@ def _places(parameter: Tensor, flat: Tensor) -> tuple[Tensor, ...]:
     if parameter.dim() == 0:  # a scale of a quantised format
         return ()
     # Indices per dimension, so that a view with any strides is read without a copy.
-    return tuple(i.to(parameter.device) for i in torch.unravel_index(flat, parameter.shape))
+    return tuple(
+        i.contiguous().to(parameter.device) for i in torch.unravel_index(flat, parameter.shape)
+    )
