@@ -171,12 +171,24 @@ def honest_outputs(
         one = again.logits(name, dtype, config.device, fmt)
         found |= {f"{config.precision.name}/{key}": value for key, value in one.items()}
     for border in BORDERS.get(config.precision.name, ()) if order.borders else ():
-        channel.send(Phase(name=f"the border to {border}"))
         its_dtype, its_format = how_border(border)
-        for name in (LIVE, *PROBES):
-            one = again.logits(name, its_dtype, config.device, its_format)
-            found |= {f"{border}/{key}": value for key, value in one.items()}
+        with _border(channel, border, found) as its:
+            for name in (LIVE, *PROBES):
+                its |= again.logits(name, its_dtype, config.device, its_format)
     return found
+
+
+@contextmanager
+def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Give room for what the border to ``name`` shows; ``found`` gets all of it, or nothing.
+
+    A device without bfloat16 loses the border to BF16 and keeps its honest run.
+    """
+    channel.send(Phase(name=f"the border to {name}"))
+    its: dict[str, Tensor] = {}
+    with _apart(channel, f"the border to {name}"):
+        yield its
+        found |= {f"{name}/{key}": value for key, value in its.items()}
 
 
 def _outputs(order: HonestOrder, retake: Retake, shape: Shape) -> Outputs:
@@ -223,11 +235,10 @@ def honest_passes(
             found |= {f"{declared}/{key}": value for key, value in one.items()}
     found |= retake.with_wide_loss(declared, batches, where, config.device)
     for border in BORDERS.get(declared, ()) if order.borders else ():
-        channel.send(Phase(name=f"the border to {border}"))
-        for name in PROBES:
-            its_dtype, its_format = how_border(border)
-            one = retake.sketches(name, its_dtype, config.device, 1, its_format)
-            found |= {f"{border}/{key}": value for key, value in one.items()}
+        its_dtype, its_format = how_border(border)
+        with _border(channel, border, found) as its:
+            for name in PROBES:
+                its |= retake.sketches(name, its_dtype, config.device, 1, its_format)
     return found
 
 

@@ -20,8 +20,13 @@ from llmb.plugin.answers import Answers, check_dtypes
 from llmb.plugin.faults import PluginFaultError
 from llmb.plugin.manager import Plugin
 from llmb.plugin.options import PluginOption, resolve
+from llmb.records.lacks import Lacks
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
+
+_NO_FP32 = Refused(
+    name=FP32.name, reason="the device multiplies float32 matrices in a narrower format"
+)
 
 
 def probe(channel: Channel) -> None:
@@ -48,7 +53,7 @@ def _terms(plugin: Plugin, backend: Answers, config: RunConfig) -> Terms:
     return Terms(
         environment=plugin.environment_variables(config),
         # Of a lazy device, whose audited steps are programs of their own, one more.
-        warmup_steps=plugin.warmup_steps(config) + backend.lazy,
+        warmup_steps=plugin.warmup_steps(config) + backend.lacks.eager_kernels,
         facts={
             **discovery.torch_extensions(),
             **backend.versions(),
@@ -108,6 +113,9 @@ def _offer(
     config = config.model_copy(update={"device": device})
     formats = plugin.precisions(config) if backend else ()
     check_dtypes(plugin.name, formats, _dtypes())
+    lacks = backend.lacks if backend else Lacks()
+    if lacks.full_float32_products:  # what is called FP32 would be found to be something else
+        formats = tuple(_NO_FP32 if offered.name == FP32.name else offered for offered in formats)
     if backend is not None:
         backend.check_energy()
     return Offer(
@@ -126,6 +134,7 @@ def _offer(
         precisions=tuple(p for p in formats if isinstance(p, Precision)),
         refused=tuple(p for p in formats if isinstance(p, Refused)),
         torch_version=str(torch.__version__),
+        lacks=lacks,
     )
 
 

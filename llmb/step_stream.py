@@ -16,7 +16,7 @@ from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.manager import Plugin
 from llmb.records import audited
 from llmb.reference.data import Batch
@@ -203,7 +203,7 @@ def fence(
         starved_steps=stream.starved,
         audited_steps=stream.witness.read(),
         pause_ns=stream.pause_ns,
-        peak_memory_bytes=backend.memory().peak_bytes,
+        peak_memory_bytes=memory_of(backend).peak_bytes,
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,

@@ -110,6 +110,8 @@ def _plugin(plugin: PluginState) -> Iterator[str]:
         yield _row("", ", ".join(formats))
     for name, reason in plugin.refused.items():
         yield _row("", f"no {name}: {reason}")
+    if lacking := plugin.lacks.named():
+        yield _row("", f"lacks {', '.join(lacking)}")
     if plugin.options:
         yield _row("", "-O " + _listed(plugin.options, "="))
     if plugin.facts:

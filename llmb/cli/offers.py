@@ -46,6 +46,8 @@ def _details(offer: Offer) -> Iterator[tuple[str, str]]:
     yield "formats", ", ".join(formats) or "none"
     for refused in offer.refused:
         yield "", f"no {refused.name}: {refused.reason}"
+    if lacking := offer.lacks.named():
+        yield "lacks", ", ".join(lacking)
     for name, default in offer.options.items():
         choices = offer.option_choices.get(name)
         among = f" (of {', '.join(map(str, choices))})" if choices else ""

@@ -70,7 +70,13 @@ class Doing:
         if silence.step is not None:
             what = f"{self.label}: step {silence.step + 1} of at most {self.steps}"
         minutes, seconds = divmod(int(silence.since_s), _MINUTE_S)
-        return f"{what}, running for {minutes} min {seconds:02d} s, {_busy(silence)}"
+        doing = _busy(silence) + _compiling(silence)
+        return f"{what}, running for {minutes} min {seconds:02d} s, {doing}"
+
+
+def _compiling(silence: Silence) -> str:
+    minutes = silence.compiling_min
+    return "" if minutes is None else f" (compiling a program takes about {minutes:g} min here)"
 
 
 def _busy(silence: Silence) -> str:

@@ -56,6 +56,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield from _ranks(record)
     what = record.system.cpu.model if config.device == "cpu" else device and device.description
     yield "device", f"{config.device}, {what or 'unknown'}, plugin {record.plugin.name}"
+    if lacking := record.plugin.lacks.named():
+        yield "device lacks", ", ".join(lacking)
     yield "window", _window(record)
     yield "step time", _step_time(record)
     yield "share of ceiling", _ceiling(record)

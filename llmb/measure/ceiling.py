@@ -13,7 +13,7 @@ from torch import Tensor
 
 from llmb.config import Mode, Precision, RunConfig
 from llmb.measure import clock
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.builtin.host import compute_threads
 from llmb.records.ceiling import Ceiling, Direction, GemmCeiling, SquareProduct, SustainedProduct
 from llmb.reference.shapes import Shape
@@ -141,7 +141,7 @@ def _whole_device(
 
 def _fits(backend: Backend, size: int, precision: Precision) -> bool:
     """Tell whether three squares take no more of the device's memory than the copy may."""
-    free = backend.memory().available_bytes
+    free = memory_of(backend).available_bytes
     needed = 3 * size**2 * getattr(torch, precision.dtype).itemsize
     return free is None or needed <= free // _COPY_SHARE
 
@@ -153,7 +153,7 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
     in the layout of the other by that, which can be twice as fast (docs/adr/0012).
     """
     dtype = getattr(torch, precision.dtype)
-    x, w = (torch.empty(size, size, dtype=dtype, device=device).normal_() for _ in range(2))
+    x, w = (_random((size, size), dtype, device) for _ in range(2))
     if precision.bits <= _EIGHT_BITS:
         return {"plain": _eight_bit_products(x, w, w)["forward"]}
     found: dict[Layout, Product] = {"plain": _products(x, w, w)["forward"]}
@@ -185,13 +185,21 @@ def _directions(
     ]
 
 
+def _random(size: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    """Return normally distributed values; those of the host where the device draws none."""
+    try:
+        return torch.empty(size, dtype=dtype, device=device).normal_()
+    except NotImplementedError:
+        return torch.empty(size).normal_().to(device, dtype)
+
+
 def _operations(
     gemm: Gemm | GemmCeiling, tokens: int, precision: Precision, device: str
 ) -> Products:
     dtype = getattr(torch, precision.dtype)
     # Made where they are used: at a large batch the host would take minutes for y alone.
     sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
-    x, w, y = (torch.empty(size, dtype=dtype, device=device).normal_() for size in sizes)
+    x, w, y = (_random(size, dtype, device) for size in sizes)
     narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
     return _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
 
@@ -238,7 +246,7 @@ def _eight_bit_types(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
 
 
 def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -> float:
-    free = backend.memory().available_bytes
+    free = memory_of(backend).available_bytes
     size = min(_COPY_BYTES, max(4, int(seconds * _COPY_BYTES_A_SECOND)))
     if free is not None:
         size = min(size, max(4, free // _COPY_SHARE))

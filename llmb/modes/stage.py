@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.config import RunConfig
+from llmb.errors import UnavailableError
 from llmb.observe.canonical import Canonical
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
@@ -53,8 +54,19 @@ class Stage:
         return self.ranks.total(shown) if self.ranks is not None and spread else shown
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass."""
+        """Return the context of a forward pass.
+
+        Raises:
+            UnavailableError: mixed precision was asked for, and the device has no autocast.
+        """
         if not self.config.mixed_precision:
             return nullcontext()
         dtype = getattr(torch, self.config.precision.dtype)
-        return torch.autocast(torch.device(self.config.device).type, dtype)
+        try:
+            return torch.autocast(torch.device(self.config.device).type, dtype)
+        except (AssertionError, RuntimeError) as error:
+            first = str(error).partition(",")[0]
+            raise UnavailableError(
+                f"{self.config.device} has no autocast in {self.config.precision.name} ({first}): "
+                "use --no-mixed-precision"
+            ) from error

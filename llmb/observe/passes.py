@@ -92,8 +92,12 @@ class Samples:
         """Take those elements of ``gradient`` that are asked for."""
         begin, end = self._first[parameter]
         mine = ((self._where >= begin) & (self._where < end)).nonzero().flatten()
-        places = (self._where[mine] - begin).to(gradient.device)
-        self.values[mine] += gradient.detach().flatten()[places].to("cpu").float()
+        places, flat = self._where[mine] - begin, gradient.detach().flatten()
+        try:
+            found = flat[places.to(flat.device)].to("cpu")
+        except NotImplementedError:  # the device has no kernel for that: it copies all of them
+            found = flat.to("cpu")[places]
+        self.values[mine] += found.float()
 
 
 class _NoInitialValues(TorchFunctionMode):

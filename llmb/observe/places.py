@@ -36,11 +36,23 @@ class Places:
             flat = value.view(-1)
             return flat[self.first : self.first + self.stride * (self.count - 1) + 1 : self.stride]
         where = torch.unravel_index(self.indices(), value.shape)
-        return value[tuple(i.to(value.device) for i in where)]
+        return picked(value, tuple(i.contiguous().to(value.device) for i in where))
 
     def indices(self) -> Tensor:
         """Return the elements' numbers, int64."""
         return self.first + self.stride * torch.arange(self.count)
+
+
+def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
+    """Return the elements of ``value`` at ``where``, indices by dimension on its device.
+
+    Without a kernel for that on the device they are read one by one, as views.
+    """
+    try:
+        return value[where]
+    except NotImplementedError:
+        numbers = zip(*(dimension.tolist() for dimension in where), strict=True)
+        return torch.stack([value[one] for one in numbers])
 
 
 def fewer(count: int, parameters: int) -> int:

@@ -38,7 +38,7 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
     """
     value = value.detach()
     if value.numel() <= side * side:
-        return value.to("cpu").float().flatten()
+        return value.contiguous().to("cpu").float().flatten()
     if value.dim() < 2:
         value = F.pad(value, (0, -value.numel() % side)).view(-1, side)
     rows = value.reshape(value.shape[0], -1)
@@ -49,7 +49,7 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
     folded = torch.zeros(side, rows.shape[1], dtype=wide)
     step = max(side, _BLOCK_ELEMENTS // rows.shape[1] // side * side)
     for begin in range(0, rows.shape[0], step):
-        block = rows[begin : begin + step].to("cpu")
+        block = rows[begin : begin + step].contiguous().to("cpu")
         signed = block * left[begin : begin + step, None].to(block.dtype)  # exact
         signed = F.pad(signed, (0, 0, 0, -signed.shape[0] % side))
         folded += signed.view(-1, side, signed.shape[1]).sum(0, dtype=wide)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.observe.canonical import Canonical
+from llmb.observe.places import picked
 from llmb.observe.shards import is_elsewhere, local
 from llmb.records.evidence import ParameterDigest
 
@@ -71,7 +72,9 @@ class FenceSamples:
         Both come from the device, so all work they depend on has been done when this returns.
         """
         with torch.no_grad():
-            sampled = torch.cat([p[place].float().flatten() for p, place in self._places]).cpu()
+            sampled = torch.cat(
+                [_read(p, place).float().flatten() for p, place in self._places]
+            ).cpu()
         host_loss = loss.float().cpu()
         self._losses.append(host_loss)
         self._values.append(sampled)
@@ -83,8 +86,14 @@ class FenceSamples:
         return {"loss": torch.stack(self._losses), "parameters": torch.stack(self._values)}
 
 
+def _read(parameter: Tensor, place: tuple[Tensor, ...]) -> Tensor:
+    return picked(parameter, place) if place else parameter
+
+
 def _places(parameter: Tensor, flat: Tensor) -> tuple[Tensor, ...]:
     if parameter.dim() == 0:  # a scale of a quantised format
         return ()
     # Indices per dimension, so that a view with any strides is read without a copy.
-    return tuple(i.to(parameter.device) for i in torch.unravel_index(flat, parameter.shape))
+    return tuple(
+        i.contiguous().to(parameter.device) for i in torch.unravel_index(flat, parameter.shape)
+    )

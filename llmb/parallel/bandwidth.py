@@ -13,7 +13,7 @@ from torch import Tensor
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.parallel.ranks import Ranks
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, memory_of
 from llmb.records.node_report import CollectiveKind, CollectiveRate
 
 #: Sizes in bytes: the smallest shows latency, the largest what a link carries.
@@ -44,7 +44,7 @@ def measure(backend: Backend, device: str, ranks: Ranks) -> tuple[CollectiveRate
     world_size = ranks.place.world_size
     on_host = torch.device(device).type == "cpu"
     sizes = _SIZES_OF_HOSTS if on_host else _SIZES_OF_DEVICES
-    free = backend.memory().available_bytes
+    free = memory_of(backend).available_bytes
     room = min((own for own in ranks.gather(free) if own is not None), default=None)
     found = []
     for kind in get_args(CollectiveKind):

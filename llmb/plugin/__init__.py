@@ -12,6 +12,7 @@ from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak
 from llmb.plugin.hookspecs import Kind, ParameterView, hookimpl
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
+from llmb.records.lacks import Lacks
 from llmb.records.run_record import DeclaredPatch, StepClock
 from llmb.records.system import Device
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceMemory",
     "EnergyReading",
     "Kind",
+    "Lacks",
     "NativeLibrary",
     "ParameterView",
     "Peak",

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from llmb.config import Precision, Refused
 from llmb.errors import LlmbError
-from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak, is_lazy
+from llmb.plugin.backend import Backend, DeviceMemory, EnergyReading, Peak, lacks_of
 from llmb.plugin.faults import PluginFaultError, told
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
@@ -26,7 +26,10 @@ class Answers:
         """
         self._plugin, self._backend = plugin, backend
         self.device_type, self.step_clock = backend.device_type, backend.step_clock
-        self.lazy = is_lazy(backend)
+        try:
+            self.lacks = lacks_of(backend)
+        except TypeError as error:
+            raise self._fault(str(error)) from error
         if not isinstance(self.device_type, str):
             raise self._fault(f"device_type is {self.device_type!r}, expected a string")
         if self.step_clock not in get_args(StepClock):
@@ -46,7 +49,9 @@ class Answers:
         return tuple(devices)
 
     def available_bytes(self) -> int | None:
-        """Return the free memory of the device."""
+        """Return the free memory of the device, None where it has no figures."""
+        if self.lacks.memory_figures:
+            return None
         memory: DeviceMemory = self._ask("memory", DeviceMemory)
         return memory.available_bytes
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, Protocol, runtime_checkable
 
 from llmb.config import Frozen
+from llmb.records.lacks import Lacks
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
 
@@ -37,7 +38,10 @@ class Peak(Frozen):
 
 @runtime_checkable
 class Backend(Protocol):
-    """What the harness needs of a device. Missing knowledge is None, never 0 or a guess."""
+    """What the harness needs of a device. Missing knowledge is None, never 0 or a guess.
+
+    A backend of a device that lacks something has one attribute more, ``lacks`` (see ``lacks_of``).
+    """
 
     #: The part of the device string before the colon.
     device_type: str
@@ -99,9 +103,29 @@ def full_float32_products(backend: Backend) -> AbstractContextManager[object]:
     return context()
 
 
-def is_lazy(backend: Backend) -> bool:
-    """Tell whether the device records what a step does and compiles it, as XLA's devices do.
+def lacks_of(backend: Backend) -> Lacks:
+    """Return what the device lacks by its backend's attribute ``lacks``; without one, nothing.
 
-    A backend says so with an attribute ``lazy = True``; what nobody says is False.
+    Example: ``lacks = Lacks(float64=True)``. An attribute ``lazy = True``, which older packages
+    have, says the same as ``Lacks(eager_kernels=True)``.
+
+    Raises:
+        TypeError: the attribute is no ``Lacks``.
     """
-    return getattr(backend, "lazy", False) is True
+    lacks = getattr(backend, "lacks", None) or Lacks()
+    if not isinstance(lacks, Lacks):
+        raise TypeError(f"lacks is {lacks!r}, expected a llmb.plugin.Lacks")
+    lazy = getattr(backend, "lazy", False) is True
+    return lacks.model_copy(update={"eager_kernels": True}) if lazy else lacks
+
+
+def is_lazy(backend: Backend) -> bool:
+    """Tell whether the device records what a step does and compiles it, as XLA's devices do."""
+    return lacks_of(backend).eager_kernels
+
+
+def memory_of(backend: Backend) -> DeviceMemory:
+    """Read the device's memory; nothing is asked, and all is None, where it has no figures."""
+    if lacks_of(backend).memory_figures:
+        return DeviceMemory(total_bytes=None, available_bytes=None, peak_bytes=None)
+    return backend.memory()

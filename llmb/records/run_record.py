@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
+from llmb.records.lacks import Lacks
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import SystemDescription
@@ -32,6 +33,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  reproduction_of added: optional, absent from records before.
 # llmb.run/1  2026-11  config.parallelism.schedule added: nothing without a pipeline.
 # llmb.run/1  2026-11  config.precision.products and duration added: None in records before.
+# llmb.run/1  2026-11  plugin.lacks added: nothing is lacking in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -95,6 +97,8 @@ class PluginFacts(Frozen):
     declared_patches: tuple[DeclaredPatch, ...] = ()
     #: Names of the environment variables it asked for.
     environment: tuple[str, ...] = ()
+    #: What the device lacks, as the plugin's backend declares it.
+    lacks: Lacks = Lacks()
 
 
 class Rank(Frozen):

@@ -74,6 +74,7 @@ IN_PROCESS = (
     *_of(
         "device",
         arithmetic="tensors of every offered format can be made and multiplied",
+        lacks="what the device lacks is declared",
         synchronize_waits="synchronize waits for the device",
         synchronize_idle="synchronize returns at once when nothing is outstanding",
         step_marks="steps can be marked any number of times",

@@ -41,6 +41,7 @@ from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import HostLoad, SystemDescription
 from llmb.reference import pins
 from llmb.supervision.auditing import Examined
+from llmb.supervision.lacking import consequences
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload
@@ -163,6 +164,7 @@ def _record(
 ) -> RunRecord:
     config = raw.config
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
+    warnings += consequences(config, raw.negotiated.offer.lacks)
     warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
     return RunRecord(
         run_id=raw.run_id,
@@ -350,6 +352,7 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         strict=known and not found.closed_components and not waivers(config),
         declared_patches=found.declared_patches,
         environment=tuple(sorted(raw.negotiated.terms.environment)),
+        lacks=offer.lacks,
     )
 
 

@@ -21,6 +21,7 @@ from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.records import audited, evidence
+from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
@@ -34,13 +35,11 @@ from llmb.wire.messages import (
     ReferenceOrder,
     Unmade,
 )
-from llmb.workloads.arithmetic import flops_per_token, parameter_count
+from llmb.workloads.arithmetic import parameter_count
 
 E = TypeVar("E", bound=Frozen)
-#: FLOPs of a step beyond which a host is not asked to compute it in float32 (minutes on 16 cores).
-_HOST_FLOPS = 2e13
 #: A calibrator or verifier that says nothing for so long is taken to hang.
-_LIMIT_NS = 3600 * 10**9
+_LIMIT_S = 3600.0
 #: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
 #: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
 _HOST_BYTES = 16
@@ -146,7 +145,10 @@ class Examiner:
         is_honest = module == _CALIBRATOR
         variables = self._negotiated.terms.environment if is_honest else {}
         child = process.enter_context(self._started(module, variables))
-        vigil = Vigil(child, self._config.device if is_honest else "cpu")
+        minutes = self._negotiated.offer.lacks.minutes_per_program
+        vigil = (
+            Vigil(child, self._config.device, minutes) if is_honest else Vigil(child, "cpu", None)
+        )
         names = audited.BY_CALIBRATOR if is_honest else audited.BY_VERIFIER
         return _Task(child, what, order, names, process.close, vigil)
 
@@ -175,7 +177,9 @@ class Examiner:
         kept = next((step for step in steps.steps if step.weights_kept), None)
         passes = (*probed.passes, *(["step"] if kept else []))
         # The probes are of one sequence; a real step has the whole batch.
-        heavy = tuple(p for p in passes if p in ("live", "step")) if self._is_heavy() else ()
+        heavy: tuple[str, ...] = ()
+        if reference_on_device(self._config, self._negotiated.offer.lacks):
+            heavy = tuple(p for p in passes if p in ("live", "step"))
         scratch = self._folders.scratch
         assert scratch is not None
         common = {
@@ -204,13 +208,6 @@ class Examiner:
             ReferenceOrder.model_validate({**common, **reference}),
         )
 
-    def _is_heavy(self) -> bool:
-        """Tell whether the reference of a whole batch is left to the device."""
-        config = self._config
-        workload = workloads.of(config)
-        flops = workload.tokens_per_step(config.global_batch_size) * flops_per_token(workload.shape)
-        return not is_cpu(config.device) and flops > _HOST_FLOPS
-
     def _side_by_side(self) -> bool:
         """Tell whether honest run and reference are made at the same time."""
         if is_cpu(self._config.device):
@@ -228,7 +225,7 @@ class Examiner:
             self._say(f"computing {task.what}")
             task.child.send(task.order)
             task.vigil.restart()
-            task.deadline_ns = clock.now_ns() + _LIMIT_NS
+            task.deadline_ns = self._deadline_ns()
         while waiting:
             for task in tuple(waiting):
                 try:
@@ -248,7 +245,7 @@ class Examiner:
         """Take the next message of a task's process; tell whether one came within ``timeout_s``.
 
         Raises:
-            LlmbError: the process failed, said something out of turn, or nothing for an hour.
+            LlmbError: the process failed, said something out of turn, or nothing for too long.
         """
         message = task.child.receive(timeout_s)
         if isinstance(message, EvidenceFile) and message.name in task.names:
@@ -264,8 +261,16 @@ class Examiner:
             said = "nothing" if message is None else repr(message.kind)
             raise RunFailedError(f"{task.child.module} said {said} while it worked")
         if message is not None:
-            task.deadline_ns = clock.now_ns() + _LIMIT_NS
+            task.deadline_ns = self._deadline_ns()
         return message is not None
+
+    def _deadline_ns(self) -> int:
+        """Return when a process that says nothing from now on is taken to hang: in an hour.
+
+        Later where the device's compiler is slow, or the host has much to compute.
+        """
+        limit_s = self._negotiated.offer.lacks.patience_s(_LIMIT_S)
+        return clock.now_ns() + int(max(limit_s, host_patience_s(self._config)) * 1e9)
 
     def _read(self, streamed: Streamed, name: str, kind: type[E]) -> E:
         if name not in streamed.evidence:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue
 from llmb.plugin.discovery import TorchExtension
+from llmb.records.lacks import Lacks
 from llmb.records.system import Cpu, Device, HostMemory
 from llmb.wire.messages import Offer
 
@@ -81,6 +82,7 @@ class PluginState(Frozen):
     #: Those whose products are computed in FP32 and rounded once.
     widened: tuple[str, ...] = ()
     refused: dict[str, str]
+    lacks: Lacks = Lacks()
     options: dict[str, OptionValue]
     #: What backend and plugin say of driver, firmware and libraries.
     facts: dict[str, str]

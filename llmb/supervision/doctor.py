@@ -165,6 +165,7 @@ def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> PluginState:
         slow=tuple(precision.name for precision in offer.precisions if precision.is_slow),
         widened=tuple(p.name for p in offer.precisions if p.products is not None),
         refused={refused.name: refused.reason for refused in offer.refused},
+        lacks=offer.lacks,
         options=offer.options,
         facts=dict(terms.facts) if isinstance(terms, Terms) else {},
         official_run=_against_the_official_run(offer) if isinstance(terms, Terms) else None,

@@ -8,6 +8,7 @@ import time
 from llmb.config import Place
 from llmb.errors import LlmbError
 from llmb.parallel.place import UNREACHABLE
+from llmb.records.lacks import Lacks
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stations import Display
 from llmb.supervision.stream import Patience
@@ -51,7 +52,7 @@ def follow(
                 )
             )
             try:
-                _look_after(child, display)
+                _look_after(child, display, negotiated.offer.lacks)
             except LlmbError as error:
                 # Rank 0's says of whom it was, and a launcher ends it as soon as this one has.
                 if UNREACHABLE not in str(error):
@@ -59,8 +60,8 @@ def follow(
                 raise type(error)(f"rank {place.rank}: {error}") from error
 
 
-def _look_after(child: Child, display: Display) -> None:
-    patience = Patience()
+def _look_after(child: Child, display: Display, lacks: Lacks) -> None:
+    patience = Patience(lacks)
     while not isinstance(message := child.receive(1.0), Worked):
         patience.heard(message)
         if isinstance(message, (Phase, Tick)):

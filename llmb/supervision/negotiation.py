@@ -15,6 +15,7 @@ from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
 from llmb.supervision import selection, sizing
+from llmb.supervision.lacking import consequences
 from llmb.supervision.sizing import Estimate
 from llmb.wire.channel import Child
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
@@ -83,7 +84,8 @@ def negotiate(
         terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        notes = (*_passed_over(probes.offers), *sized.notes, *doubts)
+        lacking = consequences(config, offer.lacks)
+        notes = (*_passed_over(probes.offers), *sized.notes, *doubts, *lacking)
         return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 

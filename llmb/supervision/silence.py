@@ -31,6 +31,8 @@ class Silence:
     on_cpu: bool
     #: The step that is being computed, from 0; None where it is none.
     step: int | None = None
+    #: Minutes the device's compiler takes for a program, where its backend says that it is slow.
+    compiling_min: float | None = None
 
 
 class _Process(Protocol):
@@ -43,9 +45,12 @@ class _Process(Protocol):
 class Vigil:
     """Watches over a child while nothing arrives from it."""
 
-    def __init__(self, child: _Process, device: str) -> None:
-        """Begin; ``child`` computes on ``device``."""
+    def __init__(
+        self, child: _Process, device: str, minutes_per_program: float | None = None
+    ) -> None:
+        """Begin; ``child`` computes on ``device``, whose compiler may take minutes."""
         self._child, self._on_cpu = child, is_cpu(device)
+        self._compiling_min = minutes_per_program
         self.restart()
 
     def restart(self) -> None:
@@ -65,7 +70,7 @@ class Vigil:
         if since_s < LONG_S:
             return None
         who = self._child.module.rpartition(".")[2]
-        return Silence(who, since_s, self._busy, self._on_cpu, step)
+        return Silence(who, since_s, self._busy, self._on_cpu, step, self._compiling_min)
 
     def _read(self, now: int) -> None:
         before, self._cpu_s = self._cpu_s, host.cpu_s_of(self._child.pid)

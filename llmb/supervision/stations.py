@@ -201,7 +201,9 @@ class Stations:
             self._display.stream(window.end, tokens, label)
             clock_kind = self._negotiated.offer.step_clock
             secret = secrets.randbits(63)
-            return drive(child, config, window, number, secret, clock_kind, self._display.message)
+            lacks = self._negotiated.offer.lacks
+            show = self._display.message
+            return drive(child, config, window, number, secret, clock_kind, show, lacks)
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self._profile and folders is not None and number == 0
@@ -227,7 +229,8 @@ def calibrate(
     """
     with standby.calibrator(negotiated.terms.environment, log) as child:
         child.send(CalibrationOrder(config=for_children(config), seconds=seconds))
-        return child.expect(Calibration, _CALIBRATION_LIMIT_S).ceiling
+        limit_s = negotiated.offer.lacks.patience_s(_CALIBRATION_LIMIT_S)
+        return child.expect(Calibration, limit_s).ceiling
 
 
 def _nothing() -> None:

@@ -18,6 +18,7 @@ from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
+from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.records.seeds import derive, token_seed
 from llmb.reference.lengths import draw_lengths
@@ -137,8 +138,11 @@ class Patience:
     _LEAST_S = 600.0
     _STEPS = 20
 
-    def __init__(self) -> None:
-        """Start waiting."""
+    def __init__(self, lacks: Lacks | None = None) -> None:
+        """Start waiting, longer for a device that ``lacks`` a quick compiler."""
+        lacks = lacks or Lacks()
+        self._before_steps_s = lacks.patience_s(self._BEFORE_STEPS_S)
+        self._least_s = lacks.patience_s(self._LEAST_S)
         self._since_ns = clock.now_ns()
         self._longest_s: float | None = None
 
@@ -156,9 +160,9 @@ class Patience:
             if isinstance(message, Tick):
                 self._longest_s = max(self._longest_s or 0.0, silent_s)
             return
-        limit_s = self._BEFORE_STEPS_S
+        limit_s = self._before_steps_s
         if self._longest_s is not None:
-            limit_s = max(self._LEAST_S, self._STEPS * self._longest_s)
+            limit_s = max(self._least_s, self._STEPS * self._longest_s)
         if silent_s > limit_s:
             raise RunFailedError(
                 f"the worker has been silent for {silent_s:.0f} s: the device or its plugin hangs"
@@ -200,18 +204,21 @@ def drive(
     secret: int,
     step_clock: StepClock,
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
+    lacks: Lacks | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
 
     ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
-    was shown for a minute.
+    was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
 
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _Log()
     listener = _Listener(child, config, window, repeat, log, Answers(window, secret))
-    patience, vigil = Patience(), Vigil(child, config.device)
+    lacks = lacks or Lacks()
+    patience = Patience(lacks)
+    vigil = Vigil(child, config.device, lacks.minutes_per_program)
     while True:
         try:
             message = child.receive(_IDLE_S)

@@ -17,6 +17,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.plugin.backend import Peak
+from llmb.records.lacks import Lacks
 from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import StepClock
 from llmb.records.system import Device
@@ -80,6 +81,7 @@ class Offer(Frozen):
     precisions: tuple[Precision, ...] = ()
     refused: tuple[Refused, ...] = ()
     torch_version: str
+    lacks: Lacks = Lacks()
     #: The plugin itself is at fault: it cannot be loaded, or one of its hooks went wrong.
     broken: bool = False
 

@@ -323,3 +323,23 @@ def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_th
     inside = asked[asked.index("full") + 1 : asked.index("as before")]
     assert inside == ["branches in torch.float32", "live in torch.float32"]
     assert asked.count("full") == 1
+
+
+@pytest.mark.parametrize("breaks", ["branches", "head"])
+def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
+    worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    run = worked(precision=FP32).copied(tmp_path)
+    sketches = calibrator.Retake.sketches
+
+    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
+        if (dtype, name) == (torch.bfloat16, breaks):
+            raise TypeError("no bfloat16 here")
+        return sketches(self, name, dtype, *rest, **more)
+
+    monkeypatch.setattr(calibrator.Retake, "sketches", narrow)
+    line = be_honest(run.honest)
+    assert {audited.HONEST, audited.REPLAY} <= set(line.announced())
+    assert {one.partition("/")[0] for one in made(run)} == {"FP32", "TF32"}
+    lost = [message.what for message in line.sent if isinstance(message, Unmade)]
+    assert lost == ["the border to BF16", "the border to FP8"]

@@ -14,6 +14,7 @@ from llmb import probe
 from llmb.config import RunRequest
 from llmb.errors import UsageError
 from llmb.plugin.faults import PluginFaultError
+from llmb.records.lacks import Lacks
 from llmb.wire.channel import ChannelClosedError
 from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
 from tests.unit.builders_runtime import install, run_config
@@ -21,7 +22,7 @@ from tests.unit.builders_runtime import install, run_config
 SOURCE = """
 from llmb.config import BF16, FP16, FP32, Precision, Refused
 from llmb.errors import UnavailableError
-from llmb.plugin import Peak, PluginOption, hookimpl
+from llmb.plugin import Lacks, Peak, PluginOption, hookimpl
 from llmb.plugin.builtin.cpu import CpuBackend
 
 class Acme(CpuBackend):
@@ -181,3 +182,40 @@ def llmb_backend(config):
     (offer,) = probed(hooks)
     assert isinstance(offer, Offer)
     assert offer.reason == "driver 4 is too old: install 5"
+
+
+WIDE = """
+@hookimpl
+def llmb_precisions(config):
+    return [BF16, FP32]
+"""
+
+
+def test_what_the_device_lacks_is_part_of_the_offer(probed: Probe) -> None:
+    offer, *_ = probed(WIDE, "lacks = Lacks(float64=True, minutes_per_program=3)")
+    assert isinstance(offer, Offer)
+    assert offer.lacks == Lacks(float64=True, minutes_per_program=3)
+    assert [precision.name for precision in offer.precisions] == ["BF16", "FP32"]
+
+
+def test_where_full_products_cannot_be_had_fp32_is_refused_and_not_found_out_later(
+    probed: Probe,
+) -> None:
+    offer, *_ = probed(WIDE, "lacks = Lacks(full_float32_products=True)")
+    assert isinstance(offer, Offer)
+    assert [precision.name for precision in offer.precisions] == ["BF16"]
+    (refused,) = offer.refused
+    assert refused.name == "FP32"
+    assert "multiplies float32 matrices in a narrower format" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("members", "steps"),
+    [("pass", 1), ("lazy = True", 2), ("lacks = Lacks(eager_kernels=True)", 2)],
+)
+def test_a_device_without_eager_kernels_has_one_untimed_step_more(
+    probed: Probe, members: str, steps: int
+) -> None:
+    _, terms, *_ = probed(WIDE, members)
+    assert isinstance(terms, Terms)
+    assert terms.warmup_steps == steps

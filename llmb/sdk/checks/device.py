@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmb.measure import clock
 from llmb.plugin import Backend, DeviceMemory, EnergyReading
+from llmb.plugin.backend import full_float32_products, lacks_of, memory_of
 from llmb.sdk.checks import precisions
 from llmb.sdk.report import CheckError, SkipError
 from llmb.sdk.subject import Subject
@@ -28,6 +29,9 @@ _BLOCK_BYTES = 64 * 2**20
 _BLOCKS = 4
 _PATIENCE_S = 2.0
 _ENERGY_S = 0.25
+_LACKS_SIDE = 64
+#: Relative error of a product of positive values: 1e-6 in full FP32, 5e-4 in TF32, 4e-3 in BF16.
+_FULL_ERROR = 1e-4
 
 
 def arithmetic(subject: Subject) -> str:
@@ -55,6 +59,37 @@ def arithmetic(subject: Subject) -> str:
             )
         done.append(precision.name)
     return ", ".join(done)
+
+
+def lacks(subject: Subject) -> str:
+    """Look for float64 and full FP32 products, unless the backend says that they are lacking."""
+    backend, device = subject.device, subject.config.device
+    lacking = lacks_of(backend)
+    if not lacking.float64:
+        try:
+            torch.ones(2, dtype=torch.float64).to(device).add(1).cpu()
+        except Exception as error:
+            first_line = (str(error).splitlines() or [""])[0]
+            raise CheckError(
+                f"a float64 tensor on {device} raises {type(error).__name__}: {first_line}; a "
+                "backend without float64 has lacks = Lacks(float64=True)"
+            ) from error
+    if not lacking.full_float32_products:
+        generator = torch.Generator().manual_seed(0)
+        one, other = torch.rand(2, _LACKS_SIDE, _LACKS_SIDE, generator=generator)
+        with full_float32_products(backend):
+            product = one.to(device) @ other.to(device)
+            backend.step_end()
+            backend.synchronize()
+        right = one.double() @ other.double()
+        error_of = ((product.cpu().double() - right).abs() / right).max().item()
+        if error_of > _FULL_ERROR:
+            raise CheckError(
+                f"float32 products on {device} are wrong by {error_of:.1e}, more than "
+                f"{_FULL_ERROR:.0e}: a backend gives full_float32_products(), or has "
+                "lacks = Lacks(full_float32_products=True)"
+            )
+    return ", ".join(lacking.named()) or "nothing"
 
 
 class _Work:
@@ -166,7 +201,7 @@ class _Blocks:
 
     def __init__(self, subject: Subject) -> None:
         self._backend, self._device = subject.device, subject.config.device
-        free = self._backend.memory().available_bytes
+        free = memory_of(self._backend).available_bytes
         self.bytes = _BLOCK_BYTES if free is None else min(_BLOCK_BYTES, max(2**20, free // 16))
         self._held: list[Tensor] = []
 
@@ -184,7 +219,7 @@ class _Blocks:
     def _read(self) -> DeviceMemory:
         self._backend.step_end()
         self._backend.synchronize()
-        return self._backend.memory()
+        return memory_of(self._backend)
 
 
 def memory(subject: Subject) -> str:
@@ -209,7 +244,7 @@ def peak_memory(subject: Subject) -> str:
     """Take blocks, drop them, and start a new peak."""
     backend, blocks = subject.device, _Blocks(subject)
     backend.reset_peak_memory()
-    before = backend.memory().peak_bytes
+    before = memory_of(backend).peak_bytes
     held = [blocks.take().peak_bytes for _ in range(_BLOCKS)][-1]
     if held is None:
         raise SkipError("the backend does not tell its peak")
@@ -221,7 +256,7 @@ def peak_memory(subject: Subject) -> str:
         )
     blocks.drop()
     backend.reset_peak_memory()
-    anew = backend.memory().peak_bytes
+    anew = memory_of(backend).peak_bytes
     if anew is not None and held - anew < taken // 2:
         raise CheckError(
             f"peak_bytes is {anew} after {taken} bytes were dropped and reset_peak_memory called; "
@@ -233,7 +268,7 @@ def peak_memory(subject: Subject) -> str:
 def available_memory(subject: Subject) -> str:
     """Hold memory until less is available; kernels count late, and others use the memory too."""
     backend, blocks = subject.device, _Blocks(subject)
-    before = backend.memory().available_bytes
+    before = memory_of(backend).available_bytes
     readings = [blocks.take().available_bytes for _ in range(_BLOCKS)]
     begin = clock.now_ns()
     while clock.now_ns() - begin < _PATIENCE_S * 1e9:
@@ -242,7 +277,7 @@ def available_memory(subject: Subject) -> str:
             raise SkipError("the backend does not tell how much is available")
         if before - after >= blocks.bytes:
             return f"fell by {before - after} for {_BLOCKS * blocks.bytes} bytes"
-        readings.append(backend.memory().available_bytes)
+        readings.append(memory_of(backend).available_bytes)
     if {before} == {*readings}:
         raise CheckError(
             f"available_bytes stands at {before} while {_BLOCKS * blocks.bytes} bytes are taken: "

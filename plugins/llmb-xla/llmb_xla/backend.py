@@ -8,7 +8,7 @@ from typing import Literal
 
 from llmb.config import AUTO_DEVICE, environment
 from llmb.errors import LlmbError, UnavailableError
-from llmb.plugin import Device, DeviceMemory, EnergyReading, Peak
+from llmb.plugin import Device, DeviceMemory, EnergyReading, Lacks, Peak
 from llmb.plugin.builtin.cpu import CpuBackend
 
 from .pairing import torch_xla
@@ -25,7 +25,7 @@ class XlaBackend:
     step_clock: Literal["host", "device", "enqueue"] = "enqueue"
     distributed_backend = "xla"
     # What a step does is recorded and compiled: nothing in it may differ from step to step.
-    lazy = True
+    lacks = Lacks(eager_kernels=True)
 
     def __init__(self, device: str) -> None:
         """Start the client for ``device``.

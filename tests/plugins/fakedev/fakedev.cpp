@@ -4,11 +4,24 @@
 // a kernel is only enqueued and takes FAKEDEV_KERNEL_US of device time; waiting for that time is
 // what synchronising and reading back do. Each device has a memory of its own, of FAKEDEV_MEMORY_MB;
 // its allocator is a plain one, without statistics: torch cannot say how much is in use.
+//
+// FAKEDEV_DEFECTS, names with commas between them, takes something away:
+//   no_float64, no_bfloat16   no tensor of the type can be made (MPS has no float64)
+//   bf16_products             float32 matrices are multiplied in bfloat16, as on a TPU, until
+//                             fakedev::full_products(True) asks for full products
+//   noisy                     the order of summation of a product is drawn anew in each call
+//   no_non_blocking           copies that do not wait are refused
+//   no_strided                copies between device and host want contiguous tensors
+//   slow_synchronize          waiting takes 20 ms more
+// FAKEDEV_REFUSED_OPS, names with commas between them (aten::index.Tensor): no kernel for them.
 
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -18,6 +31,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
@@ -43,6 +57,13 @@ int64_t setting(const char* name, int64_t otherwise) {
   return text ? std::atoll(text) : otherwise;
 }
 
+bool listed(const char* variable, const std::string& name) {
+  const char* text = std::getenv(variable);
+  return text && ("," + std::string(text) + ",").find("," + name + ",") != std::string::npos;
+}
+
+bool has(const char* defect) { return listed("FAKEDEV_DEFECTS", defect); }
+
 // -- device time ------------------------------------------------------------------------------
 
 std::atomic<int64_t> busy_until_ns[kDevices];
@@ -59,6 +80,8 @@ void enqueue(DeviceIndex device) {
 }
 
 void wait(DeviceIndex device) {
+  static const bool slow = has("slow_synchronize");
+  if (slow) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::this_thread::sleep_for(std::chrono::nanoseconds(busy_until_ns[device] - now_ns()));
 }
 
@@ -145,16 +168,24 @@ using Type = std::optional<at::ScalarType>;
 using Format = std::optional<at::MemoryFormat>;
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
+at::ScalarType checked(Type type) {
+  static const bool no_double = has("no_float64"), no_half = has("no_bfloat16");
+  const auto dtype = c10::dtype_or_default(type);
+  TORCH_CHECK_TYPE(!(no_double && dtype == at::kDouble), "Cannot convert a fakedev tensor to float64 dtype");
+  TORCH_CHECK_TYPE(!(no_half && dtype == at::kBFloat16), "fakedev has no bfloat16");
+  return dtype;
+}
+
 Tensor empty(IntArrayRef size, Type type, std::optional<at::Layout>, std::optional<Device> device,
              std::optional<bool>, Format format) {
   const c10::DeviceGuard guard(*device);
-  return at::detail::empty_generic(size, &memory, kKeys, c10::dtype_or_default(type), format);
+  return at::detail::empty_generic(size, &memory, kKeys, checked(type), format);
 }
 
 Tensor empty_strided(IntArrayRef size, IntArrayRef stride, Type type, std::optional<at::Layout>,
                      std::optional<Device> device, std::optional<bool>) {
   const c10::DeviceGuard guard(*device);
-  return at::detail::empty_strided_generic(size, stride, &memory, kKeys, c10::dtype_or_default(type));
+  return at::detail::empty_strided_generic(size, stride, &memory, kKeys, checked(type));
 }
 
 const Tensor& resize_(const Tensor& self, IntArrayRef size, Format) {
@@ -177,7 +208,11 @@ Tensor as_host(const Tensor& tensor) {  // the same bytes, as a tensor of the CP
                        tensor.options().device(at::kCPU));
 }
 
-Tensor copy_from(const Tensor& self, const Tensor& target, bool) {
+Tensor copy_from(const Tensor& self, const Tensor& target, bool non_blocking) {
+  static const bool waits = has("no_non_blocking"), strict = has("no_strided");
+  TORCH_CHECK(!(waits && non_blocking), "fakedev has no copies that do not wait");
+  TORCH_CHECK(in_kernel || !strict || self.is_cpu() == target.is_cpu() ||
+              (self.is_contiguous() && target.is_contiguous()), "fakedev copies contiguous tensors only");
   const Device device = self.is_cpu() ? target.device() : self.device();
   if (!in_kernel) {
     enqueue(device.index());
@@ -192,7 +227,40 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
   return copy_from(self, target, false);
 }
 
+std::atomic<bool> full_products = false;
+
+// Products: where their two matrices lie among the arguments.
+int matrices_of(const std::string& op) {
+  if (op == "aten::mm" || op == "aten::bmm") return 0;
+  return op == "aten::addmm" || op == "aten::baddbmm" ? 1 : -1;
+}
+
+void spoil(torch::jit::Stack& stack, size_t count, int first) {
+  static const bool narrow = has("bf16_products"), noisy = has("noisy");
+  if (!narrow && !noisy) return;
+  auto& left = stack[stack.size() - count + first];
+  auto& right = stack[stack.size() - count + first + 1];
+  Tensor a = left.toTensor(), b = right.toTensor();
+  if (narrow && !full_products && a.scalar_type() == at::kFloat) {
+    a = a.cpu().to(at::kBFloat16).to(at::kFloat), b = b.cpu().to(at::kBFloat16).to(at::kFloat);
+  }
+  if (noisy && a.is_floating_point()) {
+    static thread_local std::mt19937_64 draw{std::random_device{}()};
+    std::vector<int64_t> order(a.size(-1));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), draw);
+    const Tensor index = at::tensor(order, at::kLong);
+    a = a.cpu().index_select(-1, index), b = b.cpu().index_select(-2, index);
+  }
+  const Device device = left.toTensor().device();
+  left = a.to(device), right = b.to(device);
+}
+
 void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& name = op.schema().operator_name();
+  const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
+  TORCH_CHECK_NOT_IMPLEMENTED(!listed("FAKEDEV_REFUSED_OPS", name.name + overload),
+                              "fakedev has no kernel of ", name.name, overload);
   DeviceIndex device = current;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for (const auto& tensor : value.isTensorList() ? value.toTensorVector()
@@ -201,10 +269,12 @@ void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       if (tensor.defined() && tensor.is_privateuseone()) device = tensor.device().index();
   {
     const InKernel inside;
+    if (const int first = matrices_of(name.name); first >= 0)
+      spoil(*stack, op.schema().arguments().size(), first);
     at::native::cpu_fallback(op, stack);
   }
   enqueue(device);
-  if (op.schema().name() == "aten::_local_scalar_dense") wait(device);  // .item(): reads back
+  if (name.name == "aten::_local_scalar_dense") wait(device);  // .item(): reads back
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
@@ -223,5 +293,6 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 }
 TORCH_LIBRARY(fakedev, m) {
   m.def("device_count", [] { return int64_t(kDevices); });
+  m.def("full_products", [](bool full) { return full_products.exchange(full); });
 }
 }  // namespace

@@ -122,3 +122,8 @@ def test_a_terminals_line_says_the_same_until_the_next_report(live: Shown) -> No
     assert "timing: training" in shown
     assert "running for" not in shown
     assert "1/65" in shown
+
+
+def test_where_compiling_takes_minutes_a_silence_says_so(plain: Shown) -> None:
+    plain.display.message(replace(BUSY, compiling_min=2.5))
+    assert plain.new().endswith(" (compiling a program takes about 2.5 min here)\n")

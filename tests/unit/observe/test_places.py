@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import Places, choose, fewer
+from llmb.observe.places import Places, choose, fewer, picked
 from llmb.observe.shards import read_places
 
 
@@ -102,3 +102,19 @@ def test_of_contiguous_memory_a_view_is_read_and_no_copy_made() -> None:
 
 def test_the_last_element_can_be_read() -> None:
     assert Places(first=9, stride=10, count=10).read(torch.arange(100.0)).tolist()[-1] == 99.0
+
+
+class Unindexed(torch.Tensor):
+    """A device's tensor without a kernel for indices in a tensor."""
+
+    def __getitem__(self, where: object) -> torch.Tensor:
+        if isinstance(where, tuple) and any(isinstance(one, torch.Tensor) for one in where):
+            raise NotImplementedError("aten::index.Tensor is not implemented for this device")
+        return super().__getitem__(where)
+
+
+def test_without_a_kernel_for_indices_the_same_elements_are_read_one_by_one() -> None:
+    value = torch.arange(24.0).reshape(2, 3, 4)
+    where = tuple(torch.unravel_index(torch.tensor([3, 23, 3, 11]), value.shape))
+    found = picked(value.as_subclass(Unindexed), where)
+    assert found.tolist() == picked(value, where).tolist() == [3, 23, 3, 11]

@@ -8,7 +8,7 @@ import pytest
 
 from llmb.config import BF16, Precision, Refused
 from llmb.errors import UnavailableError
-from llmb.plugin import EnergyReading, Peak
+from llmb.plugin import EnergyReading, Lacks, Peak
 from llmb.plugin.answers import Answers, check_dtypes
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.plugin.faults import PluginFaultError
@@ -110,3 +110,15 @@ def test_a_format_needs_a_dtype_that_torch_has_unless_it_is_refused() -> None:
     with pytest.raises(PluginFaultError, match=r"'odd': llmb_precisions returned MX5 .*'mxfloat5'"):
         check_dtypes("odd", [BF16, odd], ["bfloat16"])
     check_dtypes("odd", [BF16, Refused(name="MX5", reason="no")], ["bfloat16"])
+
+
+def test_a_declaration_of_what_is_lacking_that_is_none_is_a_fault_of_the_plugin() -> None:
+    with pytest.raises(PluginFaultError, match=r"plugin 'odd': Acme\.lacks is 'float64', expected"):
+        asked(lacks="float64")
+
+
+def test_free_memory_is_not_asked_for_where_there_are_no_figures() -> None:
+    def fail(self: object) -> None:
+        raise NotImplementedError
+
+    assert asked(memory=fail, lacks=Lacks(memory_figures=True)).available_bytes() is None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 
 from llmb.config import FP32, Precision
-from llmb.plugin import DeviceMemory, EnergyReading
+from llmb.plugin import DeviceMemory, EnergyReading, Lacks
 from llmb.sdk.checks import device
 from llmb.sdk.report import SkipError
 from tests.unit.sdk.stubs import fails, in_turn, subject
@@ -231,3 +232,51 @@ def test_a_synchronize_that_always_takes_long_is_refused(monkeypatch: pytest.Mon
     fails(device.synchronize_idle, queue.subject(), "300 ms")
     queue.idle_s = 0.001
     assert device.synchronize_idle(queue.subject()) == "1000 us"
+
+
+# -- what is lacking --------------------------------------------------------------------------
+
+
+def no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    to = torch.Tensor.to
+
+    def refused(self: torch.Tensor, *how: Any) -> torch.Tensor:
+        if self.dtype is torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
+        return to(self, *how)
+
+    monkeypatch.setattr(torch.Tensor, "to", refused)
+
+
+def test_a_device_that_has_everything_lacks_nothing() -> None:
+    assert device.lacks(subject()) == "nothing"
+
+
+def test_float64_that_is_not_there_has_to_be_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_float64(monkeypatch)
+    fails(device.lacks, subject(), "Cannot convert a MPS Tensor", "lacks = Lacks(float64=True)")
+    declared = {"lacks": Lacks(float64=True, memory_figures=True)}
+    assert device.lacks(subject(answers=declared)) == "float64, memory figures"
+
+
+def test_narrow_float32_products_have_to_be_made_full_or_declared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    narrow, asked = torch.Tensor.__matmul__, [False]
+
+    def product(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if one.dtype is torch.float32 and not asked[0]:
+            one, other = one.bfloat16().float(), other.bfloat16().float()
+        return narrow(one, other)
+
+    @contextmanager
+    def full() -> Iterator[None]:
+        asked[0] = True
+        yield
+        asked[0] = False
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", product)
+    fails(device.lacks, subject(), "full_float32_products()", "Lacks(full_float32_products=True)")
+    assert device.lacks(subject(answers={"full_float32_products": full})) == "nothing"
+    declared = {"lacks": Lacks(full_float32_products=True)}
+    assert device.lacks(subject(answers=declared)) == "full FP32 products"

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import AuditMode, Frozen, RunConfig
+from llmb.config import FP32, AuditMode, Frozen, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.records import audited, evidence
 from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, WeightsEvidence
+from llmb.records.lacks import Lacks
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -168,14 +169,18 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
     shown: list[Silence | None] = []
 
     def call(
-        config: RunConfig = CONFIG, failure: Any = None, asked: Any = None, **left: Frozen | None
+        config: RunConfig = CONFIG,
+        failure: Any = None,
+        asked: Any = None,
+        lacks: Lacks = Lacks(),  # noqa: B008 (frozen)
+        **left: Frozen | None,
     ) -> Examined:
         files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
         for name, value in files.items():
             if value is not None:
                 (tmp_path / name).write_bytes(pretty_bytes(value))
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
-        negotiated = Negotiated(offer(), config, terms, (), "")
+        negotiated = Negotiated(offer(lacks=lacks), config, terms, (), "")
         streamed = Streamed(
             timing(),
             None,
@@ -430,6 +435,16 @@ def test_one_that_fails_beside_the_other_leaves_it_to_its_task(
     found = examine(run_config(device="warp:0"))
     assert found.failures == ("an honest run on the device failed: killed",)
     assert found.evidence == {audited.REFERENCE: "b" * 64}
+
+
+def test_without_float64_the_reference_of_a_real_batch_is_the_hosts(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    config = run_config(device="warp:0", batch_size=64, precision=FP32)
+    found = examine(config, lacks=Lacks(float64=True))
+    assert child.ordered[CALIBRATOR].reference_passes == ()
+    assert set(child.ordered[VERIFIER].passes) == {"branches", "head", "live", "step"}
+    assert found.failures == ()
 
 
 def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference(

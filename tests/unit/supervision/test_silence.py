@@ -135,3 +135,11 @@ def test_it_is_known_whether_an_accelerator_may_work_while_no_core_does(
     silence = vigil.moment()
     assert silence is not None
     assert (silence.who, silence.on_cpu) == ("calibrator", on_cpu)
+
+
+def test_a_silence_of_a_device_with_a_slow_compiler_says_how_slow(machine: Machine) -> None:
+    vigil = Vigil(SimpleNamespace(module="llmb.worker", pid=PID), "warp:0", 2.5)
+    machine.wait(60, 0.0, vigil)
+    silence = vigil.moment()
+    assert silence is not None
+    assert silence.compiling_min == 2.5

@@ -13,6 +13,7 @@ from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
+from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
@@ -763,6 +764,14 @@ def silence_borne(patience: Patience, watch: Watch) -> float:
 
 def test_before_the_first_step_a_worker_may_be_silent_for_an_hour(watch: Watch) -> None:
     assert silence_borne(Patience(), watch) == 3601
+
+
+def test_a_device_with_a_slow_compiler_may_be_silent_for_thirty_programs(watch: Watch) -> None:
+    lacks = Lacks(minutes_per_program=4)
+    assert silence_borne(Patience(lacks), watch) == 7201
+    patience = Patience(lacks)
+    patience.heard(Tick(index=0, ns=1))
+    assert silence_borne(patience, watch) == 7201
 
 
 def test_any_message_ends_a_silence(watch: Watch) -> None:
