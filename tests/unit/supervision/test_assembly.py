@@ -24,6 +24,7 @@ from llmb.records.reproduction import Original
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import ClosedComponent, Duration, Rank, Rates, RunRecord
 from llmb.records.sources import SourcesDiff
+from llmb.reference import pins
 from llmb.supervision import assembly
 from llmb.supervision.assembly import Raw, Repeat, assemble, waivers
 from llmb.supervision.auditing import Examined
@@ -446,3 +447,26 @@ def test_ranks_of_which_nothing_was_seen_are_listed_without_a_place(make: Make) 
         rank=1, host="", device="", peak_memory_bytes=None, fence_ns=()
     )
     assert topology.ranks[0].alone_s is None
+
+
+# -- what is judged ---------------------------------------------------------------------------
+
+
+def test_a_run_is_judged_by_what_was_measured(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def judge(files: Any, facts: Any) -> Any:
+        seen.append(facts)
+        return right(files, facts)
+
+    right = assembly.judge
+    monkeypatch.setattr(assembly, "judge", judge)
+    run = make(CONFIG.model_copy(update={"parallelism": Parallelism(dp_replicate=2)}))
+    record = run.assemble()
+    (facts,) = seen
+    assert (facts.precision, facts.world_size, facts.is_debug) == (BF16, 2, True)
+    assert tuple(facts.repeats) == record.timing.repeats
+    assert (facts.workload, facts.system) == (record.workload, record.system)
+    assert (facts.ceilings, facts.peak_flops) == (record.ceilings, None)
+    assert (facts.variables, facts.patches) == (("ACME",), record.plugin.declared_patches)
+    assert (facts.reference, facts.pinned) == (pins.actual_digests(), pins.pinned_digests())
