@@ -13,7 +13,7 @@ from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import WorkloadFacts
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import BertShape, LlamaShape
 from tests.unit.builders_runtime import timing, workload_facts
 
 OFFICIAL = LlamaShape()
@@ -88,3 +88,56 @@ def test_without_shapes_or_repeats_nothing_is_observed() -> None:
     assert loss.judge([], facts()).status is Status.NOT_OBSERVED
     no_tokens = facts().model_copy(update={"tokens_per_step": 0})
     assert loss.judge([timing()], no_tokens).status is Status.NOT_OBSERVED
+
+
+# -- what the fixed workload does not have ---------------------------------------------------
+
+#: 1 sequence of 512 tokens: 76 of them are masked, logits have variance 768 * 0.02 ** 2 = 0.3072.
+BERT = BertShape()
+BERT_LOW, BERT_HIGH = math.log(64000), math.log(64000) + 0.1536 + math.log(2)
+
+
+def bert_facts(**changes: object) -> WorkloadFacts:
+    values = {"shapes": asdict(BERT), "family": "bert", **changes}
+    return workload_facts(BERT.sequence_length).model_copy(update=values)
+
+
+def status_of(value: float, workload: WorkloadFacts) -> Status:
+    return loss.judge([timing(loss_first=value, loss_last=value)], workload).status
+
+
+@pytest.mark.parametrize(("edge", "inwards"), [(BERT_LOW, 1), (BERT_HIGH, -1)])
+def test_berts_loss_has_the_order_of_two_sentences_on_top_and_masked_tokens_scatter(
+    edge: float, inwards: int
+) -> None:
+    margin = 0.25 + 5 * math.sqrt(0.3072 / 76)
+    outside = edge - inwards * margin
+    assert status_of(outside + inwards * 1e-6, bert_facts()) is Status.PASS
+    assert status_of(outside - inwards * 1e-6, bert_facts()) is Status.FLAG
+
+
+@pytest.mark.parametrize(("lr", "rise"), [(1e-4, 0.0), (1.01e-4, 3.0)])
+def test_only_a_learning_rate_above_a_gentle_one_may_raise_the_loss(lr: float, rise: float) -> None:
+    constants = replace(facts().optimizer, lr=lr)
+    workload = facts().model_copy(update={"optimizer": constants})
+    most = HIGH + rise + 0.25 + SCATTER
+    assert status_of(most - 1e-6, workload) is Status.PASS
+    assert status_of(most + 1e-6, workload) is Status.FLAG
+    assert status_of(LOW - 0.25 - SCATTER - 1e-6, workload) is Status.FLAG
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(2.5, Status.PASS), (0.0, Status.PASS), (math.nan, Status.FLAG), (math.inf, Status.FLAG)],
+)
+def test_of_text_only_a_finite_loss_is_asked(value: float, expected: Status) -> None:
+    workload = facts().model_copy(update={"tokens": "data 0123456789ab"})
+    broken = timing().model_copy(update={"loss_first": 3.0, "loss_last": value})
+    assert loss.judge([broken], workload).status is expected
+
+
+@pytest.mark.parametrize("missing", ["loss_first", "loss_last"])
+def test_a_loss_that_was_not_read_back_is_not_observed(missing: str) -> None:
+    gone = timing(loss_first=11.0, loss_last=11.0).model_copy(update={missing: None})
+    whole = timing(loss_first=11.0, loss_last=11.0)
+    assert loss.judge([whole, gone], facts()).status is Status.NOT_OBSERVED

@@ -209,3 +209,13 @@ def test_stationarity_says_what_was_not_measured() -> None:
 def test_a_device_that_slowed_itself_is_told() -> None:
     slowed = run(EVEN, telemetry=({"throttled": 0.0}, {"throttled": 1.0}, {}))
     assert "slowed at 1 of 3 fences" in pace.judge_stationarity([slowed], QUIET).measured
+
+
+def test_what_the_host_did_is_told_in_its_own_units() -> None:
+    before = host_load(load_1min=1.0, steal_s=2.0, total_cpu_s=100.0, throttled_periods=3)
+    after = host_load(load_1min=2.0, steal_s=4.0, total_cpu_s=200.0, throttled_periods=8)
+    told = pace.judge_stationarity([run(EVEN, starved_steps=4)], system(before, after)).measured
+    assert "load 1.0 before and 2.0 after on 4 cores" in told
+    assert "steal 2.0%" in told
+    assert "stopped by a quota 5 times" in told
+    assert "4 steps waited for their seed" in told

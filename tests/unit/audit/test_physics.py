@@ -11,7 +11,7 @@ from llmb.records.ceiling import Ceiling, Ceilings, SquareProduct
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import WorkloadFacts
 from llmb.records.system import SystemDescription
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import BertShape, LlamaShape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
 from tests.unit.builders_runtime import host_load, system, timing, workload_facts
 
@@ -138,3 +138,50 @@ def test_a_window_that_ends_before_it_begins_is_not_observed() -> None:
     backwards = RUN.model_copy(update={"stop_ns": RUN.start_ns})
     assert judge(ceilings(1.1), repeats=[backwards]).status is Status.NOT_OBSERVED
     assert judge(ceilings(1.1), repeats=[]).status is Status.NOT_OBSERVED
+
+
+@pytest.mark.parametrize(("after", "status"), [(0.45, Status.FAIL), (0.449, Status.FLAG)])
+def test_a_ceiling_may_drift_by_a_tenth_and_still_convicts(after: float, status: Status) -> None:
+    assert judge(ceilings(0.5, after)).status is status
+
+
+@pytest.mark.parametrize("known", ["before", "after"])
+def test_one_ceiling_alone_acquits_and_never_convicts(known: str) -> None:
+    def one(best: float) -> Ceilings:
+        both, none = ceilings(best), ceilings(None)
+        return both.model_copy(
+            update={side: getattr(none, side) for side in ("before", "after") if side != known}
+        )
+
+    assert judge(one(1.1)).status is Status.PASS
+    assert judge(one(0.5)).status is Status.FLAG
+
+
+def test_exactly_at_a_bound_a_run_is_possible() -> None:
+    assert judge(ceilings(1.0)).status is Status.PASS
+    assert judge(ceilings(1.0), peak=1.0).status is Status.PASS
+    assert judge(ceilings(None, attained=1.0)).status is Status.PASS
+
+
+@pytest.mark.parametrize("world_size", [0, -1])
+def test_a_run_of_no_device_has_no_rate(world_size: int) -> None:
+    assert judge(ceilings(1.1), world_size=world_size).status is Status.NOT_OBSERVED
+
+
+def test_a_forward_pass_is_a_third_of_the_work_of_a_step() -> None:
+    forward = facts(mode="forward")
+    assert judge(ceilings(0.34), workload=forward).status is Status.PASS
+    assert judge(ceilings(0.31), workload=forward).status is Status.FAIL
+
+
+@pytest.mark.parametrize("name", ["hidden_size", "num_hidden_layers", "vocab_size"])
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_size_of_nothing_or_less_is_no_shape(name: str, size: int) -> None:
+    assert physics.shape_of(facts(shapes={**asdict(SHAPE), name: size})) is None
+
+
+def test_padding_and_dropout_may_be_nothing() -> None:
+    assert physics.shape_of(facts(shapes={**asdict(SHAPE), "padding_idx": 0})) is not None
+    bert = {"family": "bert", "shapes": {**asdict(BertShape()), "dropout": 0.0}}
+    assert physics.shape_of(facts(**bert)) is not None
+    assert physics.shape_of(facts(family="mamba")) is None

@@ -89,3 +89,55 @@ def test_it_never_changes_the_verdict() -> None:
     worst = finding({"torch.default_dtype": "torch.float16"}, ones=1.0, kept=0.0, operand_bits=2)
     passed = worst.model_copy(update={"id": "O1", "level": Level.BLOCK, "status": Status.PASS})
     assert rules.verdict([passed, worst]) is rules.verdict([passed])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torch.float32_matmul_precision",
+        "torch.backends.cuda.matmul.allow_tf32",
+        "torch.backends.cuda.matmul.allow_bf16_reduced_math",
+        "torch.backends.cuda.matmul.allow_fp16_accumulation",
+        "torch.default_dtype",
+    ],
+)
+def test_each_kind_of_setting_that_bears_on_precision_is_named(name: str) -> None:
+    assert finding({name: "other"}).message.startswith(f"{name} ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("A_TF32", "A_FP32", "A_BF16", "A_FP16", "A_FP8", "A_FPMATH", "A_PRECISION"),
+        *("A_DOWNCAST", "A_ACCUM", "A_MATH_MODE"),
+    ],
+)
+def test_each_kind_of_variable_that_bears_on_precision_is_named(name: str) -> None:
+    assert finding({f"environment.{name}": "1"}).message == f"{name}=1"
+
+
+def test_a_variable_that_was_changed_is_named_once_and_a_setting_that_is_gone_too() -> None:
+    before = {**ORDINARY, "environment.A_TF32": "0", "torch.precision": "high"}
+    after = {**ORDINARY, "environment.A_TF32": "1"}
+    found = judge(SettingsEvidence(before=before, after=after), litmus(), "s.json", "l.json")
+    assert found.message == "torch.precision high -> unset; A_TF32=1"
+    assert found.evidence == ("s.json", "l.json")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("bfloat16", 8), ("float16", 11), ("float32", 24), ("float64", 53)]
+)
+def test_operands_of_each_type_have_all_their_significant_bits_or_are_named(
+    dtype: str, bits: int
+) -> None:
+    assert finding(dtype=dtype, operand_bits=bits).status is Status.PASS
+    assert (
+        f"keep {bits - 1} significant bits" in finding(dtype=dtype, operand_bits=bits - 1).message
+    )
+    assert finding(dtype=dtype).honest.startswith(f"operands of {bits} bits")
+
+
+def test_six_remarks_are_told_in_full() -> None:
+    found = finding({f"torch.backends.p{n}.fp32_precision": "tf32" for n in range(6)})
+    assert found.message.count("; ") == 5
+    assert "more" not in found.message

@@ -114,3 +114,61 @@ def test_a_collector_that_was_switched_off_is_only_noted() -> None:
     found = finding(collecting=(True, False))
     assert found.status is Status.PASS
     assert "switched off" in found.message
+
+
+@pytest.mark.parametrize("variable", ["LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"])
+def test_each_variable_that_puts_a_library_before_all_others_declares_it(variable: str) -> None:
+    assert finding(preloaded=(SYSTEMS,), variables=(variable,)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("needed", Status.PASS),
+        ("library", Status.PASS),
+        ("python", Status.PASS),
+        ("llmb", Status.FLAG),
+        ("compiler", Status.FLAG),
+    ],
+)
+def test_whose_library_may_be_put_before_all_others(origin: Origin, status: Status) -> None:
+    own = presence("library", origin)
+    assert finding(preloaded=(own,), variables=("LD_PRELOAD",)).status is status
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"],
+)
+def test_each_variable_that_lets_python_run_other_code_first_is_flagged(variable: str) -> None:
+    assert finding(variables=(variable,)).message == f"{variable} set by the plugin"
+
+
+@pytest.mark.parametrize("origin", ["needed", "python", "llmb"])
+def test_torchs_pythons_and_llmbs_own_native_libraries_are_explained(origin: Origin) -> None:
+    assert finding(presence("library", origin)).status is Status.PASS
+
+
+@pytest.mark.parametrize(
+    ("kind", "origin", "status"),
+    [
+        ("thread", "python", Status.PASS),
+        ("process", "system", Status.FLAG),
+        ("thread", "compiler", Status.FLAG),
+    ],
+)
+def test_only_python_torch_and_the_library_start_threads_and_processes(
+    kind: PresenceKind, origin: Origin, status: Status
+) -> None:
+    assert finding(presence(kind, origin)).status is status
+
+
+def test_a_collector_that_was_off_before_is_no_note() -> None:
+    for collecting in ((False, False), (False, True), (True, True)):
+        assert "switched off" not in finding(collecting=collecting).message
+
+
+def test_of_many_faults_three_are_told_and_the_rest_is_counted() -> None:
+    found = finding(*(presence("thread", "other", name=f"t{n}") for n in range(5)))
+    assert found.message.endswith("thread t2 of unknown origin and 2 more")
+    assert found.measured == "new: 5 thread, 7 native threads"

@@ -132,3 +132,35 @@ def test_stamps_that_do_not_rise_fail(stamp: int) -> None:
     found = fences(HONEST.model_copy(update={"fence_ns": stamps}))
     assert found.status is Status.FAIL
     assert "out of order" in found.message
+
+
+def fenced(steps: tuple[int, ...]) -> RepeatTiming:
+    """Return a window of 5 steps from step 2 on, with fences at ``steps``."""
+    stamps = tuple(range(len(steps)))
+    given = {"fence_steps": steps, "fence_ns": stamps, "fence_worker_ns": stamps}
+    return HONEST.model_copy(update={**given, "timed_steps": 5})
+
+
+@pytest.mark.parametrize("mode", ["forward", "generate"])
+def test_a_call_and_a_sample_have_a_fence_each(mode: str) -> None:
+    every = fenced((2, 3, 4, 5, 6, 7))
+    assert time.judge_schedule([every], mode).status is Status.PASS
+    assert time.judge_schedule([HONEST], mode).status is Status.FAIL
+    assert time.judge_schedule([without(every, 3)], mode).status is Status.FAIL
+    assert time.judge_schedule([every], "train").status is Status.FAIL
+
+
+def test_of_two_disagreeing_repeats_the_worse_is_shown() -> None:
+    worse, bad = with_worker_clock(-90_000_000), with_worker_clock(80_000_000)
+    for repeats in ([worse, bad], [bad, worse]):
+        assert time.judge_clocks(repeats).measured == "-90.000 ms in 5.000 s"
+
+
+def test_a_strangers_endless_window_is_refused_without_being_counted_through() -> None:
+    endless = HONEST.model_copy(update={"timed_steps": 10**15})
+    assert fences(endless).status is Status.FAIL
+
+
+def test_two_fences_at_one_moment_fail() -> None:
+    stamps = (HONEST.fence_ns[0], HONEST.fence_ns[1], HONEST.fence_ns[1], *HONEST.fence_ns[3:])
+    assert "out of order" in fences(HONEST.model_copy(update={"fence_ns": stamps})).message

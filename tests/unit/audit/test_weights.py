@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from llmb.audit.weights import judge
 from llmb.config import BF16, FP16, FP32, Precision
@@ -201,3 +203,50 @@ def test_in_fp16_squares_of_gradients_underflow_and_there_is_no_bound() -> None:
 
 def test_moves_that_nobody_measured_are_no_fault() -> None:
     assert judged(evidence(), BF16, right(), 0).status is Status.PASS
+
+
+@pytest.mark.parametrize("move", [math.nan, math.inf])
+def test_a_move_that_is_no_number_is_no_evidence(move: float) -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        right(norm=move)
+
+
+@pytest.mark.parametrize(("steps", "beyond"), [(0, 2**-6), (100, 2**-6 + 200 * 3.17227766e-5)])
+def test_the_way_is_the_largest_step_and_its_decay_twice_beside_one_rounding(
+    steps: int, beyond: float
+) -> None:
+    # lr is 1e-5: a step of 3.16227766 and a decay of 0.01 of it.
+    assert judged(evidence(), BF16, right(norm=beyond * 0.9999), steps).status is Status.PASS
+    assert judged(evidence(), BF16, right(norm=beyond * 1.0001), steps).status is Status.FAIL
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rounding"), [("float32", 2**-22), ("float64", 2**-51), ("bfloat16", 2**-6)]
+)
+def test_without_a_step_a_weight_moves_by_one_rounding_of_its_type(
+    dtype: str, rounding: float
+) -> None:
+    stored = FP32.model_copy(update={"dtype": dtype})
+    found = evidence([processed(n, dtype=dtype) for n in NAMES])
+    assert judged(found, stored, right(norm=rounding), 0).status is Status.PASS
+    assert judged(found, stored, right(norm=rounding * 1.01), 0).status is Status.FAIL
+
+
+def without_verifier(weights: WeightsEvidence) -> Finding:
+    return judge(weights, None, BF16, OFFICIAL_OPTIMIZER, 60, "evidence/weights.json")
+
+
+def test_without_pristine_weights_nothing_passes_and_what_is_plainly_wrong_still_fails() -> None:
+    assert without_verifier(evidence()).status is Status.NOT_OBSERVED
+    assert without_verifier(evidence(missing=("head",))).status is Status.FAIL
+    assert without_verifier(evidence(stored_elements=816)).status is Status.FAIL
+
+
+@pytest.mark.parametrize("unknown", ["stored_elements", "canonical_elements"])
+def test_elements_that_nobody_counted_are_no_fault(unknown: str) -> None:
+    assert judged(evidence(**{unknown: None})).status is Status.PASS
+
+
+def test_with_declared_padding_other_faults_still_count() -> None:
+    padded = instead("norm", sha256="f" * 64).model_copy(update={"padding": ("fused",)})
+    assert "other values: norm" in fault(padded)

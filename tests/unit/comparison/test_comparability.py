@@ -133,3 +133,50 @@ def test_another_verdict_is_said_with_both(base) -> None:
     other = changed("audit", "verdict", value="UNVERIFIED")
     (found,) = (one for one in differences(base, other) if one.item == "verdict")
     assert (found.base, found.other) == ("CONSISTENT", "UNVERIFIED")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "item"),
+    [
+        (("precision", "declared"), "FP32", "declared_precision"),
+        (("config", "device"), "slow:1", "device"),
+        (("system", "cpu", "model"), "Other", "processor"),
+        (("system", "cpu", "usable_cores"), 3, "cores"),
+        (("topology", "nodes"), 2, "nodes"),
+        (("config", "parallelism", "sequence_parallel"), True, "parallelism"),
+        (("plugin", "name"), "other", "plugin"),
+        (("plugin", "distribution"), "other", "plugin"),
+        (("plugin", "strict"), False, "strict"),
+        (("config", "accumulate"), 2, "accumulate"),
+        (("config", "mixed_precision"), True, "mixed_precision"),
+        (("config", "sac_freq"), "1/2", "sac_freq"),
+        (("config", "generate_scope"), "step", "generate_scope"),
+        (("workload", "tokens"), "data 0123456789ab", "tokens"),
+        (("config", "prompt_tokens"), [1, 2], "prompt"),
+        (("config", "weights"), {"path": "w", "sha256": "b" * 64}, "weights"),
+        (("timing", "warmup_steps"), 500, "warmup_steps"),
+        (("timing", "repeats"), [], "repeats"),
+        (("config", "audit"), "quick", "audit"),
+        (("system", "python"), "3.13.0", "python"),
+        (("system", "os"), "Other", "os"),
+        (("llmb_version",), "99.0", "llmb_version"),
+    ],
+)
+def test_everything_else_that_is_free_is_said_under_its_own_name(base, path, value, item) -> None:
+    assert weights(base, changed(*path, value=value)) == {item: Weight.NOTED}
+
+
+def test_the_mode_of_a_compiler_is_said_where_there_is_one(base) -> None:
+    tuned = changed("config", "compile_mode", value="max-autotune")
+    assert weights(base, tuned) == {}
+    found = differences(
+        base, edited(tuned, lambda data: data["config"].update(executor="inductor"))
+    )
+    assert [(one.item, one.other) for one in found] == [("executor", "inductor max-autotune")]
+
+
+def test_values_are_said_in_few_words(base) -> None:
+    found = differences(base, changed("config", "mixed_precision", value=True))
+    assert str(found[0]) == "mixed_precision: no against yes"
+    (run,) = differences(base, edited(base, lambda data: None))
+    assert str(run) == f"run: {'a' * 32} (one run twice)"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from llmb.comparison.compare import compare_runs
 from llmb.comparison.figures import run_of
-from llmb.comparison.requirements import check_names, decide, from_file, parse
+from llmb.comparison.requirements import check_names, decide, facts_of, from_file, parse
 from llmb.errors import UsageError
 from tests.unit.builders_times import noise, record_of
 from tests.unit.comparison.test_compare import base, named, runs
@@ -208,3 +208,56 @@ def test_any_text_is_a_condition_or_refused_in_one_line(text) -> None:
         said = str(error)
     assert said.isprintable()
     assert said or (one.number is None) != (one.word is None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("workload", "mode", "plugin", "executor", "declared_precision", "world_size"),
+        *("batch_size", "timed_steps", "repeats", "warmup_steps", "class"),
+    ],
+)
+def test_every_fact_of_a_run_is_the_records_own(name) -> None:
+    right = str(facts_of(base())[name])
+    record = base().record
+    config, timing = record.config, record.timing
+    own = {
+        "workload": record.workload.name,
+        "mode": record.workload.mode,
+        "plugin": record.plugin.name,
+        "executor": config.executor,
+        "declared_precision": record.precision.declared,
+        "world_size": str(record.topology.world_size),
+        "batch_size": str(config.batch_size),
+        "timed_steps": str(timing.timed_steps),
+        "warmup_steps": str(timing.warmup_steps),
+        "repeats": str(len(timing.repeats)),
+        "class": record.class_,
+    }
+    assert right == own[name]
+    assert decided(f"{name}=={right}", base()).met
+    assert not decided(f"{name}!={right}", base()).met
+
+
+@pytest.mark.parametrize(
+    ("operator", "below", "at", "above"),
+    [
+        (">=", False, True, True),
+        (">", False, False, True),
+        ("<=", True, True, False),
+        ("<", True, False, False),
+        ("==", False, True, False),
+        ("!=", True, False, True),
+    ],
+)
+def test_each_operator_holds_where_it_says(operator, below, at, above) -> None:
+    found = [decided(f"repeats{operator}{limit}", base()).met for limit in (4, 3, 2)]
+    assert found == [below, at, above]
+
+
+@pytest.mark.parametrize(
+    ("operator", "met"), [(">=", True), (">", False), ("<=", True), ("<", False)]
+)
+def test_a_figure_exactly_at_its_limit_meets_or_not_as_written(operator, met) -> None:
+    peak = base().figures["peak_memory_bytes"].value
+    assert decided(f"peak_memory_bytes{operator}{peak:.0f}", base()).met is met

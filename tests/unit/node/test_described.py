@@ -71,11 +71,19 @@ def test_two_ranks_know_their_links_and_not_the_network():
     assert found.latency_s == 3e-5
     for layout in ({"dp": 2}, {"tp": 2}, {"pp": 2}):
         assert seconds(found, **layout).total > 0
-    for layout in ({"dp": 4}, {"tp": 4}, {"pp": 2, "dp": 2}, {"dp": 4, "zero": 3}):
-        with pytest.raises(UsageError, match="--network-gbps") as error:
-            seconds(found, **layout)
-        assert "\n" not in str(error.value)
-        assert "of 2" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"dp": 4}, {"tp": 4}, {"pp": 2, "dp": 2}, {"dp": 4, "zero": 3}], ids=str
+)
+def test_more_ranks_than_were_measured_need_the_network(layout: dict[str, int]):
+    with pytest.raises(UsageError, match="--network-gbps") as error:
+        seconds(described(PAIR, ranks=2), **layout)
+    assert "\n" not in str(error.value)
+    assert "of 2" in str(error.value)
+
+
+def test_a_network_that_is_said_is_projected_with():
     said = described(PAIR, ranks=2, network=1e9)
     assert "network: as said by --network-gbps" in said.source
     assert seconds(said, dp=4).data_parallel > 0

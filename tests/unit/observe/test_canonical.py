@@ -215,3 +215,11 @@ def test_a_map_without_a_value_is_named() -> None:
     found = Canonical(Origin(model), model, {"norm.weight": Blind(model.norm.weight, 0)})
     with pytest.raises(LookupError, match=r"no value of norm\.weight"):
         found.value("norm.weight")
+
+
+def test_a_name_that_is_the_parameters_own_is_not_taken_for_a_shorter_ones_ending() -> None:
+    origin = Origin(Layer())
+    other = Layer()
+    assert origin.name_of("norm.weight", other.norm.weight) == "norm.weight"
+    assert origin.name_of("model.norm.weight", other.norm.weight) == "model.norm.weight"
+    assert origin.name_of("another", other.norm.weight) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from llmb.errors import UsageError
 from llmb.projection.job import Job, Model
 from llmb.projection.memory import Memory, peak_memory
 from llmb.reference.shapes import LlamaShape
@@ -89,3 +90,108 @@ def test_grouped_heads_are_shared_by_slices_like_any_other() -> None:
 def test_the_share_of_key_value_heads_is_that_of_the_shape(groups: int, share: float) -> None:
     shape = LlamaShape(num_attention_heads=8, num_key_value_heads=groups)
     assert Model.of(shape).kv_share == share
+
+
+# -- what a layout changes --------------------------------------------------------------------
+
+PARAMETERS = 4 * 768 + 2 * 100 * 8
+
+
+@pytest.mark.parametrize(
+    ("layout", "layer"),
+    [
+        ({"fused_attention": False}, 16 * (256 + 4 * 4 * 16)),
+        ({"fused_attention": False, "recompute": "attention"}, 16 * 256),
+        ({"tp": 2}, 16 * (64 + 96)),
+        ({"tp": 2, "sequence_parallel": True}, 16 * 128),
+        ({"tp": 2, "fused_attention": False}, 16 * (64 + 96 + 128)),
+        ({"micro_batch": 3}, 3 * 16 * 256),
+    ],
+    ids=str,
+)
+def test_what_a_layer_keeps_follows_from_the_layout(layout: dict, layer: int) -> None:
+    assert peak_memory(Job(MODEL, **layout)).activations == 4 * layer
+
+
+def test_a_gate_keeps_one_activation_more() -> None:
+    assert peak_memory(Job(replace(MODEL, gated=True))).activations == 4 * 16 * (256 + 64)
+
+
+@pytest.mark.parametrize(("layout", "kept"), [({}, 16), ({"tp": 2}, 16)])
+def test_where_all_is_recomputed_a_layer_keeps_its_input_and_one_is_worked_on(
+    layout: dict, kept: int
+) -> None:
+    found = peak_memory(Job(MODEL, recompute="full", **layout)).activations
+    assert found == 4 * 16 * kept + peak_memory(Job(MODEL, **layout)).activations / 4
+    shared = Job(MODEL, tp=2, recompute="full", sequence_parallel=True)
+    assert peak_memory(shared).activations == 4 * 16 * 8 + 16 * 128
+
+
+@pytest.mark.parametrize(
+    ("zero", "weights", "gradients", "state"),
+    [
+        (0, 2 * PARAMETERS, 4 * PARAMETERS, 12 * PARAMETERS),
+        (1, 2 * PARAMETERS, 4 * PARAMETERS, 3 * PARAMETERS),
+        (2, 2 * PARAMETERS, PARAMETERS, 3 * PARAMETERS),
+        # Two layers are gathered at a time: of both their weights and their gradients.
+        (3, PARAMETERS / 2 + 2 * 2 * 768, PARAMETERS + 2 * 2 * 768, 3 * PARAMETERS),
+    ],
+)
+def test_each_stage_of_zero_shares_one_thing_more_among_replicas(
+    zero: int, weights: float, gradients: float, state: float
+) -> None:
+    found = peak_memory(Job(MODEL, dp=4, zero=zero))
+    assert (found.weights, found.gradients, found.optimizer) == (weights, gradients, state)
+
+
+def test_several_stages_a_rank_have_somewhat_more_micro_batches_on_their_way() -> None:
+    job = Job(replace(MODEL, vocabulary=1), pp=2, micro_batches=4, virtual_stages=2)
+    assert peak_memory(job).activations == 2 * (1 + 1 / 4) * 2 * LAYER
+    assert peak_memory(replace(job, virtual_stages=1)).activations == 2 * 2 * LAYER
+
+
+def test_slices_share_logits_and_the_total_is_of_all_parts() -> None:
+    found = peak_memory(Job(MODEL, tp=2))
+    assert found.logits == LOGITS / 2
+    assert found.total == sum(found.parts().values())
+    assert list(found.parts()) == ["weights", "gradients", "optimizer", "activations", "logits"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ({"tp": 4, "model": replace(MODEL, kv_share=0.5)}, "divide the 2 key-value heads"),
+        ({"tp": 4, "model": replace(MODEL, intermediate=30)}, "divide the 30 columns"),
+        ({"pp": 2, "virtual_stages": 4}, "--pp x --virtual-stages 8 does not divide the 4 layers"),
+        ({"sequence_parallel": True}, "--sequence-parallel is for ranks that share a layer"),
+        ({"overlapped_tp": True}, "--overlap-tp is for ranks that share a layer"),
+        (
+            {"tp": 4, "sequence_parallel": True, "model": replace(MODEL, sequence=18)},
+            "--tp 4 does not divide the sequence of 18 tokens",
+        ),
+        ({"micro_batches": 0}, "micro batches is 0: it must be positive"),
+        ({"virtual_stages": 0}, "virtual stages is 0: it must be positive"),
+        ({"dp": 10**12 + 1}, "must be positive"),
+        ({"pp": -1}, "pp is -1"),
+    ],
+    ids=str,
+)
+def test_a_layout_that_cannot_be_is_refused_by_its_option(layout: dict, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(Job(MODEL), **layout).check()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [{"dp": 10**12}, {"tp": 4, "sequence_parallel": True, "overlapped_tp": True}, {"pp": 4}],
+    ids=str,
+)
+def test_a_layout_that_can_be_is_the_job_itself(layout: dict) -> None:
+    job = Job(MODEL, **layout)
+    assert job.check() is job
+
+
+def test_a_jobs_amounts_are_products_of_its_layout() -> None:
+    job = Job(MODEL, dp=2, tp=2, pp=4, micro_batch=3, micro_batches=5)
+    assert (job.devices, job.sequences, job.tokens) == (16, 30, 480)
+    assert job.rank_parameters == PARAMETERS / 8

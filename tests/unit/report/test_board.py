@@ -146,3 +146,67 @@ def test_published_rows_are_references_and_never_ranked(ranked):
     assert {row.document for row in found.references} >= {"Nanotron, LLama2 7B", "NeMo BERT"}
     assert all(row.source and row.figures for row in found.references)
     assert {row.submitter for row in found.rows} == {"Acme"}
+
+
+def test_a_group_stands_where_workloads_modes_and_formats_are_usually_listed(ranked):
+    def forward(data):
+        data["workload"]["mode"] = data["config"]["mode"] = "forward"
+
+    found = ranked(
+        record(1, effective="FP8"),
+        record(2, effective="BF16"),
+        record(3, effective="FP32"),
+        record(4, effective="odd"),
+        record(5, effective="FP8", change=other_workload),
+        record(6, effective="FP32", change=forward),
+    )
+    assert list(places(found)) == [
+        "llama-1.4b train FP32",
+        "llama-1.4b train BF16",
+        "llama-1.4b train FP8",
+        "llama-1.4b train odd",
+        "llama-1.4b forward FP32",
+        "gpt2-125m train FP8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "value", "mark"),
+    [
+        ("config", "mixed_precision", True, "autocast over FP32 weights"),
+        ("config", "dynamic", True, "sequences of many lengths"),
+        ("workload", "tokens", "data 0123", "tokens of data 0123"),
+    ],
+)
+def test_what_a_figure_was_computed_with_is_a_mark(ranked, section, name, value, mark):
+    ((_, (row,)),) = ranked(record(change=lambda data: data[section].update({name: value}))).groups
+    assert row.marks == (mark,)
+
+
+def test_a_debug_runs_waivers_are_its_reason_and_not_also_its_mark(ranked):
+    (row,) = ranked(record(change=debug)).apart
+    assert row.marks == ()
+
+
+def without_interval(data):
+    data["result"]["ci95"] = None
+
+
+def test_without_intervals_only_equal_figures_overlap(ranked):
+    found = ranked(
+        record(1, change=without_interval),
+        record(2, faster=0.9999, change=without_interval),
+        record(3, faster=0.9999, change=without_interval),
+    )
+    ((_, rows),) = found.groups
+    assert [row.overlaps for row in rows] == [False, False, True]
+
+
+def test_every_broken_rule_of_an_invalid_run_is_named_once(ranked):
+    def broken(data):
+        judged(data, "INVALID")
+        (failed,) = (f for f in data["audit"]["findings"] if f["status"] == "fail")
+        data["audit"]["findings"] += [failed, {**failed, "id": "O1"}]
+
+    (row,) = ranked(record(change=broken)).apart
+    assert row.unranked == "INVALID: W1, O1 failed"

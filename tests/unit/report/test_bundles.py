@@ -174,3 +174,39 @@ def test_the_order_is_that_of_the_paths_whatever_was_read_first(tmp_path):
     for number, submitter in enumerate(("b", "a", "c")):
         board.put(tmp_path, board.record(number), submitter)
     assert [entry.submitter for entry in gather([tmp_path]).entries] == ["a", "b", "c"]
+
+
+def elsewhere(device_rate=1.0, mode="train", **interval):
+    def change(data):
+        data["result"]["tokens_per_second_per_device"] *= device_rate
+        data["workload"]["mode"] = mode
+        rate = data["result"]["tokens_per_second"]
+        if interval:
+            data["result"]["ci95"] = [rate * interval["low"], rate * interval["high"]]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (elsewhere(device_rate=2.0), "it says tokens_per_second_per_device"),
+        (elsewhere(mode="forward"), "it says llama-1.4b forward, what ran is llama-1.4b train"),
+        (elsewhere(low=1.01, high=1.02), "does not hold its figure"),
+        (elsewhere(low=0.9, high=0.99), "does not hold its figure"),
+    ],
+)
+def test_every_part_of_a_headline_is_held_to_the_record(tmp_path, change, words):
+    board.put(tmp_path, board.record(change=change))
+    assert words in gather([tmp_path]).refused[0].reason
+
+
+def test_an_interval_may_end_at_its_figure(tmp_path):
+    board.put(tmp_path, board.record(change=elsewhere(low=1.0, high=1.0)))
+    assert gather([tmp_path]).refused == ()
+
+
+def test_a_readers_texts_are_diffs_and_log_alone(tmp_path):
+    board.put(tmp_path, board.record())
+    (entry,) = gather([tmp_path]).entries
+    assert sorted(entry.texts) == ["log.txt", "model.diff", "settings.diff", "sources.diff"]

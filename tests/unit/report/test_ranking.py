@@ -12,7 +12,7 @@ import pytest
 from llmb.report import ranking
 from llmb.report.board import Repetition, board
 from llmb.report.bundles import gather
-from tests.unit.builders_board import HOSTILE, put, record
+from tests.unit.builders_board import HOSTILE, index, put, record
 
 
 def hostile(data):
@@ -83,3 +83,102 @@ def test_every_form_is_the_same_every_time(found, tmp_path):
     again = board(gather([tmp_path]))
     assert ranking.markdown(found) == ranking.markdown(again)
     assert ranking.comma_separated(found) == ranking.comma_separated(again)
+
+
+def of_row(row):
+    """Return what a row says under each name, written out once more."""
+    record = row.entry.record
+    result, config, timing = record.result, record.config, record.timing
+    figures = {
+        "tokens_per_second": result.tokens_per_second,
+        "ci95": list(result.ci95),
+        "tokens_per_second_per_device": result.tokens_per_second_per_device,
+        "tokens_per_joule": result.energy.tokens_per_joule,
+        "energy_source": f"{result.energy.source}, {result.energy.scope}",
+        "fraction_of_ceiling": result.fraction_of_ceiling,
+        "mfu": result.mfu.value,
+        "mfu_source": result.mfu.peak_source,
+        "batch_size": config.batch_size,
+        "window_s": (timing.stop_ns - timing.start_ns) / 1e9,
+    }
+    return figures | {
+        "workload": record.workload.name,
+        "mode": record.workload.mode,
+        "precision": record.precision.effective,
+        "verdict": record.audit.verdict.value,
+        "class": record.class_,
+        "strict": record.plugin.strict,
+        "plugin": record.plugin.name,
+        "plugin_version": record.plugin.version,
+        "devices": record.topology.world_size,
+        "executor": "inductor",
+        "created_utc": record.created_utc,
+        "submitter": "Acme",
+        "system": "box",
+        "availability": "cloud",
+        "signatures": 0,
+        "marks": [],
+        "repeated_by": [],
+        "unranked": None,
+        "rank": 1,
+        "overlaps_above": False,
+        "path": row.entry.path,
+        "bundle_id": row.entry.bundle_id,
+        "device": "Fast [1]",
+    }
+
+
+@pytest.fixture
+def one(tmp_path):
+    put(tmp_path, record())
+    index(tmp_path, availability="cloud")
+    return board(gather([tmp_path]))
+
+
+def test_every_name_of_a_row_has_the_records_own_value(one):
+    (row,) = one.rows
+    assert ranking.row_data(row) == of_row(row)
+
+
+def test_a_line_of_csv_has_every_name_and_the_same_values(one):
+    (row,) = one.rows
+    (line,) = csv.DictReader(io.StringIO(ranking.comma_separated(replace(one, references=()))))
+    right = of_row(row) | {"kind": "ranked", "reason": None, "marks": None, "repeated_by": None}
+    right["ci95_low"], right["ci95_high"] = right.pop("ci95")
+    right["rank"], _ = 1, right.pop("unranked")
+    assert line == {name: "" if value is None else str(value) for name, value in right.items()}
+
+
+def test_a_row_of_markdown_says_each_figure_in_its_column(one):
+    lines = ranking.markdown(one).splitlines()
+    titles, cells = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines
+        if line.startswith(("| # ", "| 1 "))
+    )
+    (row,) = one.rows
+    said = dict(zip(titles, cells, strict=True))
+    assert said["#"] == "1"
+    assert (said["System"], said["Device"]) == ("Acme / box", "1 x Fast \\[1\\]")
+    assert said["Of ceiling"] == f"{row.fraction_of_ceiling:.1%}"
+    assert said["MFU"] == f"{row.mfu:.1%} (datasheet)"
+    assert said["Verdict"] == "CONSISTENT, strict"
+    assert (said["Plugin"], said["Bundle"]) == ("fast 1.0", row.bundle_id[:12])
+    assert said["Date"] == row.created_utc[:10]
+
+
+def test_published_rows_are_lines_of_their_own_in_csv_and_json(one):
+    (first, *_) = one.references
+    lines = csv.DictReader(io.StringIO(ranking.comma_separated(replace(one, references=(first,)))))
+    (line,) = (each for each in lines if each["kind"] == "reference")
+    assert (line["workload"], line["device"]) == (first.workload, first.hardware)
+    assert (line["path"], line["reason"]) == (first.source, f"published: {first.row}")
+    (data,) = ranking.as_data(replace(one, references=(first,)))["references"]
+    assert data == {
+        "workload": first.workload,
+        "document": first.document,
+        "source": first.source,
+        "hardware": first.hardware,
+        "row": first.row,
+        "figures": dict(first.figures),
+    }

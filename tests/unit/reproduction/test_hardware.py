@@ -99,3 +99,9 @@ def test_the_class_of_a_record_is_that_of_its_device() -> None:
     found = hardware.of_record(builders.make_record(repeats=1))
     assert (found.kind, found.model, found.devices) == ("fast", "Fast [1]", 1)
     assert str(found) == f"1 x Fast [1], {2**35 / 1e9:.1f} GB"
+
+
+@pytest.mark.parametrize(("size", "same"), [(95, True), (105, True), (94, False), (106, False)])
+def test_memory_may_differ_by_a_twentieth_of_the_larger(size: int, same: bool) -> None:
+    found = unlike(accelerator(card(size=100)), accelerator(card(size=size)))
+    assert (found == ()) is same

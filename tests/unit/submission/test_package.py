@@ -11,7 +11,7 @@ import pytest
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records.canonical import pretty_bytes
 from llmb.records.system_index import read_index, reason_fault
-from llmb.submission.package import package
+from llmb.submission.package import is_bundle, package
 from llmb.submission.verify import verify
 from tests import builders
 
@@ -330,3 +330,13 @@ def test_a_reason_may_have_300_characters_and_no_more(run, output):
     package([run], "Acme", "box", output, missing={"TF32": "x" * 300})
     assert reason_fault("x" * 300) is None
     assert reason_fault("x" * 301) == "has more than 300 characters"
+
+
+def test_a_file_and_a_folder_with_a_manifest_are_meant_as_bundles_and_a_run_is_not(run, tmp_path):
+    file, folder, empty = tmp_path / "a.zip", tmp_path / "bundle", tmp_path / "empty"
+    file.write_bytes(b"")
+    for each in (folder, empty):
+        each.mkdir()
+    (folder / "MANIFEST.json").write_text("{}")
+    found = [is_bundle(place) for place in (file, folder, empty, run, tmp_path / "none")]
+    assert found == [True, True, False, False, False]

@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, AuditMode, RunConfig
+from llmb.config import BF16, AuditMode, DataSource, Parallelism, RunConfig, WeightsSource
 from llmb.errors import LlmbError, RunFailedError
+from llmb.measure import host
 from llmb.records import audited, evidence, sources
 from llmb.records.audited import PristineDigest, PristineEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Finding
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import RunDirectory
-from llmb.records.run_record import Duration, Rates, RunRecord
+from llmb.records.run_record import ClosedComponent, Duration, Rank, Rates, RunRecord
 from llmb.records.sources import SourcesDiff
+from llmb.reference import pins
 from llmb.supervision import assembly
 from llmb.supervision.assembly import Raw, Repeat, assemble, waivers
 from llmb.supervision.auditing import Examined
@@ -327,3 +329,144 @@ def test_two_repeats_keep_their_own_evidence_apart(run: Run) -> None:
     both = replace(raw, repeats=raw.repeats * 2)
     with pytest.raises(RunFailedError, match=r"evidence/repeat-1/optimizer\.json .* altered"):
         assemble(both, run.directory)
+
+
+# -- what a record says of the user and the machine ------------------------------------------
+
+DATA = DataSource(
+    path="/home/somebody/corpus",
+    kind="text",
+    tokenizer="/home/somebody/tokenizer.json",
+    sha256="ab" * 32,
+    tokens=10**6,
+)
+WEIGHTS = WeightsSource(path="/home/somebody/checkpoint", sha256="cd" * 32)
+
+
+def test_a_record_names_the_users_files_and_not_their_folders(make: Make) -> None:
+    record = make(run_config(data=DATA, weights=WEIGHTS)).assemble()
+    assert "somebody" not in record.model_dump_json()
+    assert record.config.data == DATA.model_copy(
+        update={"path": "corpus", "tokenizer": "tokenizer.json"}
+    )
+    assert record.config.weights == WEIGHTS.model_copy(update={"path": "checkpoint"})
+    assert record.workload.tokens == "data abababababab"
+
+
+@pytest.mark.parametrize("tokenizer", [None, "bytes"])
+def test_a_tokenizer_that_is_no_file_keeps_its_name(make: Make, tokenizer: str | None) -> None:
+    data = DATA.model_copy(update={"tokenizer": tokenizer})
+    record = make(run_config(data=data)).assemble()
+    assert record.config.data is not None
+    assert record.config.data.tokenizer == tokenizer
+
+
+def test_loads_before_and_after_are_told_apart_and_the_time_is_utc(run: Run) -> None:
+    record = run.assemble(load_before=host_load(load_1min=1.0), load_after=host_load(load_1min=2.0))
+    assert record.system.load_before.load_1min == 1.0
+    assert record.system.load_after.load_1min == 2.0
+    assert record.created_utc == "2026-01-01T00:00:00Z"
+    assert record.run_id == "0" * 32
+
+
+def test_a_record_has_the_plugins_variables_in_order_and_its_options(run: Run) -> None:
+    raw = run.raw()
+    terms = raw.negotiated.terms.model_copy(update={"environment": {"B": "1", "A": "2"}})
+    run.assemble()
+    found = assemble(replace(raw, negotiated=replace(raw.negotiated, terms=terms)), run.directory)
+    assert found.plugin.environment == ("A", "B")
+    assert found.plugin.options == {"threads": 1}
+    assert (found.plugin.name, found.plugin.version) == ("cpu", "0.1.0")
+
+
+def test_a_debug_run_is_never_strict(run: Run) -> None:
+    record = run.assemble()
+    assert (record.class_, record.plugin.strict) == ("debug", False)
+
+
+def test_a_plugin_with_a_closed_component_is_not_strict(make: Make) -> None:
+    closed = make(run_config())
+    component = ClosedComponent(
+        name="lib.so",
+        version="1",
+        sha256="0" * 64,
+        bytes=1,
+        where_to_get="vendor",
+        licence="own",
+    )
+    found = plugin_evidence().model_copy(update={"closed_components": (component,)})
+    closed.worker[evidence.PLUGIN] = pretty_bytes(found)
+    record = closed.assemble()
+    assert not record.plugin.strict
+    assert record.plugin.closed_components == (component,)
+
+
+# -- ranks ------------------------------------------------------------------------------------
+
+
+def ranks_evidence(*hosts: str) -> bytes:
+    fences = (*timing().fence_ns, 10**12, 2 * 10**12)
+    ranks = tuple(
+        evidence.RankEvidence(
+            rank=number,
+            host=host,
+            device=f"cpu:{number}",
+            peak_memory_bytes=100 + number,
+            fence_ns=fences,
+            alone_s=1.0 + number,
+        )
+        for number, host in enumerate(hosts)
+    )
+    return pretty_bytes(evidence.RanksEvidence(ranks=ranks, collectives=()))
+
+
+PAIR = CONFIG.model_copy(update={"parallelism": Parallelism(dp_replicate=2)})
+
+
+@pytest.mark.parametrize(("far", "nodes", "each"), [(False, 1, 2), (True, 2, 1)])
+def test_ranks_are_as_their_own_workers_saw_them_until_stop(
+    make: Make, far: bool, nodes: int, each: int
+) -> None:
+    here = host.host_digest()
+    run = make(PAIR)
+    run.worker[evidence.RANKS] = ranks_evidence(here, "elsewhere" if far else here)
+    topology = run.assemble().topology
+    assert (topology.nodes, topology.devices_per_node, topology.world_size) == (nodes, each, 2)
+    first, second = topology.ranks
+    assert (first.rank, first.device, first.alone_s) == (0, "cpu", 1.0)
+    assert first.peak_memory_bytes == timing().peak_memory_bytes
+    assert (second.rank, second.device, second.alone_s) == (1, "cpu:1", 2.0)
+    assert second.peak_memory_bytes == 101
+    assert first.fence_ns == second.fence_ns == timing().fence_ns
+
+
+def test_ranks_of_which_nothing_was_seen_are_listed_without_a_place(make: Make) -> None:
+    topology = make(PAIR).assemble().topology
+    assert (topology.nodes, topology.devices_per_node) == (1, 2)
+    assert topology.ranks[1] == Rank(
+        rank=1, host="", device="", peak_memory_bytes=None, fence_ns=()
+    )
+    assert topology.ranks[0].alone_s is None
+
+
+# -- what is judged ---------------------------------------------------------------------------
+
+
+def test_a_run_is_judged_by_what_was_measured(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def judge(files: Any, facts: Any) -> Any:
+        seen.append(facts)
+        return right(files, facts)
+
+    right = assembly.judge
+    monkeypatch.setattr(assembly, "judge", judge)
+    run = make(CONFIG.model_copy(update={"parallelism": Parallelism(dp_replicate=2)}))
+    record = run.assemble()
+    (facts,) = seen
+    assert (facts.precision, facts.world_size, facts.is_debug) == (BF16, 2, True)
+    assert tuple(facts.repeats) == record.timing.repeats
+    assert (facts.workload, facts.system) == (record.workload, record.system)
+    assert (facts.ceilings, facts.peak_flops) == (record.ceilings, None)
+    assert (facts.variables, facts.patches) == (("ACME",), record.plugin.declared_patches)
+    assert (facts.reference, facts.pinned) == (pins.actual_digests(), pins.pinned_digests())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, AuditMode, RunConfig
+from llmb.config import BF16, FP32, AuditMode, Place, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.records.run_directory import RunDirectory
 from llmb.supervision import stations
@@ -326,3 +326,77 @@ def test_a_ceiling_that_cannot_be_measured_is_logged_and_no_failure(
     monkeypatch.setattr(stations, "calibrate", failing)
     assert line.stations.ceiling(CONFIG) is None
     assert "the ceiling was not measured: the calibrator died" in line.log
+
+
+# -- what is told to whom ---------------------------------------------------------------------
+
+
+def stations_of(line: Line, **options: Any) -> Stations:
+    offered = line.stations._negotiated
+    return Stations(WORKLOAD, offered, line.directory, Silent(), line.stations._standby, **options)
+
+
+def test_only_the_first_worker_leaves_a_trace_and_only_where_one_is_asked_for(line: Line) -> None:
+    traced = stations_of(line, profile=True)
+    traced.repeat(CONFIG, 0)
+    assert line.order.profile_folder == str(line.directory.path.resolve() / "profile")
+    traced.repeat(CONFIG, 1)
+    assert line.order.profile_folder == ""
+    line.stations.repeat(CONFIG, 2)
+    assert line.order.profile_folder == ""
+
+
+def test_a_worker_is_told_its_place_its_number_and_how_long_to_wait_for_others(line: Line) -> None:
+    place = Place(
+        rank=0, world_size=2, local_rank=0, local_world_size=2, host="localhost", port=29500
+    )
+    stations_of(line, place=place, rank_timeout_s=7.0).repeat(CONFIG, 3)
+    assert (line.order.place, line.order.rank_timeout_s, line.order.repeat) == (place, 7.0, 3)
+    assert line.order.scratch_folder == str(line.directory.path.resolve() / ".scratch-3")
+
+
+@pytest.mark.parametrize(
+    ("repeats", "words"), [(1, "starting worker\n"), (3, "starting worker 2 of 3\n")]
+)
+def test_of_several_workers_it_is_said_which_starts(line: Line, repeats: int, words: str) -> None:
+    line.stations.repeat(CONFIG.model_copy(update={"repeats": repeats}), 1)
+    assert words in line.log
+
+
+def test_the_second_ceiling_is_prepared_beside_the_last_audit_alone(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meanwhile: list[Any] = []
+    examiner = line.examiner
+
+    def noting(*given: Any) -> Any:
+        meanwhile.append(given[-1])
+        return examiner(*given)
+
+    monkeypatch.setattr(stations, "Examiner", noting)
+    config = CONFIG.model_copy(update={"repeats": 2})
+    for number in range(2):
+        line.stations.repeat(config, number)
+    assert meanwhile == [stations._nothing, line.stations._prepare_ceiling]
+
+
+def test_a_trial_that_ran_has_its_own_rate_and_peak(line: Line) -> None:
+    found = line.stations._trial(CONFIG.model_copy(update={"batch_size": 4}))
+    seconds = (STREAMED.timing.stop_ns - STREAMED.timing.start_ns) / 1e9
+    assert (found.batch_size, found.status, found.message) == (4, "measured", None)
+    assert found.tokens_per_second == pytest.approx(4 * 8 * STREAMED.timing.timed_steps / seconds)
+    assert found.peak_memory_bytes == STREAMED.timing.peak_memory_bytes
+
+
+def test_a_trial_times_three_steps(searched: Line) -> None:
+    assert {window.stop - window.start for window in searched.windows} == {3}
+
+
+@pytest.mark.parametrize(("config", "seconds"), [(CONFIG, 0.5), (run_config(), 4.0)])
+def test_an_official_ceiling_takes_longer_than_a_debug_runs(
+    line: Line, config: RunConfig, seconds: float
+) -> None:
+    line.stations.ceiling(config)
+    (message,) = line.children[-1].sent
+    assert isinstance(message, CalibrationOrder)
+    assert message.seconds == seconds
