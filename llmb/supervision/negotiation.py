@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
+from llmb import workloads
 from llmb.config import Place, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
-from llmb.supervision import selection, sizing
+from llmb.supervision import selection, sizing, underflow
 from llmb.supervision.sizing import Estimate
 from llmb.wire.channel import Child
 from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
@@ -83,7 +84,8 @@ def negotiate(
         terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        notes = (*_passed_over(probes.offers), *sized.notes, *doubts)
+        lost = underflow.warning(config, workloads.of(config))
+        notes = (*_passed_over(probes.offers), *sized.notes, *doubts, *([lost] if lost else []))
         return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 
