@@ -42,6 +42,8 @@ BORDERS = {
     "BF16": ("FP8",),
 }
 _EIGHT_BITS = 8
+#: The exponent of float16's largest power of two.
+_MOST_SCALE = 15
 
 
 class Retake:
@@ -237,6 +239,8 @@ class Retake:
         copies = 1
         if name in probes.PROBES:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
+        elif self._config.mixed_precision and dtype is torch.float16:
+            copies = loss_scale(whole)
         with as_computed(self._config, autocast or dtype, device):
             return plain_pass(
                 *(weights, shape, whole, dtype, device, collect),
@@ -265,8 +269,8 @@ def how(precision: Precision) -> tuple[torch.dtype, str | None]:
 def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
     """Return what products over float32 weights are narrowed to, None where they are not.
 
-    Not FP16: what scaling keeps from underflow is no part of these passes. A device may know of no
-    autocast; a plugin then narrows in its own way.
+    Not FP16: its honest passes are in float16 throughout, their loss scaled (``loss_scale``). A
+    device may know of no autocast; a plugin then narrows in its own way.
     """
     if not precision.master_weights or how(precision) != (torch.bfloat16, None):
         return None
@@ -275,6 +279,16 @@ def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
     except (RuntimeError, AssertionError):
         return None
     return torch.bfloat16
+
+
+def loss_scale(batch: Batch) -> int:
+    """Return by what an honest step in float16 multiplies its loss where the run scales its own.
+
+    The tokens of ``batch``, rounded down to a power of two, so that the gradient of each token
+    underflows no sooner than that of a sum: 4,096 for 24 sequences of 256. At most 2^15: 2^16 is
+    beyond float16.
+    """
+    return 2 ** min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
 
 
 def how_border(name: str) -> tuple[torch.dtype, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from llmb.errors import NotEnoughMemoryError
@@ -12,11 +13,17 @@ _LEVEL_GAIN = 0.02
 _MOST_REFINEMENTS = 3
 
 
-def search(measure: Callable[[int], BatchTrial], timed_steps: int, unit: int = 1) -> SearchLog:
+def search(
+    measure: Callable[[int], BatchTrial],
+    timed_steps: int,
+    unit: int = 1,
+    most: int | None = None,
+) -> SearchLog:
     """Climb by doubling until memory ends or throughput levels off, then refine around the best.
 
     ``measure`` runs one batch size and reports running out of memory instead of raising. All sizes
-    are multiples of ``unit``.
+    are multiples of ``unit`` and, but for the first, at most ``most``: with ``most=48`` they are 1,
+    2, 4, 8, 16, 32 and 48.
 
     Raises:
         NotEnoughMemoryError: not even the smallest fits.
@@ -28,9 +35,10 @@ def search(measure: Callable[[int], BatchTrial], timed_steps: int, unit: int = 1
             trials[units] = measure(units * unit)
         return trials[units].tokens_per_second or 0.0
 
-    size = 1
-    while rate(size) and (size == 1 or rate(size) > rate(size // 2) * (1 + _LEVEL_GAIN)):
-        size *= 2
+    size, last = 1, math.inf if most is None else max(1, most // unit)
+    slower = 0.0
+    while (now := rate(size)) > slower * (1 + _LEVEL_GAIN) and size < last:
+        slower, size = now, int(min(2 * size, last))
     for _ in range(_MOST_REFINEMENTS):
         best = max(trials, key=rate)
         untried = [n for n in _neighbours(best, trials) if n not in trials]

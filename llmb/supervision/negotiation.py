@@ -9,12 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import IO
 
+from llmb import workloads
 from llmb.config import Place, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
-from llmb.supervision import selection, sizing
+from llmb.supervision import selection, sizing, underflow
 from llmb.supervision.lacking import consequences
 from llmb.supervision.sizing import Estimate
 from llmb.wire.channel import Child
@@ -84,8 +85,11 @@ def negotiate(
         terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        lacking = consequences(config, offer.lacks)
-        notes = (*_passed_over(probes.offers), *sized.notes, *doubts, *lacking)
+        lost = underflow.warning(config, workloads.of(config))
+        notes = (
+            *(*_passed_over(probes.offers), *sized.notes, *doubts),
+            *(*consequences(config, offer.lacks), *([lost] if lost else [])),
+        )
         return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 

@@ -13,7 +13,7 @@ from llmb.measure import clock, statistics
 from llmb.records.ceiling import Ceiling
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, SearchLog
-from llmb.supervision import batch_search, memory
+from llmb.supervision import batch_search, memory, underflow
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -150,7 +150,12 @@ class Stations:
         def measure(batch_size: int) -> BatchTrial:
             return self._trial(trial.model_copy(update={"batch_size": batch_size}))
 
-        return batch_search.search(measure, _TRIAL_STEPS, config.accumulate)
+        most = underflow.most_sequences(config, self._workload)
+        end = underflow.cap(config, self._workload)
+        if end is not None:
+            self._display.note(end)
+            self._directory.log(end)
+        return batch_search.search(measure, _TRIAL_STEPS, config.accumulate, most)
 
     def _trial(self, config: RunConfig) -> BatchTrial:
         size = config.batch_size

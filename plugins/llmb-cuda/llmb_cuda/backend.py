@@ -33,6 +33,8 @@ class CudaBackend(Accelerator):
         properties = torch.cuda.get_device_properties(self.index)
         self.name: str = properties.name
         self.capability: tuple[int, int] = (properties.major, properties.minor)
+        #: A GPU and a share of one may have the same name: their size tells them apart.
+        self.multiprocessors: int | None = getattr(properties, "multi_processor_count", None)
         self.nvml = Nvml.open(str(properties.uuid))
 
     def energy(self) -> EnergyReading | None:
@@ -49,8 +51,14 @@ class CudaBackend(Accelerator):
         return {**self.nvml.telemetry(), **used}
 
     def peak_flops(self, precision: str) -> Peak | None:
-        """The datasheet's dense peak, where the part is known."""
-        return peak(self.name, precision)
+        """The datasheet's dense peak, where the part is known; none of a MIG instance.
+
+        No document prints an instance's: its share of the multiprocessors is published, the clock
+        at which it computes is not.
+        """
+        if self.nvml.is_part:
+            return None
+        return peak(self.name, precision, self.multiprocessors)
 
     def versions(self) -> dict[str, str]:
         """CUDA, cuDNN, NCCL and Triton as torch uses them, and what NVML tells of the device."""

@@ -43,10 +43,10 @@ class Nvml:
         """Wrap handles of an initialized library; ``open`` finds them."""
         self._opened = opened
         self._failure = failure
+        #: The device is a MIG instance.
+        self.is_part = opened is not None and opened.is_part
         #: What energy and power are of: a MIG instance's are those of the GPU it is a part of.
-        self.scope: Literal["device", "package"] = (
-            "package" if opened is not None and opened.is_part else "device"
-        )
+        self.scope: Literal["device", "package"] = "package" if self.is_part else "device"
 
     @classmethod
     def open(cls, uuid: str) -> Nvml:

@@ -3,7 +3,8 @@
 FP32 is the rate of the CUDA cores; TF32, FP16, BF16 and FP8 are the tensor cores'. Where a document
 prints the rate with 2:4 sparsity it is halved, where it prints eight GPUs it is divided by eight,
 and the source says so. A name is matched whole: a part, a variant, a MIG instance or a virtual GPU
-that is not in the table has no peak here.
+that is not in the table has no peak here. Nor has a device whose number of multiprocessors is
+another than the document's: a share of the GPU under the whole GPU's name.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class _Part:
     fp16: float | _Printed | None = None
     bf16: float | _Printed | None = None
     fp8: float | _Printed | None = None
+    #: None where the document prints none.
+    multiprocessors: int | None = None
 
 
 _V100 = "NVIDIA V100 datasheet (1165301-r5)"
@@ -62,6 +65,7 @@ _PARTS = (
         tf32=156,
         fp16=312,
         bf16=312,
+        multiprocessors=108,
     ),
     _Part(("A30",), "NVIDIA A30 datasheet (2022)", fp32=10.3, tf32=82, fp16=165, bf16=165),
     _Part(("A10",), "NVIDIA A10 datasheet", fp32=31.2, tf32=62.5, fp16=125, bf16=125),
@@ -113,8 +117,18 @@ _PARTS = (
         fp16=989.4,
         bf16=989.4,
         fp8=1978.9,
+        multiprocessors=132,
     ),
-    _Part(("H100 PCIe",), f"{_H100}, H100 PCIe", fp32=51.2, tf32=378, fp16=756, bf16=756, fp8=1513),
+    _Part(
+        ("H100 PCIe",),
+        f"{_H100}, H100 PCIe",
+        fp32=51.2,
+        tf32=378,
+        fp16=756,
+        bf16=756,
+        fp8=1513,
+        multiprocessors=114,
+    ),
     _Part(
         ("H100 NVL",),
         "NVIDIA H100 specifications (nvidia.com/en-us/data-center/h100), H100 NVL",
@@ -195,15 +209,19 @@ _BY_NAME = {name: part for part in _PARTS for name in part.names}
 _FORMATS = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 
-def peak(device_name: str, precision: str) -> Peak | None:
+def peak(device_name: str, precision: str, multiprocessors: int | None = None) -> Peak | None:
     """Return the dense peak of one device, None where none is published or the name is unknown.
 
     Args:
         device_name: what ``torch.cuda.get_device_name`` returns, such as "NVIDIA H100 PCIe".
         precision: "FP32", "TF32", "FP16", "BF16" or "FP8".
+        multiprocessors: torch's ``multi_processor_count``, where it is known: 108 for an A100, 42
+            for a 3g instance of one.
     """
     part = _BY_NAME.get(device_name.removeprefix("NVIDIA ").removeprefix("Tesla "))
     if part is None or precision not in _FORMATS:
+        return None
+    if multiprocessors is not None and part.multiprocessors not in (None, multiprocessors):
         return None
     figure = getattr(part, precision.lower())
     if figure is None:

@@ -13,7 +13,7 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import probes, retake, weights_file
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
-from llmb.observe.retake import BORDERS, Retake, autocast_of, how, how_border, wide
+from llmb.observe.retake import BORDERS, Retake, autocast_of, how, how_border, loss_scale, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
@@ -178,6 +178,45 @@ def test_autocast_is_that_of_bf16_over_float32_weights(
     precision: Precision, device: str, expected: torch.dtype | None
 ) -> None:
     assert autocast_of(precision, device) is expected
+
+
+@pytest.mark.parametrize(
+    ("scaled", "dtype", "name", "copies"),
+    [
+        (True, torch.float16, LIVE, 32),
+        (True, torch.float16, STEP, 32),
+        (True, torch.float32, LIVE, 1),  # the reference
+        (False, torch.float16, LIVE, 1),
+        (True, torch.float16, probes.HEAD, 4),  # one sequence four times: their sum
+    ],
+)
+def test_where_the_run_scales_its_loss_so_do_its_honest_passes_in_fp16(
+    tmp_path: Path,
+    digests: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    scaled: bool,
+    dtype: torch.dtype,
+    name: str,
+    copies: int,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(retake, "plain_pass", lambda *_, **how: asked.append(how["copies"]) or 0.0)
+    precision = FP16.model_copy(update={"master_weights": scaled})
+    with opened(tmp_path, digests, precision=precision, mixed_precision=scaled) as again:
+        again.sketches(name, dtype, "cpu", 4)
+    assert 4 * SMALL.sequence_length == 48
+    assert asked == [copies]
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"), [((1, 1), 1), ((24, 256), 4096), ((128, 256), 2**15), ((512, 256), 2**15)]
+)
+def test_the_scale_is_the_tokens_rounded_down_and_a_float16(
+    size: tuple[int, int], scale: int
+) -> None:
+    ids = torch.zeros(size, dtype=torch.int64)
+    assert loss_scale(Batch(ids, ids)) == scale
+    assert torch.tensor(scale, dtype=torch.float16).isfinite()
 
 
 def test_the_live_weights_can_be_read_one_by_one(tmp_path: Path, digests: dict[str, str]) -> None:

@@ -119,3 +119,31 @@ def test_trials_are_few_however_large_the_memory_is(limit: int) -> None:
     assert len(asked) <= math.log2(limit) + 2 + 3
     assert limit / 1.35 <= log.best <= limit
     assert all(size <= 2 * limit for size in asked)
+
+
+@pytest.mark.parametrize(
+    ("unit", "most", "expected"),
+    [
+        (1, 64, [1, 2, 4, 8, 16, 32, 64]),
+        (1, 48, [1, 2, 4, 8, 16, 32, 48]),
+        (8, 64, [8, 16, 32, 64]),
+        (3, 64, [3, 6, 12, 24, 48, 63]),
+        (8, 7, [8]),  # the smallest is tried all the same
+        (1, 0, [1]),
+    ],
+)
+def test_no_size_above_the_most_is_tried_however_fast_larger_ones_are(
+    unit: int, most: int, expected: list[int]
+) -> None:
+    asked: list[int] = []
+
+    def measure(size: int) -> BatchTrial:
+        asked.append(size)
+        rate = float(size)
+        return BatchTrial(
+            batch_size=size, status="measured", tokens_per_second=rate, peak_memory_bytes=None
+        )
+
+    log = search(measure, 3, unit, most)
+    assert asked[: len(expected)] == expected
+    assert max(asked) == log.best == expected[-1]
