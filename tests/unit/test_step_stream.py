@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from llmb import step_stream
+from llmb.config import Parallelism
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
@@ -232,3 +233,24 @@ def test_a_step_that_accumulates_has_the_same_tokens_in_parts() -> None:
     assert parted.micro_batch_size == 2
     assert [len(part.ids) for part in parts] == [2, 2]
     assert torch.equal(torch.cat([part.ids for part in parts]), whole.ids)
+
+
+# -- batches --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("replica", [0, 1])
+def test_a_replica_has_its_own_part_of_the_whole_batch_in_its_micro_batches(replica: int) -> None:
+    mesh = Parallelism(dp_replicate=2)
+    config = audit_config().model_copy(
+        update={"batch_size": 4, "accumulate": 2, "parallelism": mesh}
+    )
+    shape = shape_of(config)
+    marks: list[str] = []
+    backend: Any = SimpleNamespace(step_begin=lambda: marks.append("begin"))
+    batches = step_stream.Batches(config, shape, backend, replica)
+    made = batches.make(5)
+    whole = random_tokens(5, 8, shape.sequence_length, shape.vocab_size)
+    assert torch.equal(torch.cat([part.ids for part in made]), whole[4 * replica : 4 * replica + 4])
+    assert [len(part.ids) for part in made] == [2, 2]
+    assert batches.latest is made
+    assert marks == ["begin"]

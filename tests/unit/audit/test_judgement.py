@@ -652,3 +652,13 @@ def test_float32_is_how_numbers_travel(run: Audited) -> None:
         head = struct.unpack("<Q", run.files[name_of(file)][:8])[0]
         header = json.loads(run.files[name_of(file)][8 : 8 + head])
         assert {e["dtype"] for key, e in header.items() if key != "__metadata__"} == {"F32"}
+
+
+def test_a_step_that_was_audited_twice_is_no_evidence(tmp_path: Path) -> None:
+    run = builders_audit.audit(tmp_path)
+    path = evidence.path(0, audited.STEPS)
+    data = json.loads(run.files[path])
+    data["steps"].append(data["steps"][0])
+    run.files[path] = json.dumps(data).encode()
+    with pytest.raises(UnreadableError, match="a step was audited twice"):
+        run.judge()

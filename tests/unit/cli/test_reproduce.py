@@ -9,13 +9,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from llmb import supervisor
 from llmb.cli import reproduce, verify
-from llmb.config import Parallelism
-from llmb.errors import BundleRefusedError, UnavailableError, UsageError
+from llmb.config import Parallelism, RunRequest
+from llmb.errors import (
+    AuditInvalidError,
+    BundleRefusedError,
+    NotEnoughMemoryError,
+    UnavailableError,
+    UsageError,
+)
 from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
+from llmb.records.reproduction import Original
 from llmb.records.run_record import RunRecord
 from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.verify import Verification
+from llmb.supervisor import Finished
 from tests import builders
 from tests.unit.builders_reproduction import linked
 
@@ -199,3 +209,131 @@ def test_ranks_of_several_machines_are_not_started_by_llmb(record: RunRecord) ->
     apart = of_ranks(record, nodes=2)
     assert "2 ranks were on 2 machines: start" in str(reproduce._not_as_many(apart, None))
     assert reproduce._not_as_many(apart, last_of(2)) is None
+
+
+# -- the run itself, without one -----------------------------------------------------------------
+
+
+class Ran:
+    """What the supervisor was asked for, and what it gave back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, record: RunRecord, **changes: Any) -> None:
+        self.asked: list[Any] = []
+        self.error: Exception | None = None
+
+        def edit(data: dict[str, Any]) -> None:
+            data["run_id"] = "f" * 32
+            for name, value in changes.items():
+                section, _, field = name.partition("__")
+                data[section][field] = value
+
+        self.record = builders.edited(record, edit)
+
+        def run(*given: Any, **more: Any) -> Finished:
+            self.asked.append((*given, more))
+            if self.error is not None:
+                raise self.error
+            return Finished(self.record, Path("runs/new"))
+
+        monkeypatch.setattr(supervisor, "run", run)
+
+
+@pytest.fixture
+def verified(record: RunRecord) -> Verification:
+    return Verification("b" * 64, record, ())
+
+
+def carried_out(verified: Verification, *, as_json: bool = False) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+    flags = {"quiet": True, "output_dir": Path("runs"), "as_json": as_json}
+    reproduce._run(verified, RunRequest(), report, flags, None)
+    return report
+
+
+def test_the_run_is_told_which_bundle_it_repeats(
+    monkeypatch: pytest.MonkeyPatch, record: RunRecord, verified: Verification
+) -> None:
+    ran = Ran(monkeypatch, record)
+    carried_out(verified)
+    ((request, output, _, more),) = ran.asked
+    assert (request, output, more["place"]) == (RunRequest(), Path("runs"), None)
+    assert more["original"] == Original(
+        bundle_id="b" * 64,
+        run_id=record.run_id,
+        tokens_per_second=record.result.tokens_per_second,
+        ci95=record.result.ci95,
+    )
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.04, True), (1.06, False), (0.9, False)])
+def test_two_throughputs_are_held_against_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: RunRecord,
+    verified: Verification,
+    factor: float,
+    within: bool,
+) -> None:
+    rate = record.result.tokens_per_second
+    ran = Ran(monkeypatch, record, result__tokens_per_second=rate * factor, result__ci95=None)
+    report = carried_out(verified)
+    assert report["ratio"] == pytest.approx(factor)
+    assert report["difference_percent"] == pytest.approx(100 * factor - 100)
+    assert (report["within_limit"], report["limit_percent"]) == (within, 5.0)
+    assert (report["tokens_per_second"], report["original_tokens_per_second"]) == (
+        ran.record.result.tokens_per_second,
+        rate,
+    )
+    assert (report["ci95"], report["original_ci95"]) == (None, record.result.ci95)
+    told = capsys.readouterr().out
+    assert f"{100 * factor - 100:+.2f} %, {'within' if within else 'not within'} 5 %" in told
+
+
+def test_what_keeps_it_from_counting_is_said_line_by_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: RunRecord,
+    verified: Verification,
+) -> None:
+    Ran(monkeypatch, record)  # of the same seed
+    report = carried_out(verified)
+    told = capsys.readouterr().out
+    assert any("it has the seed of the original" in text for text in report["lacking"])
+    assert all(f"from being REPRODUCED: {text}" in told for text in report["lacking"])
+    assert "run directory: runs/new" in told
+    assert "to hand it in: llmb package-submission" in told
+
+
+def test_as_json_a_run_is_one_object(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: RunRecord,
+    verified: Verification,
+) -> None:
+    Ran(monkeypatch, record)
+    report = carried_out(verified, as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads(json.dumps(report))
+    assert (found["run_directory"], found["run_id"]) == ("runs/new", "f" * 32)
+
+
+def test_a_repetition_that_is_invalid_ends_in_5_once_it_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: RunRecord,
+    verified: Verification,
+) -> None:
+    Ran(monkeypatch, record, audit__verdict="INVALID")
+    with pytest.raises(AuditInvalidError, match=r"see runs/new/audit\.json"):
+        carried_out(verified)
+    assert "audit     INVALID" in capsys.readouterr().out
+
+
+def test_too_little_memory_says_that_the_batch_size_is_the_bundles(
+    monkeypatch: pytest.MonkeyPatch, record: RunRecord, verified: Verification
+) -> None:
+    Ran(monkeypatch, record).error = NotEnoughMemoryError("80 GB are needed")
+    with pytest.raises(NotEnoughMemoryError) as caught:
+        carried_out(verified)
+    assert str(caught.value).startswith("80 GB are needed; a reproduction has the batch size of ")
+    assert str(record.config.batch_size) in str(caught.value)

@@ -12,8 +12,16 @@ from click.testing import CliRunner, Result
 
 from llmb.cli import run, sweep
 from llmb.cli.run_options import OF_RANKS
-from llmb.errors import BundleRefusedError, UsageError
+from llmb.errors import (
+    AuditInvalidError,
+    BundleRefusedError,
+    NotEnoughMemoryError,
+    RunFailedError,
+    UsageError,
+)
+from llmb.sweep import overview
 from llmb.sweep.directory import Ended, SweepDirectory
+from llmb.sweep.execution import Progress
 from llmb.sweep.plan import LeftOut, Point
 from tests import builders
 from tests.unit.sweep.builders_sweep import finish, record_of
@@ -189,3 +197,70 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
 )
 def test_a_duration_is_told_in_the_unit_that_fits(seconds: float, words: str) -> None:
     assert sweep._duration(seconds) == words
+
+
+# -- how a sweep ends, and what is said meanwhile ----------------------------------------------
+
+
+def ended(made: SweepDirectory, **changes: object) -> None:
+    found = overview.of(made)
+    states = tuple(state.model_copy(update=changes) for state in found.points[:1])
+    sweep._end(made, found.model_copy(update={"points": (*states, *found.points[1:])}))
+
+
+def test_a_sweep_with_a_figure_ends_well(directory: SweepDirectory) -> None:
+    ended(directory)
+
+
+def test_a_point_that_failed_ends_in_4_and_says_how_to_go_on(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "BF16", batch_sizes=(1, 2))
+    finish(made, Point("BF16", 1))
+    made.write_end(Point("BF16", 2), Ended(status="failed", message="x", seconds=1.0))
+    with pytest.raises(RunFailedError, match=r"^1 of 2 points failed: first .*--resume"):
+        ended(made)
+
+
+def test_an_invalid_point_ends_in_5_and_is_named(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "BF16", batch_sizes=(1,))
+    point = Point("BF16", 1)
+    run_directory = finish(made, point)
+    invalid = builders.edited(
+        record_of(point), lambda data: data["audit"].update(verdict="INVALID")
+    )
+    builders.write(run_directory, builders.run_files(invalid))
+    with pytest.raises(AuditInvalidError, match=r"^1 of 1 points are INVALID: first "):
+        ended(made)
+
+
+def test_a_sweep_in_which_nothing_fits_ends_in_4_too(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, "BF16", batch_sizes=(1,))
+    made.write_end(Point("BF16", 1), Ended(status="out_of_memory", message="x", seconds=1.0))
+    with pytest.raises(NotEnoughMemoryError, match="nothing was measured"):
+        ended(made)
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        (Progress(1, None, None), "llmb: point 1: BF16"),
+        (Progress(2, 6, None), "llmb: point 2 of about 6: BF16"),
+        (Progress(2, 6, 120.0), "; about 2 min left\n"),
+    ],
+)
+def test_a_watcher_says_where_the_sweep_stands_unless_quiet(
+    capsys: pytest.CaptureFixture[str], progress: Progress, words: str
+) -> None:
+    for quiet in (False, True):
+        sweep._Watcher(quiet=quiet).begins(Point("BF16", 1), progress)
+        assert (words in capsys.readouterr().err) is not quiet
+
+
+def test_a_watcher_says_what_became_of_a_point(
+    directory: SweepDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watcher = sweep._Watcher(quiet=False)
+    watcher.ended(directory.state(Point("BF16", 2)), kept=True)
+    rate = record_of(Point("BF16", 2)).result.tokens_per_second
+    assert f"kept: {rate:,.2f} tokens/s" in capsys.readouterr().err
+    watcher.ended(directory.state(Point("FP32", 1)), kept=False)
+    assert capsys.readouterr().err.endswith(": the end\n")

@@ -18,10 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import llmb
-from llmb.errors import UsageError
-from llmb.inputs.checkpoint import open_checkpoint, shape_of
+from llmb.config import WeightsSource
+from llmb.errors import RunFailedError, UsageError
+from llmb.inputs.checkpoint import open_checkpoint, shape_of, values_of
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from tests.unit.builders_runtime import run_config
 
 LLAMA = LlamaShape(
     vocab_size=97,
@@ -389,3 +391,18 @@ def test_a_value_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None
         checkpoint.value("model.norm.bias")
     with pytest.raises(UsageError, match=r"\[47\]: there is it as \[48\]"):
         checkpoint.value("model.norm.weight", torch.Size([47]))
+
+
+@both
+def test_a_run_takes_the_weights_it_was_begun_with_or_none(tmp_path: Path, family: str) -> None:
+    shape = FAMILIES[family][0]
+    folder = made(tmp_path, family)
+    source = WeightsSource(path=str(folder), sha256=open_checkpoint(folder, shape).digest)
+    given = values_of(run_config(weights=source), shape)
+    name = next(iter(open_checkpoint(folder, shape).places))
+    assert given is not None
+    assert torch.equal(given(name, None), open_checkpoint(folder, shape).value(name))
+    assert values_of(run_config(), shape) is None
+    other = source.model_copy(update={"sha256": "0" * 64})
+    with pytest.raises(RunFailedError, match="the files have changed since"):
+        values_of(run_config(weights=other), shape)

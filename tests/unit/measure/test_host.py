@@ -182,3 +182,30 @@ def test_cores_are_told_apart_from_the_threads_they_run(monkeypatch: pytest.Monk
         after=host_load(),
     ).cpu
     assert (cpu.physical_cores, cpu.logical_cores) == (8, 16)
+
+
+def test_cpu_seconds_are_user_and_system_of_a_process_and_of_what_it_has_reaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Process:
+        def __init__(self, pid: int) -> None:
+            self.pid = pid
+
+        def cpu_times(self) -> tuple[float, ...]:
+            # User, system, both of children that have ended, and waiting for the disk.
+            return (1.0, 2.0, 4.0, 8.0, 1000.0)
+
+        def children(self, recursive: bool) -> list[Process]:
+            return [Process(2), Process(3)] if recursive else []
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    assert host.cpu_s_of(1) == 3 * 15.0
+
+
+def test_the_guests_time_is_not_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Times(tuple[float, ...]):
+        steal, guest, guest_nice = 7.0, 2.0, 1.0
+
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Times((10.0, 20.0, 2.0, 1.0)))
+    found = host.load()
+    assert (found.steal_s, found.total_cpu_s) == (7.0, 30.0)

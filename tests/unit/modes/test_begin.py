@@ -29,3 +29,12 @@ def test_a_mode_begins_its_own_work_and_no_other(
         Mode.GENERATE: "Generation",
     }
     assert modes.begin(stage) == due[mode]
+
+
+@pytest.mark.parametrize(("scale", "skipped"), [(1.0, 0), (0.5, 1), (2.0**-5, 5)])
+def test_each_step_that_overflowed_has_halved_the_scale(scale: float, skipped: int) -> None:
+    task: Any = object.__new__(training.Training)
+    task._scaler = SimpleNamespace(get_scale=lambda: training._SCALE * scale)
+    assert task._skipped() == skipped
+    task._scaler = None
+    assert task._skipped() == 0

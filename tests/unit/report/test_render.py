@@ -100,3 +100,10 @@ def test_a_word_without_an_end_is_cut() -> None:
 def test_text_that_goes_on_and_on_is_cut_at_400_characters() -> None:
     assert render.plain("x" * 400) == "x" * 400
     assert render.plain("x" * 401) == "x" * 397 + "..."
+
+
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_cell_begins_as_a_formula_does(begins: str) -> None:
+    assert str(render.inert(f"{begins}SUM(A1)")).startswith("'")
+    assert render.inert(f"a{begins}b") == f"a{begins}b"
+    assert render.inert(-5.0) == -5.0, "a number is none"

@@ -519,3 +519,15 @@ def test_one_check_that_failed_is_enough(record):
     good, bad = Check("digests", True, ""), Check("audit", False, "")
     assert Verification("b" * 64, record, (good, good)).ok
     assert not Verification("b" * 64, record, (good, bad, good)).ok
+
+
+def test_a_plugin_file_that_the_record_lists_twice_is_found(record):
+    def twice(data):
+        data["plugin"]["files"] += data["plugin"]["files"][:1]
+
+    (said,) = (
+        check.message
+        for check in verify_bundle(from_files(with_manifest(forge(record, twice)))).checks
+        if check.name == "plugin"
+    )
+    assert "the record lists a plugin file twice" in said

@@ -155,3 +155,20 @@ def test_a_file_of_the_sweep_is_written_as_it_is(tmp_path: Path) -> None:
     directory = sweep(tmp_path)
     directory.write("sweep.svg", b"<svg/>")
     assert (directory.path / "sweep.svg").read_bytes() == b"<svg/>"
+
+
+def test_of_two_finished_runs_the_latest_is_the_points(tmp_path: Path) -> None:
+    directory = sweep(tmp_path)
+    finish(directory, ONE, number=1)
+    latest = finish(directory, ONE, number=2)
+    assert directory.path / str(directory.state(ONE).run) == latest
+
+
+@pytest.mark.parametrize("other", [Point("FP32", 1), Point("BF16", 2)])
+def test_a_run_of_another_format_or_size_is_not_the_points(tmp_path: Path, other: Point) -> None:
+    directory = sweep(tmp_path, "BF16", "FP32")
+    finish(directory, other).rename(directory.folder(ONE))
+    moved = directory.folder(ONE).rename(directory.path / "aside")
+    directory.folder(ONE).mkdir()
+    moved.rename(directory.folder(ONE) / "20261122T120001Z-x")
+    assert status(directory, ONE) == "unfinished"

@@ -1,0 +1,134 @@
+"""The page of one bundle: each figure of its record under its own name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmb.report.board import Repetition, board
+from llmb.report.bundles import gather
+from llmb.report.detail import detail
+from llmb.report.render import number
+from tests.unit.builders_board import index, put, record
+
+
+def shown(folder: Path, change: Any = lambda data: None, **repeated: Any) -> dict[str, Any]:
+    put(folder, record(change=change))
+    index(folder, availability="cloud")
+    shelf = gather([folder])
+    found = board(shelf, {shelf.entries[0].bundle_id: repeated.get("by", [])})
+    return detail(found.rows[0], "llmb run --seed 7")
+
+
+RECORD = record()
+RESULT, TIMING = RECORD.result, RECORD.timing
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Submitter", "Acme"),
+        ("Availability", "cloud"),
+        ("Device", "1 x Fast [1] (fast:0)"),
+        ("Plugin", "fast 1.0 (llmb-fast)"),
+        ("Precision", "BF16 declared, BF16 measured"),
+        (
+            "Batch size",
+            f"{RECORD.config.batch_size} ({RECORD.workload.tokens_per_step:,} tokens a step)",
+        ),
+        ("Per device", f"{number(RESULT.tokens_per_second_per_device)} tokens/s"),
+        ("Share of ceiling", f"{RESULT.fraction_of_ceiling:.1%}"),
+        ("MFU", f"{RESULT.mfu.value:.1%} of datasheet" if RESULT.mfu else ""),
+        ("Loss", f"{RESULT.loss_first:.4f} at START, {RESULT.loss_last:.4f} at STOP"),
+        ("Date", RECORD.created_utc),
+        ("Rules", f"{RECORD.rules_version}, llmb {RECORD.llmb_version}"),
+        ("Signatures", "none"),
+        ("Files", "Acme/box/work/00000001"),
+    ],
+)
+def test_a_fact_has_the_records_own_words(tmp_path: Path, name: str, words: str) -> None:
+    assert dict(map(tuple, shown(tmp_path)["facts"]))[name] == words
+
+
+def test_window_step_time_and_energy_are_said_with_their_spread(tmp_path: Path) -> None:
+    facts = dict(map(tuple, shown(tmp_path)["facts"]))
+    seconds = (TIMING.stop_ns - TIMING.start_ns) / 1e9
+    assert facts["Window"] == f"{TIMING.timed_steps} steps in {seconds:,.2f} s, one process"
+    step, energy = RESULT.step_time_s, RESULT.energy
+    assert step is not None
+    assert energy is not None
+    assert facts["Step time"].startswith(f"{step.median:.4g} s median (p5 {step.p5:.4g}, ")
+    assert facts["Step time"].endswith(f"p95 {step.p95:.4g}, cv {step.cv:.1%})")
+    assert facts["Energy"].startswith(f"{number(energy.tokens_per_joule)} tokens/J (")
+
+
+def unmeasured(data: dict[str, Any]) -> None:
+    data["result"] |= {"energy": None, "mfu": None, "fraction_of_ceiling": None}
+    data["precision"] |= {"effective": None, "how": "not observed"}
+
+
+def test_what_was_not_measured_is_said_so(tmp_path: Path) -> None:
+    facts = dict(map(tuple, shown(tmp_path, unmeasured)["facts"]))
+    assert facts["Precision"] == "BF16 declared, effective not observed"
+    assert facts["MFU"] == "not measured: no peak known"
+    assert facts["Energy"] == facts["Share of ceiling"] == "not measured"
+
+
+def test_the_head_the_command_and_every_finding_are_there(tmp_path: Path) -> None:
+    page = shown(tmp_path)
+    assert page["head"] == {
+        "title": "box: llama-1.4b train BF16",
+        "tps": number(RESULT.tokens_per_second),
+        "interval": page["head"]["interval"],
+        "verdict": "CONSISTENT",
+        "openness": "strict",
+        "unranked": None,
+    }
+    assert page["command"] == "llmb run --seed 7"
+    assert [one["id"] for one in page["findings"]] == [f.id for f in RECORD.audit.findings]
+    assert page["limits"] == list(RECORD.audit.limits)
+    assert page["log"] == "finished\n"
+
+
+def test_each_timed_step_is_a_point_and_audited_ones_are_marked(tmp_path: Path) -> None:
+    def audited(data: dict[str, Any]) -> None:
+        for one in (data["timing"], *data["timing"]["repeats"]):
+            one["audited_steps"] = [5, 20]
+
+    trace = shown(tmp_path, audited)["trace"]
+    assert (trace["per"], trace["stride"], trace["first"]) == ("step", 1, TIMING.warmup_steps + 1)
+    assert len(trace["values"]) == TIMING.timed_steps
+    assert trace["audited"] == [6, 21]
+
+
+def test_memory_is_of_each_rank_beside_its_devices(tmp_path: Path) -> None:
+    (row,) = shown(tmp_path)["memory"]
+    rank, device = RECORD.topology.ranks[0], RECORD.system.devices[0]
+    assert row == ["rank 0", rank.peak_memory_bytes, device.memory_bytes]
+
+
+def test_the_search_is_in_order_of_size(tmp_path: Path) -> None:
+    sizes = [int(row[0]) for row in shown(tmp_path)["search"]]
+    assert RECORD.batch_size_search is not None
+    assert sizes == sorted(trial.batch_size for trial in RECORD.batch_size_search.trials)
+
+
+def test_a_repetition_says_why_it_does_not_count_or_that_it_does(tmp_path: Path) -> None:
+    by = [Repetition("b" * 64, 1.5, ("the same key",)), Repetition("c" * 64, -1.5)]
+    assert shown(tmp_path, by=by)["repetitions"] == [
+        ["b" * 12, "+1.50 %", "the same key"],
+        ["c" * 12, "-1.50 %", "it counts"],
+    ]
+
+
+def test_changes_name_three_and_count_the_rest(tmp_path: Path) -> None:
+    def changed(data: dict[str, Any]) -> None:
+        data["diff"]["model"]["modules_replaced"] = ["a", "b", "c", "d", "e"]
+        data["diff"]["settings"] = [{"name": "x", "before": None, "after": "1"}]
+
+    changes = dict(map(tuple, shown(tmp_path, changed)["changes"]))
+    assert changes["Modules replaced"] == "a, b, c and 2 more"
+    assert changes["Modules added"] == "none"
+    assert changes["Setting x"] == "unset → 1"
