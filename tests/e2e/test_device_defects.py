@@ -202,8 +202,9 @@ def test_where_full_products_are_declared_lacking_the_host_makes_the_reference_a
         ("BF16", {"FAKEDEV_REFUSED_OPS": "aten::index.Tensor,aten::index.Tensor_out"}, None),
         ("BF16", {"FAKEDEV_REFUSED_OPS": "aten::normal_,aten::uniform_,aten::random_"}, None),
         ("BF16", {"FAKEDEV_DEFECTS": "slow_synchronize,noisy"}, None),
+        ("BF16", {"FAKEDEV_DEFECTS": "no_strided"}, None),
     ],
-    ids=["float64", "bfloat16", "indices", "random numbers", "slow synchronize"],
+    ids=["float64", "bfloat16", "indices", "random numbers", "slow synchronize", "strides"],
 )
 def test_what_was_not_declared_fails_alone_in_one_line_and_accuses_nobody(
     tmp_path: Path, fake_site: Path, precision: str, env: dict[str, str], said: str | None

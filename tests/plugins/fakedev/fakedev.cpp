@@ -228,6 +228,7 @@ Tensor copy_from_and_resize(const Tensor& self, const Tensor& target) {
 }
 
 std::atomic<bool> full_products = false;
+const bool narrow = has("bf16_products"), noisy = has("noisy");
 
 // Products: where their two matrices lie among the arguments.
 int matrices_of(const std::string& op) {
@@ -236,8 +237,6 @@ int matrices_of(const std::string& op) {
 }
 
 void spoil(torch::jit::Stack& stack, size_t count, int first) {
-  static const bool narrow = has("bf16_products"), noisy = has("noisy");
-  if (!narrow && !noisy) return;
   auto& left = stack[stack.size() - count + first];
   auto& right = stack[stack.size() - count + first + 1];
   Tensor a = left.toTensor(), b = right.toTensor();
@@ -257,10 +256,12 @@ void spoil(torch::jit::Stack& stack, size_t count, int first) {
 }
 
 void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  static const bool complete = std::getenv("FAKEDEV_REFUSED_OPS") == nullptr;
   const auto& name = op.schema().operator_name();
-  const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
-  TORCH_CHECK_NOT_IMPLEMENTED(!listed("FAKEDEV_REFUSED_OPS", name.name + overload),
-                              "fakedev has no kernel of ", name.name, overload);
+  if (!complete) {
+    const std::string full = name.name + (name.overload_name.empty() ? "" : "." + name.overload_name);
+    TORCH_CHECK_NOT_IMPLEMENTED(!listed("FAKEDEV_REFUSED_OPS", full), "fakedev has no kernel of ", full);
+  }
   DeviceIndex device = current;
   for (const auto& value : torch::jit::last(*stack, op.schema().arguments().size()))
     for (const auto& tensor : value.isTensorList() ? value.toTensorVector()
@@ -269,7 +270,7 @@ void kernel(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
       if (tensor.defined() && tensor.is_privateuseone()) device = tensor.device().index();
   {
     const InKernel inside;
-    if (const int first = matrices_of(name.name); first >= 0)
+    if (const int first = narrow || noisy ? matrices_of(name.name) : -1; first >= 0)
       spoil(*stack, op.schema().arguments().size(), first);
     at::native::cpu_fallback(op, stack);
   }

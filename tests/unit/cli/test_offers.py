@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.cli.offers import print_offers
+from llmb.records.lacks import Lacks
 from tests.unit.builders_runtime import offer
 
 HINT = "hint: torch 2.13.0 sees no accelerator"
@@ -36,3 +37,11 @@ def test_where_no_vendors_package_drives_the_device_its_kind_is_named(
 ) -> None:
     said = listed(capsys, offer(plugin="generic", device="cuda:0"))
     assert "only plugin generic drives cuda; its vendor's package may do more" in said
+
+
+def test_what_a_device_lacks_is_listed_and_nothing_where_nothing_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lacking = offer(device="warp:0", lacks=Lacks(float64=True, memory_figures=True))
+    assert "  lacks    float64, memory figures\n" in listed(capsys, lacking)
+    assert "lacks" not in listed(capsys, offer(device="warp:0"))

@@ -7,6 +7,8 @@ from typing import Any
 
 from llmb.cli import summary
 from llmb.records.ceiling import Ceiling, GemmCeiling, SustainedProduct
+from llmb.records.lacks import Lacks
+from tests.builders import make_record
 
 
 def test_the_share_of_a_run_says_of_which_ceiling_it_is() -> None:
@@ -29,3 +31,12 @@ def test_the_share_of_a_run_says_of_which_ceiling_it_is() -> None:
         "61.0% of the 1 TFLOP/s its matrix products attain here in bursts of 20 ms; "
         "lm_head holds 90.0% of its burst's rate for 2 s"
     )
+
+
+def test_a_summary_names_what_the_device_lacks_and_has_no_line_where_it_lacks_nothing() -> None:
+    record = make_record()
+    assert "device lacks" not in dict(summary._rows(record))
+    lacks = Lacks(full_float32_products=True, minutes_per_program=3)
+    plugin = record.plugin.model_copy(update={"lacks": lacks})
+    rows = dict(summary._rows(record.model_copy(update={"plugin": plugin})))
+    assert rows["device lacks"] == "full FP32 products, a quick compiler (about 3 min a program)"

@@ -488,3 +488,21 @@ def test_a_devices_heaviest_product_is_also_made_for_two_seconds_without_a_gap(
 def test_a_processors_bursts_are_all_there_is(measured: Ceiling) -> None:
     assert measured.sustained is None
     assert measured.sustained_share is None
+
+
+def test_where_the_device_draws_no_numbers_the_factors_of_products_are_the_hosts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn, normal = [], torch.Tensor.normal_
+
+    def refused(self: torch.Tensor) -> torch.Tensor:
+        drawn.append(self.dtype)
+        if self.dtype is torch.bfloat16:
+            raise NotImplementedError("aten::normal_ is not implemented for this device")
+        return normal(self)
+
+    monkeypatch.setattr(torch.Tensor, "normal_", refused)
+    found = ceiling._random((64, 64), torch.bfloat16, "cpu")
+    assert drawn == [torch.bfloat16, torch.float32]
+    assert (found.dtype, found.shape) == (torch.bfloat16, (64, 64))
+    assert found.float().std().item() == pytest.approx(1, abs=0.1)

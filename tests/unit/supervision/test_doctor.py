@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from llmb.cli.doctor import _plugin
 from llmb.config import BF16, FP16, Refused
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.canonical import pretty_bytes
+from llmb.records.lacks import Lacks
 from llmb.records.run_record import Rates
 from llmb.supervision import doctor, negotiation, sizing
 from llmb.supervision.diagnosis import Diagnosis, PluginState
@@ -225,3 +227,12 @@ def test_what_is_found_is_json_with_a_schema(machine: Machine) -> None:
     assert data["schema"] == "llmb.doctor/1"
     assert data["llmb"]["reference_changed"] == []
     assert "torch" in data["packages"]
+
+
+def test_what_a_device_lacks_is_part_of_the_diagnosis_and_has_a_line(machine: Machine) -> None:
+    lacks = Lacks(float64=True, eager_kernels=True)
+    machine.offers["warp"] = WARP.model_copy(update={"lacks": lacks})
+    warp, cpu = machine.examine().plugins
+    assert (warp.lacks, cpu.lacks) == (lacks, Lacks())
+    assert "lacks float64, eager kernels" in "\n".join(_plugin(warp))
+    assert "lacks" not in "\n".join(_plugin(cpu))
