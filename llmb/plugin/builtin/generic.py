@@ -5,15 +5,27 @@ from __future__ import annotations
 import torch
 
 from llmb.config import BF16, FP16, FP32, Precision, RunConfig
-from llmb.plugin import hookimpl
+from llmb.plugin import Lacks, hookimpl
 from llmb.plugin.kit.accelerator import Accelerator, has_fused_adamw
 from llmb.plugin.kit.formats import set_float32_products
 
+#: In torch's words: "the MPS framework doesn't support float64".
+_WITHOUT_FLOAT64 = frozenset({"mps"})
+
+
+class TorchAccelerator(Accelerator):
+    """Whatever accelerator this torch build has."""
+
+    @property
+    def lacks(self) -> Lacks:
+        """Float64 on devices of which torch itself says that their framework has none."""
+        return Lacks(float64=self.device_type in _WITHOUT_FLOAT64)
+
 
 @hookimpl
-def llmb_backend(config: RunConfig) -> Accelerator:
+def llmb_backend(config: RunConfig) -> TorchAccelerator:
     """Drive the accelerator of this torch build."""
-    return Accelerator(config.device)
+    return TorchAccelerator(config.device)
 
 
 @hookimpl

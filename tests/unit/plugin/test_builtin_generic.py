@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from llmb.errors import UnavailableError
-from llmb.plugin.backend import Backend
+from llmb.plugin.backend import Backend, lacks_of
 from llmb.plugin.builtin import generic
 from tests.unit.builders_runtime import run_config
 
@@ -35,8 +35,10 @@ class Accelerator:
     def __init__(self) -> None:
         self.calls: list[tuple[str, object]] = []
 
+    kind = "privateuseone"
+
     def current_accelerator(self, check_available: bool = False) -> torch.device:
-        return torch.device("privateuseone")
+        return torch.device(self.kind)
 
     def is_available(self) -> bool:
         return True
@@ -91,6 +93,15 @@ def test_a_device_number_that_does_not_exist_is_refused_with_the_count(
 def test_an_accelerator_of_another_kind_is_refused_naming_both(accelerator: Accelerator) -> None:
     with pytest.raises(UnavailableError, match="sees 'privateuseone', not 'warp:0'"):
         generic.llmb_backend(run_config(device="warp:0"))
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [("mps", ("float64",)), ("privateuseone", ())])
+def test_of_the_devices_that_torch_knows_mps_lacks_float64(
+    accelerator: Accelerator, kind: str, lacks: tuple[str, ...]
+) -> None:
+    accelerator.kind = kind
+    backend = generic.llmb_backend(run_config(device=kind))
+    assert lacks_of(backend).named() == lacks
 
 
 def test_it_is_a_backend_on_which_python_runs_ahead(accelerator: Accelerator) -> None:
