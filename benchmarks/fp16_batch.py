@@ -62,7 +62,7 @@ def _pass(
     options = {"parts": pieces, "copies": copies}
     how = (weights.__getitem__, shape, batch, dtype, "cpu", found)
     if dtype is torch.float16:
-        with WideProducts():
+        with WideProducts():  # type: ignore[no-untyped-call]
             plain_pass(*how, **options)
     else:
         plain_pass(*how, **options)

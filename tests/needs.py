@@ -18,6 +18,7 @@ import pytest
 PACKAGES = {
     "amdsmi": "pip install amdsmi",
     "hatchling": "pip install hatchling",
+    "intel_extension_for_pytorch": "tox run -e xpu (torch 2.8.0, the only one it goes with)",
     "mlperf_logging": "pip install mlperf-logging",
     "mypy": "pip install mypy",
     "playwright": "pip install playwright",

@@ -108,7 +108,7 @@ PARTS = {
             "plugins",
             _pytest(
                 *("tests/unit/plugin/kit/test_formats.py", "plugins/llmb-cuda/tests"),
-                "plugins/llmb-rocm/tests",
+                *("plugins/llmb-rocm/tests", "plugins/llmb-xpu/tests"),
             ),
             _pytest("-m", BY_HAND, "-k", "thunder", "tests/cheats/test_cheats.py", "tests/e2e"),
             apart=True,

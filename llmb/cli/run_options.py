@@ -82,7 +82,8 @@ _OPTIONS = (
     click.option(
         "--batch-size",
         type=BatchSize(),
-        help="Sequences per step [default: 1 on a CPU, auto elsewhere; FP16: at most 16,384 tokens].",
+        help="Sequences per step [default: 1 on a CPU, auto elsewhere: in FP16 up to 16,384 tokens "
+        "unless the loss is scaled].",
     ),
     click.option(
         "--micro-batch-size", type=_COUNT, help="Sequences at once; times --accumulate a step's."

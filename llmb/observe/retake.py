@@ -288,7 +288,7 @@ def loss_scale(batch: Batch) -> int:
     underflows no sooner than that of a sum: 4,096 for 24 sequences of 256. At most 2^15: 2^16 is
     beyond float16.
     """
-    return 2 ** min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
+    return 1 << min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
 
 
 def how_border(name: str) -> tuple[torch.dtype, str | None]:

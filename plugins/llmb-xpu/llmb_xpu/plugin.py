@@ -11,7 +11,7 @@ from llmb.plugin.builtin import cpu
 from llmb.plugin.kit import compiling
 from llmb.plugin.kit.accelerator import has_fused_adamw
 
-from . import extension, native, patches, repacked, target
+from . import compiled, extension, native, patches, repacked, target
 from .target import Target
 
 _NO_FP8 = Refused(name="FP8", reason="neither torch's xpu back end nor this package trains in FP8")
@@ -29,9 +29,9 @@ def llmb_options() -> list[PluginOption]:
         ),
         PluginOption(
             name="compile",
-            default="none",
-            choices=("none", "default", "max-autotune-no-cudagraphs"),
-            help="torch.compile's mode, on GPUs",
+            default=compiled.AUTO,
+            choices=compiled.CHOICES,
+            help="torch.compile, on GPUs: auto is each block where triton is found, else none",
         ),
         *cpu.llmb_options(),
     ]
@@ -48,14 +48,14 @@ def llmb_backend(config: RunConfig) -> extension.ExtensionBackend | native.XpuBa
 
 
 def _check_compile(found: Target, config: RunConfig) -> None:
-    mode = config.plugin_options["compile"]
-    if mode == "none":
+    asked = config.plugin_options["compile"]
+    if asked in (compiled.AUTO, compiled.NONE):
         return
     if found is Target.CPU:
-        raise UsageError(f"-O compile={mode}: not on the CPU, whose layers the extension replaces")
+        raise UsageError(f"-O compile={asked}: not on the CPU, whose layers the extension replaces")
     missing = compiling.missing_for_compiling()
     if missing is not None:
-        raise UnavailableError(f"-O compile={mode} needs {missing}")
+        raise UnavailableError(f"-O compile={asked} needs {missing}; or use -O compile=none")
 
 
 @hookimpl
@@ -75,7 +75,8 @@ def llmb_precisions(config: RunConfig) -> list[Precision | Refused]:
 @hookimpl
 def llmb_warmup_steps(config: RunConfig) -> int:
     """Ask for a compiler's untimed steps where there is one."""
-    return 1 if config.plugin_options["compile"] == "none" else compiling.WARMUP_STEPS
+    by_us = compiled.chosen(config) != compiled.NONE
+    return compiling.WARMUP_STEPS if by_us or config.executor != "eager" else 1
 
 
 @hookimpl
@@ -98,11 +99,10 @@ def llmb_set_environment(config: RunConfig) -> None:
 
 @hookimpl
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module:
-    """Repack the weights on the CPU, compile on a GPU if asked to."""
+    """Repack the weights on the CPU; on a GPU compile the model, or each of its blocks."""
     if _on_cpu(config):
         return cpu.llmb_post_process_model(extension.repack(model), config)
-    mode = str(config.plugin_options["compile"])
-    return model if mode == "none" else compiling.compile_in_place(model, mode)
+    return compiled.post_process(model, config)
 
 
 @hookimpl
@@ -132,7 +132,9 @@ def llmb_telemetry() -> dict[str, float]:
 @hookimpl
 def llmb_describe_system(config: RunConfig) -> dict[str, str]:
     """Give what is known of the GPU, or of the extension on this processor."""
-    return extension.describe() if _on_cpu(config) else native.describe(config.device)
+    if _on_cpu(config):
+        return extension.describe()
+    return {**native.describe(config.device), "xpu_compile": compiled.chosen(config)}
 
 
 def _on_cpu(config: RunConfig) -> bool:

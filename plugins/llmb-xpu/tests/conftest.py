@@ -1,4 +1,7 @@
-"""What the tests of llmb-xpu share. They need the environment of ``tox run -e xpu``."""
+"""What the tests of llmb-xpu share.
+
+Those that need Intel's extension run in ``tox run -e xpu``, and are skipped with any other torch.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,14 @@ from llmb_xpu import extension
 # At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
+from tests import needs
 from tests.e2e.conftest import once, shared_folder  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(scope="session")
 def ipex() -> Any:
     """Intel's extension, really imported; its import warns of much that is not ours."""
+    needs.package("intel_extension_for_pytorch")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return extension.load()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from llmb.sdk.conformance import PluginConformance
+from tests import needs
 
+needs.package("intel_extension_for_pytorch")
 pytestmark = pytest.mark.slow
 
 

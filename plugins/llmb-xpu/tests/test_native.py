@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from llmb_xpu import compiled as compiled_blocks
 from llmb_xpu import extension, hwmon, native, plugin
 from torch import nn
 
 from llmb.config import BF16, FP32, TF32, Mode, Precision, Refused, RunConfig
 from llmb.errors import UnavailableError, UsageError
 from llmb.plugin import Backend
+from llmb.plugin.kit import compiling
+from llmb.reference.models import build
+from llmb.reference.shapes import LlamaShape
 
 MATRIX = "has_subgroup_matrix_multiply_accumulate"
 MAX_1550_TILE = {
@@ -171,19 +178,126 @@ def test_only_a_run_declared_in_tf32_lets_float32_products_use_it(
     assert torch.backends.mkldnn.allow_tf32 is allowed
 
 
-def test_a_model_on_a_gpu_is_left_alone_unless_compiling_is_asked_for(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+class Blocks(nn.Module):
+    """A model of two blocks; its head, and parts that are of two classes, are no blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleDict({"0": nn.Linear(4, 4), "1": nn.Linear(4, 4)})
+        self.parts = nn.ModuleDict({"norm": nn.LayerNorm(4), "gate": nn.Linear(4, 4)})
+        self.head = nn.Linear(4, 4)
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return a function that makes triton be there or not; the C compiler is there."""
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(compiling, "_python_header", lambda: Path(__file__))
+    there = compiling.find_spec
+
+    def installed(found: bool) -> None:
+        def find(name: str) -> object:
+            return there(name) if name != "triton" else ModuleSpec(name, None) if found else None
+
+        monkeypatch.setattr(compiling, "find_spec", find)
+
+    return installed
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[nn.Module, object]]:
+    """What is compiled, and in which mode; nothing really is."""
+    found: list[tuple[nn.Module, object]] = []
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, **given: found.append((self, given["mode"]))
+    )
+    return found
+
+
+@pytest.mark.parametrize("device", ["xpu", "xpu:1"])
+def test_on_a_gpu_every_block_is_compiled_where_triton_is_found(
+    gpus: Gpus, triton: Callable[[bool], None], compiled: list[Any], device: str
 ) -> None:
-    modes: list[object] = []
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **given: modes.append(given["mode"]))
-    model = nn.Sequential(nn.Linear(4, 4))
-    assert plugin.llmb_post_process_model(model, config()) is model
-    assert modes == []
-    assert plugin.llmb_warmup_steps(config()) == 1
-    compiled = config(compile="max-autotune-no-cudagraphs")
-    assert plugin.llmb_post_process_model(model, compiled) is model
-    assert modes == ["max-autotune-no-cudagraphs"]
-    assert plugin.llmb_warmup_steps(compiled) > 1
+    triton(True)
+    model, run = Blocks(), config(device)
+    assert plugin.llmb_post_process_model(model, run) is model
+    assert compiled == [(block, None) for block in model.layers.values()]
+    assert plugin.llmb_warmup_steps(run) > 1
+    assert plugin.llmb_describe_system(run)["xpu_compile"] == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "options"),
+    [
+        (False, {}, {}),
+        (True, {}, {"compile": "none"}),
+        (True, {"executor": "inductor"}, {}),
+        (True, {"executor": "inductor"}, {"compile": "blocks"}),
+        (True, {"dynamic": True}, {}),
+        (True, {"mode": Mode.GENERATE}, {}),
+        (True, {"device": "cpu"}, {}),
+    ],
+    ids=lambda value: str(value),
+)
+def test_no_block_is_compiled_without_triton_or_where_something_speaks_against_it(
+    gpus: Gpus,
+    triton: Callable[[bool], None],
+    compiled: list[Any],
+    found: bool,
+    changes: dict[str, Any],
+    options: dict[str, str],
+) -> None:
+    triton(found)
+    run = config(**options).model_copy(update=changes)
+    assert compiled_blocks.chosen(run) == "none"
+    assert compiled_blocks.post_process(model := Blocks(), run) is model
+    assert compiled == []
+    assert (plugin.llmb_warmup_steps(run) == 1) is (run.executor == "eager")
+
+
+@pytest.mark.parametrize(
+    ("asked", "mode"), [("default", None), ("max-autotune-no-cudagraphs",) * 2]
+)
+def test_a_mode_that_is_named_compiles_the_whole_model(
+    gpus: Gpus, triton: Callable[[bool], None], compiled: list[Any], asked: str, mode: str | None
+) -> None:
+    triton(True)
+    model, run = Blocks(), config(compile=asked)
+    assert plugin.llmb_post_process_model(model, run) is model
+    assert compiled == [(model, mode)]
+    assert plugin.llmb_warmup_steps(run) > 1
+
+
+def test_all_blocks_of_a_model_share_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        programs.append(graph)
+        return graph.forward
+
+    shape = LlamaShape(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        sequence_length=8,
+    )
+    model = build(shape, 3, torch.float32)
+    ids = torch.arange(16).view(2, 8)
+    with torch.no_grad():
+        before = model(ids, labels=ids)
+    real = nn.Module.compile
+    monkeypatch.setattr(
+        nn.Module, "compile", lambda self, mode, dynamic: real(self, backend=backend)
+    )
+    names = [name for name, _ in model.named_parameters()]
+    compiled_blocks.post_process(model, config(compile="blocks"))
+    with torch.no_grad():
+        assert torch.equal(model(ids, labels=ids), before)
+    assert len(programs) == 1
+    assert [name for name, _ in model.named_parameters()] == names
 
 
 def test_compiling_without_a_compiler_is_refused_with_what_is_missing(

@@ -11,7 +11,7 @@ from llmb_xpu import patches
 from llmb.audit import namespace as rule_n1
 from llmb.records.evidence import LibraryBaseline, NamespaceEvidence
 from llmb.records.finding import Finding, Status
-from tests import patience
+from tests import needs, patience
 
 #: What a worker does with the plugin, on a model of one layer.
 _WORKER = """
@@ -50,6 +50,7 @@ def python(script: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def evidence() -> NamespaceEvidence:
+    needs.package("intel_extension_for_pytorch")
     return NamespaceEvidence.model_validate_json(python(_WORKER))
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from tests import needs
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
+needs.package("intel_extension_for_pytorch")
 pytestmark = pytest.mark.slow
 
 Once = Callable[[str, Callable[[Path], Ended]], Ended]
