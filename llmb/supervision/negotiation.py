@@ -85,11 +85,9 @@ def negotiate(
         terms = settle(config)
         steps = max(config.warmup_steps, terms.warmup_steps)
         config = config.model_copy(update={"warmup_steps": steps})
-        lost = underflow.warning(config, workloads.of(config))
-        notes = (
-            *(*_passed_over(probes.offers), *sized.notes, *doubts),
-            *(*consequences(config, offer.lacks), *([lost] if lost else [])),
-        )
+        notes = (*_passed_over(probes.offers), *sized.notes, *doubts)
+        notes += consequences(config, offer.lacks)
+        notes += underflow.warnings(config, workloads.of(config))
         return Negotiated(offer, config, terms, notes, probes.log(), sized.estimate)
 
 

@@ -27,17 +27,17 @@ def most_sequences(config: RunConfig, workload: Workload) -> int | None:
     return MOST_TOKENS // (workload.shape.sequence_length * config.parallelism.replicas)
 
 
-def warning(config: RunConfig, workload: Workload) -> str | None:
-    """Return a line for a run whose batch size is above ``most_sequences``, None for any other."""
+def warnings(config: RunConfig, workload: Workload) -> tuple[str, ...]:
+    """Return a line for a run whose batch size is above ``most_sequences``, none for any other."""
     most = most_sequences(config, workload)
     if most is None or config.batch_size <= most:
-        return None
+        return ()
     tokens = workload.tokens_per_step(config.global_batch_size)
     smaller = f"--batch-size {most} or less, or " if most else ""
     return (
         f"{tokens:,} tokens a step in FP16 without a loss scale: above {MOST_TOKENS:,} much of the "
         f"gradients underflows and the audit may not be able to judge them; use {smaller}"
-        "--mixed-precision, which scales the loss"
+        "--mixed-precision, which scales the loss",
     )
 
 

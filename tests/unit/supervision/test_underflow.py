@@ -24,12 +24,11 @@ def test_at_256_tokens_a_sequence_the_most_is_64_sequences() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 64])
 def test_up_to_the_most_nothing_is_said(batch_size: int) -> None:
-    assert underflow.warning(config(batch_size), OFFICIAL) is None
+    assert underflow.warnings(config(batch_size), OFFICIAL) == ()
 
 
 def test_one_sequence_more_is_told_with_its_tokens_and_what_to_use_instead() -> None:
-    said = underflow.warning(config(65), OFFICIAL)
-    assert said is not None
+    (said,) = underflow.warnings(config(65), OFFICIAL)
     assert said.startswith("16,640 tokens a step in FP16 without a loss scale")
     assert "--batch-size 64 or less" in said
     assert "--mixed-precision" in said
@@ -42,21 +41,20 @@ def test_one_sequence_more_is_told_with_its_tokens_and_what_to_use_instead() -> 
 def test_where_nothing_underflows_there_is_no_most(precision: Precision, mode: Mode) -> None:
     run = config(4096, precision, mode=mode)
     assert underflow.most_sequences(run, OFFICIAL) is None
-    assert (underflow.warning(run, OFFICIAL), underflow.cap(run, OFFICIAL)) == (None, None)
+    assert (underflow.warnings(run, OFFICIAL), underflow.cap(run, OFFICIAL)) == ((), None)
 
 
 def test_the_tokens_of_all_ranks_count_and_parts_of_a_step_do_not_help() -> None:
     ranks = Parallelism(dp_replicate=4)
     assert underflow.most_sequences(config(parallelism=ranks), OFFICIAL) == 16
-    assert underflow.warning(config(16, parallelism=ranks), OFFICIAL) is None
-    assert underflow.warning(config(17, parallelism=ranks), OFFICIAL) is not None
-    assert underflow.warning(config(128, accumulate=128), OFFICIAL) is not None
+    assert not underflow.warnings(config(16, parallelism=ranks), OFFICIAL)
+    assert underflow.warnings(config(17, parallelism=ranks), OFFICIAL)
+    assert underflow.warnings(config(128, accumulate=128), OFFICIAL)
 
 
 def test_a_sequence_longer_than_the_most_is_only_offered_a_scaled_loss() -> None:
     long = workloads.find("llama-1.4b", {"sequence_length": 2 * underflow.MOST_TOKENS})
-    said = underflow.warning(config(), long)
-    assert said is not None
+    (said,) = underflow.warnings(config(), long)
     assert "--batch-size" not in said
 
 
