@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb.node.nearest import nearest
+from llmb.node.nearest import _sides, nearest
 from llmb.report.bundles import gather
 from tests.unit import builders_board as board
 
@@ -53,3 +53,39 @@ def test_other_devices_and_runs_that_are_not_believed_do_not_count(tmp_path):
     another = board.record(run=1, change=of_another_device)
     invalid = board.record(run=2, verdict="INVALID")
     assert nearest(entries(tmp_path, another, invalid), ours, 50.0) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"config__workload": "gpt2-125m", "workload__name": "gpt2-125m"}, "workload"),
+        ({"config__mode": "forward", "workload__mode": "forward"}, "mode"),
+        ({"workload__shapes__hidden_size": 64}, "shapes"),
+        ({"config__precision__name": "FP16"}, "precision"),
+        ({"config__batch_size": 2}, "batch size"),
+    ],
+)
+def test_everything_that_makes_a_speed_another_is_named(tmp_path, change, name):
+    ours = board.record(run=9, change=other(**change))
+    found = nearest(entries(tmp_path, board.record(run=1)), ours, 50.0)
+    assert (found.ratio, found.differs) == (None, (name,))
+
+
+def test_cores_count_where_they_are_the_device():
+    theirs, ours = board.record(run=1), board.record(run=9, change=other(config__device="cpu"))
+    many = board.record(run=9, change=other(config__device="cpu", system__cpu__usable_cores=64))
+    assert _sides(theirs, many)["cores"] == (8, 64)
+    assert _sides(theirs, ours)["cores"] == (8, 8)
+    few = board.record(run=9, change=other(system__cpu__usable_cores=64))
+    assert _sides(theirs, few)["cores"] == (0, 0)
+
+
+def test_a_debug_run_is_nobodys_neighbour(tmp_path):
+    debug = board.record(run=1, change=lambda data: data.update({"class": "debug"}))
+    assert nearest(entries(tmp_path, debug), board.record(run=9), 50.0) is None
+
+
+def test_of_runs_that_differ_in_batch_size_the_nearest_is_taken(tmp_path):
+    sizes = [board.record(run=n, change=other(config__batch_size=n)) for n in (1, 2, 64)]
+    ours = board.record(run=9, change=other(config__batch_size=3))
+    assert nearest(entries(tmp_path, *sizes), ours, 50.0).batch_size == 2

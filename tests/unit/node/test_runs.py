@@ -57,3 +57,10 @@ def test_a_run_that_takes_too_long_is_given_up_and_leaves_no_process(tmp_path):
     assert waited
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert [p.cmdline() for p in left if p.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_more_ranks_than_cores_share_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    assert cores_of(5) == ((3,), (5,), (3,), (5,), (3,))
+    assert cores_of(2) == ((3,), (5,))
+    assert cores_of(1) == ((3, 5),)

@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -163,3 +164,29 @@ def test_a_declared_library_that_is_not_there_is_an_error_that_names_it(acme: Pa
     declared = NativeLibrary(path="/nowhere/lib.so", licence="x", where_to_get="y")
     with pytest.raises(UnavailableError, match=r"'/nowhere/lib\.so': No such file"):
         closed_components("acme_llmb.hooks", "acme", [declared])
+
+
+@pytest.mark.parametrize(
+    ("plugin", "extensions", "asked"),
+    [
+        ("llmb", {}, set()),
+        ("llmb-acme", {}, {"llmb-acme"}),
+        ("llmb-acme", {"Torch_Warp": "1"}, {"llmb-acme", "torch-warp"}),
+        ("llmb-acme", {"torch": "2"}, {"llmb-acme"}),
+    ],
+)
+def test_what_llmb_and_torch_could_bring_with_extras_is_not_the_plugins(
+    monkeypatch: pytest.MonkeyPatch, plugin: str, extensions: dict[str, str], asked: set[str]
+) -> None:
+    seen: list[set[str]] = []
+
+    def closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
+        if extras:
+            seen.append(set(names))
+        return set() if extras else {"torch", "llmb"}
+
+    monkeypatch.setattr(module, "_closure", closure)
+    monkeypatch.setattr(module, "_shipped", lambda *_: iter(()))
+    monkeypatch.setattr(module, "torch_extensions", lambda: extensions)
+    assert module.closed_components("a", plugin, ()) == ()
+    assert seen == [asked]

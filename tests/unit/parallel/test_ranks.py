@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from llmb.config import Place
 from llmb.errors import RunFailedError
-from llmb.parallel.ranks import Ranks
+from llmb.parallel.ranks import Ranks, _differences, _ranks_in
+from tests.unit.builders_runtime import run_config
 
 
 def test_the_mean_is_the_sum_of_every_ranks_value_over_their_number(
@@ -37,3 +38,46 @@ def test_a_port_that_another_program_has_is_named_with_what_to_do() -> None:
         f"rank 0 cannot listen at 127.0.0.1:{port}, where another program does: set MASTER_PORT "
         "to a free port"
     )
+
+
+LEADING = {
+    "llmb": "0.1.0",
+    "reference": "0" * 64,
+    "torch": "2.13.0",
+    "python": "3.11.7",
+    "config": run_config().model_dump(mode="json"),
+}
+
+
+@pytest.mark.parametrize("name", ["llmb", "reference", "torch", "python"])
+def test_a_rank_with_another_version_is_not_as_rank_0(name: str) -> None:
+    theirs = {**LEADING, name: "other"}
+    assert _differences(LEADING, theirs) == [f"{name} other instead of {LEADING[name]}"]
+
+
+@pytest.mark.parametrize("name", [*LEADING["config"]])
+def test_a_rank_that_was_asked_for_anything_else_but_seed_and_device_is_not_as_rank_0(
+    name: str,
+) -> None:
+    theirs = {**LEADING, "config": {**LEADING["config"], name: "other"}}
+    found = _differences(LEADING, theirs)
+    assert bool(found) is (name not in ("seed", "device"))
+    assert not found or found[0].startswith(f"{name} 'other' instead of ")
+
+
+def test_ranks_that_are_alike_differ_in_nothing() -> None:
+    assert _differences(LEADING, dict(LEADING)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms", (1, 3)),
+        ("[Rank 0]: Ranks 2 failed to pass", (2,)),
+        ("something else", ()),
+    ],
+)
+def test_the_ranks_that_a_barrier_names_are_read_from_its_words(
+    text: str, ranks: tuple[int, ...]
+) -> None:
+    assert _ranks_in(text) == ranks

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from llmb.errors import UsageError
 from llmb.projection import hardware_files
-from llmb.projection.hardware_files import load
+from llmb.projection.hardware_files import Hardware, load
 
 
 @pytest.mark.parametrize("name", hardware_files.names())
@@ -89,3 +90,36 @@ def test_links_may_be_left_out_and_are_not_known_then(tmp_path):
     path.write_text(json.dumps(fields))
     found = load(str(path))
     assert found.link_bytes_per_second is found.network_bytes_per_second is found.power_w is None
+
+
+@pytest.mark.parametrize(
+    ("field", "least", "most"),
+    [
+        ("peak_flops", 1e9, 1e18),
+        ("memory_bytes", 10**8, 10**14),
+        ("memory_bytes_per_second", 1e8, 1e15),
+        ("link_bytes_per_second", 1e6, 1e14),
+        ("message_bytes_per_second", 1e6, 1e14),
+        ("network_bytes_per_second", 1e6, 1e14),
+        ("devices_per_node", 1, 1024),
+        ("power_w", 1, 1e5),
+    ],
+)
+def test_a_figure_may_be_as_small_or_large_as_any_device_has_it(field, least, most):
+    whole = load("h100").model_dump()
+    for value in (least, most):
+        assert getattr(Hardware.model_validate({**whole, field: value}), field) == value
+    for value in (least / 2 if isinstance(least, float) else least - 1, most * 2):
+        with pytest.raises(ValidationError, match=field):
+            Hardware.model_validate({**whole, field: value})
+
+
+@pytest.mark.parametrize("field", ["sustained_fraction", "attention_fraction", "latency_s"])
+def test_a_share_or_a_latency_of_nothing_is_none(field):
+    whole = load("h100").model_dump()
+    with pytest.raises(ValidationError, match="greater than 0"):
+        Hardware.model_validate({**whole, field: 0})
+    most = 0.1 if field == "latency_s" else 1.0
+    assert getattr(Hardware.model_validate({**whole, field: most}), field) == most
+    with pytest.raises(ValidationError, match="less than or equal"):
+        Hardware.model_validate({**whole, field: most * 1.01})

@@ -7,7 +7,7 @@ import pytest
 from llmb import workloads
 from llmb.config import Mode
 from llmb.projection.job import Job
-from llmb.projection.jobs import measured_job
+from llmb.projection.jobs import Asked, job_of, measured_job
 from tests.builders import edited
 from tests.unit.builders_workloads import of_workload
 
@@ -44,3 +44,36 @@ def test_shards_that_are_not_given_back_after_the_forward_pass_are_stage_2(
 
     record = of_workload(WORKLOAD.name, Mode.TRAIN, batch_size=8)
     assert measured_job(WORKLOAD, edited(record, spread)).zero == zero
+
+
+@pytest.mark.parametrize(
+    ("asked", "tp", "pp", "dp"),
+    [
+        (Asked(world_size=8, global_batch=8, micro_batch=1), 1, 1, 8),
+        (Asked(world_size=8, global_batch=8, micro_batch=1, tp=2), 2, 1, 4),
+        (Asked(world_size=8, global_batch=8, micro_batch=1, tp=2, pp=2), 2, 2, 2),
+    ],
+)
+def test_what_is_asked_for_comes_before_the_originals_layout(asked, tp, pp, dp) -> None:
+    found = job_of(workloads.find("llama-2-7b", {}), asked)
+    assert (found.tp, found.pp, found.dp, found.devices) == (tp, pp, dp, 8)
+    assert (found.micro_batch, found.micro_batches) == (1, 8 // dp)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"micro_batch": 2},
+        {"virtual_stages": 2, "pp": 2},
+        {"zero": 1},
+        {"recompute": "full"},
+        {"sequence_parallel": True, "tp": 2},
+        {"overlapped_tp": True, "tp": 2},
+        {"fused_elementwise": False},
+    ],
+    ids=str,
+)
+def test_every_wish_is_the_jobs(changes) -> None:
+    asked = Asked(world_size=4, global_batch=16, **{"micro_batch": 1, **changes})
+    found = job_of(workloads.find("llama-2-7b", {}), asked)
+    assert {name: getattr(found, name) for name in changes} == changes

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from llmb.config import FP16
+from llmb.config import (
+    FP16,
+    AuditMode,
+    DataSource,
+    Mode,
+    Parallelism,
+    RunConfig,
+    WeightsSource,
+)
 from llmb.records.finding import Verdict
 from llmb.records.run_record import RunRecord
-from llmb.reproduction.links import Member, false_links, standings
+from llmb.reproduction.links import Member, false_links, shortfalls, standings
 from tests.unit.builders_reproduction import (
     ORIGINAL_ID,
     OUR_KEY,
@@ -186,3 +194,60 @@ def test_a_link_that_misquotes_its_original_is_false_and_counts_for_nothing(
     assert "it says that it repeats aaaaaaaaaaaa" in false_links([original, lying])[REPETITION_ID]
     standing = standings([original, lying])[ORIGINAL_ID]
     assert (standing.verdict, standing.repetitions) == (Verdict.CONSISTENT, ())
+
+
+#: Of each field of a configuration a value that the original has not.
+OTHER: dict[str, Any] = {
+    "executor": "inductor",
+    "compile_mode": "max-autotune",
+    "dynamic": True,
+    "sac_freq": "1/2",
+    "generate_scope": "step",
+    "prompt_length": 5,
+    "new_tokens": 7,
+    "prompt_tokens": (1,),
+    "workload": "other",
+    "definition": {"family": "llama"},
+    "mode": Mode.FORWARD,
+    "plugin": "other",
+    "plugin_options": {"other": 1},
+    "precision": FP16,
+    "batch_size": 64,
+    "accumulate": 2,
+    "mixed_precision": True,
+    "timed_steps": 500,
+    "repeats": 9,
+    "shape_overrides": {"hidden_size": 64},
+    "audit": AuditMode.QUICK,
+    "parallelism": Parallelism(sequence_parallel=True),
+}
+OWN = ("seed", "warmup_steps", "device", "data", "weights")
+
+
+def test_of_every_field_of_a_configuration_it_is_settled_whether_it_is_shared() -> None:
+    assert {*OTHER, *OWN} == {*RunConfig.model_fields}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_every_field_that_is_not_a_repetitions_own_must_be_the_same(field: str) -> None:
+    original, again = pair()
+    other = changed(again.record, "config", **{field: OTHER[field]})
+    assert f"another configuration: {field}" in shortfalls(other, original.record)
+
+
+@pytest.mark.parametrize("field", ["data", "weights"])
+def test_files_may_lie_elsewhere_and_hold_nothing_else(field: str) -> None:
+    kinds: dict[str, Any] = {
+        "data": DataSource(path="/a", kind="text", sha256="a" * 64, tokens=9),
+        "weights": WeightsSource(path="/a", sha256="a" * 64),
+    }
+    original, again = pair()
+    theirs = changed(original.record, "config", **{field: kinds[field]})
+
+    def with_file(**changes: Any) -> RunRecord:
+        return changed(again.record, "config", **{field: kinds[field].model_copy(update=changes)})
+
+    assert shortfalls(with_file(path="/b"), theirs) == ()
+    named = f"another configuration: {field}"
+    assert named in shortfalls(with_file(sha256="b" * 64), theirs)
+    assert named in shortfalls(again.record, theirs)

@@ -87,6 +87,18 @@ def test_what_a_forward_pass_leaves_are_activations_and_the_rest_is_for_the_mome
     assert size <= found.peak["temporaries"] <= 3 * size
 
 
+def test_of_several_micro_batches_the_one_that_leaves_most_counts():
+    from llmb.simulation.ledger import Ledger
+
+    def left(*sizes):
+        with Ledger(lambda: ()) as ledger:
+            for size in sizes:
+                (torch.ones(size, requires_grad=True) * 2).exp().sum().backward()
+        return ledger.found().activations
+
+    assert left(500, 5) == left(500) > left(5)
+
+
 @pytest.mark.parametrize("name", ["llama-1.4b", "gpt2-125m", "nemo-bert-base"])
 def test_tensors_without_memory_live_as_long_as_those_that_have_some(name):
     from llmb.simulation.ledger import Ledger

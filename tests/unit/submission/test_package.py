@@ -340,3 +340,8 @@ def test_a_file_and_a_folder_with_a_manifest_are_meant_as_bundles_and_a_run_is_n
     (folder / "MANIFEST.json").write_text("{}")
     found = [is_bundle(place) for place in (file, folder, empty, run, tmp_path / "none")]
     assert found == [True, True, False, False, False]
+
+
+def test_a_bundles_folder_can_be_read_by_others_as_any_new_folder(run, output):
+    (made,) = package([run], "Acme", "box", output)
+    assert made.stat().st_mode & 0o777 == 0o755

@@ -112,3 +112,10 @@ def test_without_evidence_of_the_headline_nothing_is_known_of_other_ranks() -> N
     topology = RECORD.topology.model_copy(update={"ranks": (first, unknown)})
     lost = RECORD.model_copy(update={"topology": topology})
     assert faults(lost, from_files(with_manifest(builders.run_files(lost)))) == []
+
+
+def test_more_nodes_than_hosts_are_found_as_well() -> None:
+    record = record_of(*SEEN)
+    topology = record.topology.model_copy(update={"nodes": 2})
+    more = record.model_copy(update={"topology": topology})
+    assert faults(more, bundle_of(more, *SEEN)) == ["the record has 2 nodes, and ranks on 1 hosts"]

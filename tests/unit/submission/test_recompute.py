@@ -482,3 +482,23 @@ def test_a_run_that_took_less_time_than_all_its_windows_is_found():
 
     assert found(sum(windows) + 1) == ()
     assert found(max(windows) + 1) != ()
+
+
+def test_a_batch_size_that_was_measured_and_is_not_the_fastest_is_found(record):
+    trials = record.batch_size_search.trials
+    rates = {t.batch_size: t.tokens_per_second for t in trials if t.status == "measured"}
+    slower = min(rates, key=rates.get)
+    assert rates[slower] < rates[record.batch_size_search.best]
+    forged = edited(record, lambda data: data["batch_size_search"].update(best=slower))
+    found = [m for m in mismatches(forged) if m.field == "batch_size_search.best"]
+    assert found[0].recomputed == "the measured batch size with the highest throughput"
+    assert found[1].recomputed == record.config.batch_size
+
+
+@pytest.mark.parametrize(("status", "rate"), [("measured", None), ("out_of_memory", 5.0)])
+def test_a_trial_has_a_rate_exactly_where_it_was_measured(record, status, rate):
+    def change_(data):
+        data["batch_size_search"]["trials"][0] |= {"status": status, "tokens_per_second": rate}
+
+    fields = [m.field for m in mismatches(edited(record, change_))]
+    assert "batch_size_search.trials.0.tokens_per_second" in fields
