@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from llmb.notebook import Announcer, Notebook, Pristine
 from llmb.observe.canonical import Canonical
+from llmb.observe.weights_file import WeightsFile
 from llmb.records import audited, evidence
 from llmb.records.audited import StepsEvidence
 from llmb.wire.messages import WorkOrder
@@ -68,11 +68,12 @@ def test_whole_weights_go_to_the_scratch_folder_and_are_announced_as_lent(tmp_pa
     book.weights(
         audited.LIVE_WEIGHTS, Canonical(Pristine(model, described=False).origin, model, None)
     )
-    path = scratch / audited.LIVE_WEIGHTS
-    assert line.announced(scratch=True) == {audited.LIVE_WEIGHTS: digest(path)}
+    ((name, sha256),) = line.announced(scratch=True).items()
+    assert name == audited.LIVE_WEIGHTS
+    with WeightsFile(scratch / name, sha256) as file:
+        assert torch.equal(file.read("weight"), model.weight)
     assert line.announced() == {}
     assert list(folder.iterdir()) == []
-    assert torch.equal(load_file(path)["weight"], model.weight)
 
 
 # -- programs of lazy devices ---------------------------------------------------------------
@@ -216,6 +217,17 @@ def test_padding_is_declared_and_counted(tmp_path: Path) -> None:
         "stored_elements": 32,
         "canonical_elements": 24,
     }
+
+
+def test_padding_that_is_not_trained_is_no_frozen_parameter(tmp_path: Path) -> None:
+    change = fused(8, "both")
+
+    def frozen(model: Tiny) -> tuple[nn.Module, dict[str, View] | None]:
+        holder, views = change(model)
+        holder.both.requires_grad_(False)
+        return holder, views
+
+    assert "frozen" not in facts(weights(tmp_path, frozen))
 
 
 def test_padding_that_was_not_declared_shows_in_the_count(tmp_path: Path) -> None:
