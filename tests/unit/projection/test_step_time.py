@@ -231,6 +231,15 @@ def test_attention_is_of_the_kernels_that_a_device_has():
     assert times[0] == times[1]
 
 
+def test_a_layout_that_may_just_fit_is_found_and_one_that_cannot_is_left_out():
+    memory_bytes = 16e9
+    device = H100.model_copy(update={"memory_bytes": memory_bytes})
+    found = search(MODEL, 64, 512, device, CONSTANTS, keep=10**6)
+    fits = {one.memory.fits(memory_bytes) for one in found.best}
+    assert fits == {"yes", "tight"}
+    assert found.left_out["needs more memory than a device has"] == found.tried - len(found.best)
+
+
 def test_of_more_layouts_than_a_search_keeps_the_fastest_stay():
     (first, *_) = search(MODEL, 64, 512, H100, CONSTANTS, keep=10**6).best
     (kept,) = search(MODEL, 64, 512, H100, CONSTANTS, keep=1).best

@@ -10,6 +10,7 @@ from llmb.config import (
     FP16,
     FP32,
     AuditMode,
+    Parallelism,
     Place,
     Precision,
     Refused,
@@ -152,6 +153,17 @@ def test_by_default_the_first_native_format_that_fits_is_taken(
 ) -> None:
     offered = offer(precisions=formats, available_memory_bytes=free)
     assert resolve(offered).precision.name == expected
+
+
+@pytest.mark.parametrize(("ranks", "expected"), [(1, "FP32"), (2, "BF16")])
+def test_ranks_that_share_a_hosts_memory_need_a_format_in_which_all_of_them_fit(
+    ranks: int, expected: str
+) -> None:
+    offered = offer(precisions=(FP32, BF16), available_memory_bytes=60 * 10**9)
+    shares = {"local_rank": 0, "local_world_size": ranks}
+    place = Place(rank=0, world_size=ranks, host="h", port=1, **shares)
+    request = RunRequest(parallelism=Parallelism(dp_replicate=ranks))
+    assert selection.resolve(offered, request, OFFICIAL, place).precision.name == expected
 
 
 def test_an_emulated_format_is_never_taken_by_default_not_even_when_nothing_else_fits() -> None:
