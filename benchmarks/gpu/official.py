@@ -306,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 session.do(number, stage)
             except (OSError, ValueError, LookupError) as error:  # the next stage may do better
                 session.rows[-1]["outcome"] = f"not kept: {error!r}"
-                session.keep({})
+                session.summarise()
 
 
 if __name__ == "__main__":

@@ -199,3 +199,25 @@ def test_the_plain_loop_has_the_sizes_of_the_run_it_is_held_against() -> None:
     run = import_module("llmb.cli.run")
     sizes = {name: size for name, size in run._DEBUG_PRESET.items() if hasattr(shape, name)}
     assert plain.debug(shape) == workloads.find("llama-1.4b", sizes, None).shape
+
+
+def test_a_stage_whose_results_cannot_be_read_is_said_and_the_next_one_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    official = import_module("official")
+    tried: list[str] = []
+
+    def do(session: object, number: int, stage: object) -> None:
+        tried.append(stage.name)
+        session.rows.append({"stage": stage.name, "number": number, "outcome": "done"})
+        if stage.name == "doctor":
+            raise ValueError("half a record")
+
+    monkeypatch.setattr(official.Session, "do", do)
+    for variable in ("LLMB_LOAD_PLUGINS", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(variable, "")  # put back at the end
+    only = ("--only", "doctor,plain loop", "--scratch", str(tmp_path / "scratch"))
+    official.main([str(tmp_path), "--plugin", "cpu", "--without", "torchao", *only])
+    assert tried == ["doctor", "plain loop"]
+    (first,) = json.loads((tmp_path / "summary.json").read_text())["stages"]
+    assert first["outcome"] == "not kept: ValueError('half a record')"
