@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.weights import FenceSamples
+from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.reference.data import random_tokens
 from llmb.reference.train_loop import Step, StepDone
@@ -35,17 +37,24 @@ class Backend(CpuBackend):
 # -- fences ---------------------------------------------------------------------------------
 
 
-def fence_of(readings: dict[str, float], loss: float = 2.5) -> Any:
+MEMORY = DeviceMemory(total_bytes=3, available_bytes=2, peak_bytes=1)
+
+
+def fence_of(
+    readings: dict[str, float],
+    loss: float = 2.5,
+    reads: Callable[[str, Any], Any] = lambda name, value: value,
+) -> Any:
     backend = Backend()
 
     def telemetry(of: Backend) -> dict[str, float]:
         assert of is backend
         assert backend.synchronised == 1, "the device is idle when it is read"
-        return readings
+        return reads("telemetry", readings)
 
     def read() -> tuple[int, ...]:
         assert backend.synchronised == 1, "what an audited step showed is read of an idle device"
-        return (1, 3)
+        return reads("audited steps", (1, 3))
 
     parameter = torch.nn.Parameter(torch.ones(3))
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
@@ -68,6 +77,23 @@ def test_a_fence_says_which_steps_were_looked_at_and_what_all_pauses_took() -> N
     found = fence_of({})
     assert found.audited_steps == (1, 3)
     assert found.pause_ns == 77
+
+
+def test_a_fence_is_stamped_after_all_that_is_read_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter(range(1000))
+    monkeypatch.setattr(clock, "now_ns", lambda: next(ticks))
+    monkeypatch.setattr(compilations, "torchs_own", dict)
+    at: dict[str, int] = {}
+
+    def read(name: str, value: Any) -> Any:
+        at[name] = clock.now_ns()
+        return value
+
+    monkeypatch.setattr(Backend, "memory", lambda self: read("memory", MEMORY))
+    monkeypatch.setattr(Backend, "energy", lambda self: read("energy", None))
+    found = fence_of({}, reads=read)
+    assert at.keys() == {"memory", "energy", "telemetry", "audited steps"}
+    assert found.worker_ns > max(at.values()), "rule T1 compares it with the supervisor's stamp"
 
 
 def test_a_plugin_that_counts_compilations_itself_knows_better_than_torch(
