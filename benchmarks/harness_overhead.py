@@ -92,11 +92,11 @@ def shares(steps: int, *, audited: bool) -> None:
     from llmb.plugin.builtin import host
     from llmb.plugin.builtin.cpu import CpuBackend
     from llmb.plugin.manager import Plugin
+    from llmb.processes.step_stream import Batches, StepStream, Told, fence
     from llmb.reference.models import build
     from llmb.reference.optimizer import build_optimizer
     from llmb.reference.shapes import LlamaShape
     from llmb.reference.train_loop import train_loop
-    from llmb.step_stream import Batches, StepStream, Told, fence
     from llmb.supervision.stream import drive, plan_window
     from llmb.wire.channel import Channel
     from llmb.wire.messages import Ready, Tick, Worked

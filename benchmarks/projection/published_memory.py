@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 from llmb.config import Parallelism
-from llmb.modes import checkpointing
+from llmb.processes.modes import checkpointing
 from llmb.projection.job import RECOMPUTE, Job, Model
 from llmb.projection.memory import peak_memory
 from llmb.simulation.rank import simulate

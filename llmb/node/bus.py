@@ -35,7 +35,7 @@ def time_collectives(
         places, children = [*_places(count, free_port())], []
         for place in places:
             variables = {**negotiated.terms.environment, **_as_torchrun(place)}
-            children.append(Child("llmb.collectives", variables, log))
+            children.append(Child("llmb.processes.collectives", variables, log))
             stack.callback(children[-1].end)
         for place, child in zip(places, children, strict=True):
             child.begin()

@@ -168,7 +168,7 @@ def _is_watched(module: object) -> bool:
 
 
 def _name(name: str) -> str:
-    """Return ``name``, or of the module that is being run the one it has otherwise: llmb.worker."""
+    """Return ``name``; for ``__main__`` its usual name, such as llmb.processes.worker."""
     running = sys.modules.get(name) if name == "__main__" else None
     spec = getattr(running, "__spec__", None)
     return name if spec is None else str(spec.name)

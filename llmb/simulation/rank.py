@@ -22,12 +22,12 @@ from torch.optim import Optimizer
 
 from llmb.config import BF16, Mode, Parallelism, RunConfig, RunRequest
 from llmb.errors import UsageError
-from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.shards import is_elsewhere, local
 from llmb.parallel import checks
 from llmb.parallel.layout import Layout
 from llmb.parallel.mesh import DIMENSIONS
 from llmb.parallel.pipeline import parts_of
+from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import make_batch
 from llmb.reference.loss import causal_loss
 from llmb.reference.models import model_of, replace_parameter

@@ -45,7 +45,7 @@ _LIMIT_S = 3600.0
 _HOST_BYTES = 16
 #: How often the display may redraw meanwhile.
 _IDLE_S = 0.25
-_CALIBRATOR, _VERIFIER = "llmb.calibrator", "llmb.verifier"
+_CALIBRATOR, _VERIFIER = "llmb.processes.honest_run", "llmb.processes.reference_run"
 _HONEST, _REFERENCE = "an honest run on the device", "the reference"
 
 

@@ -90,7 +90,7 @@ def examine() -> Diagnosis:
 def _inspector(variables: Mapping[str, str]) -> Iterator[Child]:
     """Give the child that looks at torch; leaving the context ends it."""
     with tempfile.TemporaryFile(buffering=0) as log:
-        child = Child("llmb.inspector", variables, log)
+        child = Child("llmb.processes.torch_facts", variables, log)
         try:
             yield child
         finally:

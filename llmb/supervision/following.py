@@ -38,7 +38,7 @@ def follow(
         with (
             tempfile.TemporaryDirectory(prefix="llmb-rank-") as folder,
             tempfile.TemporaryFile() as log,
-            Child("llmb.worker", negotiated.terms.environment, log) as child,
+            Child("llmb.processes.worker", negotiated.terms.environment, log) as child,
         ):
             child.send(
                 WorkOrder(

@@ -19,7 +19,7 @@ from llmb.supervision import selection, sizing, underflow
 from llmb.supervision.lacking import consequences
 from llmb.supervision.sizing import Estimate
 from llmb.wire.channel import Child
-from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
+from llmb.wire.messages import Offer, OfferOrder, Resolved, Terms
 from llmb.workloads import Workload
 
 #: A plugin whose import or probe takes longer than this is taken to hang.
@@ -147,7 +147,7 @@ class Probes:
             for plugin in sound:
                 output = stack.enter_context(tempfile.TemporaryFile(buffering=0))
                 self._outputs[plugin.name] = output
-                started[plugin.name] = Child("llmb.probe", {}, output)
+                started[plugin.name] = Child("llmb.processes.offer", {}, output)
                 stack.callback(started[plugin.name].end)
             for plugin in self._plugins:
                 self._order(plugin, started.get(plugin.name))
@@ -197,7 +197,7 @@ class Probes:
             if child is None:
                 raise UnavailableError(plugin.fault)
             child.begin()
-            child.send(ProbeOrder(plugin=plugin.name, request=self._request))
+            child.send(OfferOrder(plugin=plugin.name, request=self._request))
             self._children[plugin.name] = child
         except LlmbError as error:
             self.failures[plugin.name] = self._named(plugin.name, error)

@@ -22,7 +22,7 @@ _STRETCH_S = 10.0
 class Silence:
     """How long a child has shown nothing, and what its processes do meanwhile."""
 
-    #: ``worker``, ``calibrator`` or ``verifier``.
+    #: ``worker``, ``honest run`` or ``reference run``.
     who: str
     since_s: float
     #: Cores that it and its descendants kept busy of late, None where that is not known.
@@ -69,7 +69,7 @@ class Vigil:
         since_s = (now - self._since_ns) / 1e9
         if since_s < LONG_S:
             return None
-        who = self._child.module.rpartition(".")[2]
+        who = self._child.module.rpartition(".")[2].replace("_", " ")
         return Silence(who, since_s, self._busy, self._on_cpu, step, self._compiling_min)
 
     def _read(self, now: int) -> None:

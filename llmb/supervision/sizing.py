@@ -121,7 +121,7 @@ def _measured(configs: Sequence[RunConfig], settle: Settle) -> tuple[Rates, floa
     begin = clock.now_ns()
     with (
         tempfile.TemporaryFile(buffering=0) as log,
-        Child("llmb.calibrator", terms.environment, log) as child,
+        Child("llmb.processes.ceilings", terms.environment, log) as child,
     ):
         start_s = (clock.now_ns() - begin) / 1e9
         child.send(RatesOrder(config=configs[0], dtypes=tuple(dict.fromkeys(dtypes))))

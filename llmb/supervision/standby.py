@@ -11,7 +11,7 @@ from typing import IO
 
 from llmb.wire.channel import Child
 
-_CALIBRATOR = "llmb.calibrator"
+_CEILINGS = "llmb.processes.ceilings"
 #: Starts a process: module, environment variables, file for its output.
 Start = Callable[[str, Mapping[str, str], IO[bytes]], Child]
 
@@ -62,7 +62,7 @@ class Standby:
         """Start the next calibrator with the environment ``variables``, unless one waits."""
         if self._waiting is None:
             output = tempfile.TemporaryFile()  # noqa: SIM115  # closed when the process has ended
-            child = self._start(_CALIBRATOR, variables, output)
+            child = self._start(_CEILINGS, variables, output)
             self._waiting = _Waiting(child, dict(variables), output)
 
     @contextmanager
@@ -79,7 +79,7 @@ class Standby:
         if waiting is not None and waiting.variables != dict(variables):
             waiting.end()
             waiting = None
-        child = waiting.child if waiting else self._start(_CALIBRATOR, variables, log)
+        child = waiting.child if waiting else self._start(_CEILINGS, variables, log)
         try:
             child.begin()
             yield child

@@ -189,7 +189,7 @@ class Stations:
         tokens = self._workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
             self._directory.child_log() as log,
-            Child("llmb.worker", self._negotiated.terms.environment, log) as child,
+            Child("llmb.processes.worker", self._negotiated.terms.environment, log) as child,
         ):
             child.send(
                 WorkOrder(

@@ -53,7 +53,7 @@ class Done(Frozen):
 # -- probe ----------------------------------------------------------------------------------
 
 
-class ProbeOrder(Frozen):
+class OfferOrder(Frozen):
     """Ask a probe what ``plugin`` offers for ``request``."""
 
     kind: Literal["probe"] = "probe"
@@ -345,7 +345,7 @@ Message = Annotated[
     Hello
     | Failure
     | Done
-    | ProbeOrder
+    | OfferOrder
     | Offer
     | Resolved
     | Terms

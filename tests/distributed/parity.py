@@ -29,13 +29,13 @@ from llmb.config import (
     RunConfig,
     Schedule,
 )
-from llmb.modes import executors
-from llmb.modes.checkpointing import checkpoint_blocks
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.places import choose
 from llmb.observe.shards import is_elsewhere, local, nothing_of, read
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
+from llmb.processes.modes import executors
+from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer

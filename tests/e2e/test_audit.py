@@ -67,7 +67,7 @@ def test_a_worker_that_dies_while_being_audited_leaves_a_finished_run_that_is_un
 
 
 def test_why_it_died_is_told_to_the_user_in_the_record_and_in_the_log(killed_run: Ended) -> None:
-    words = "the worker died while being audited: llmb.worker was killed by SIGKILL"
+    words = "the worker died while being audited: llmb.processes.worker was killed by SIGKILL"
     assert words in killed_run.stdout
     assert words in killed_run.record["warnings"]
     assert words in killed_run.log
@@ -113,13 +113,13 @@ def test_a_calibrator_that_dies_leaves_a_finished_run_that_is_unverified(tmp_pat
     source = """
     @hookimpl
     def llmb_set_environment(config):
-        if "llmb.calibrator" in sys.orig_argv:
+        if "llmb.processes.honest_run" in sys.orig_argv:
             os.kill(os.getpid(), signal.SIGKILL)
     """
     done = run_plugin(tmp_path, source)
     assert (done.code, done.record["audit"]["verdict"]) == (0, "UNVERIFIED")
     (warning,) = (w for w in done.record["warnings"] if "honest run" in w)
-    assert "llmb.calibrator was killed by SIGKILL" in warning
+    assert "llmb.processes.honest_run was killed by SIGKILL" in warning
     found = findings(done)
     assert found["W1"] == "pass", "the verifier has looked nevertheless"
     assert {found[rule] for rule in ("E1", "E2", "P1", "G1")} == {"not_observed"}
@@ -134,7 +134,7 @@ def touch():
         data = bytearray(file.read_bytes())
         data[-2] ^= 1
         file.write_bytes(data)
-if "llmb.worker" in sys.orig_argv:
+if "llmb.processes.worker" in sys.orig_argv:
     atexit.register(touch)
 """
 

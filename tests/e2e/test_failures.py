@@ -218,7 +218,7 @@ def test_a_worker_that_dies_in_post_processing_is_reported_and_leaves_no_tempora
         assert list(scratch.glob("llmb-*")) == [], "torch may leave its caches there"
     finally:
         shutil.rmtree(scratch)
-    check(done, FAILED, "llmb.worker was killed by SIGKILL")
+    check(done, FAILED, "llmb.processes.worker was killed by SIGKILL")
 
 
 def test_running_out_of_memory_in_post_processing_is_a_failed_run(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_ceiling_that_cannot_be_measured_is_a_warning_and_not_a_failed_run(
         return [FP32]
     @hookimpl
     def llmb_set_environment(config):
-        if "llmb.calibrator" in sys.orig_argv:
+        if "llmb.processes.honest_run" in sys.orig_argv:
             raise torch.OutOfMemoryError("out of memory")
     """
     done = run_plugin(tmp_path, source)
@@ -273,7 +273,7 @@ import atexit
 def touch():
     for file in pathlib.Path(os.environ["OUTPUT"]).glob("*/evidence/repeat-0/{name}"):
         {statement}
-if "llmb.worker" in sys.orig_argv:
+if "llmb.processes.worker" in sys.orig_argv:
     atexit.register(touch)
 """
 
@@ -438,7 +438,7 @@ def llmb_post_process_model(model):
 """
 AT_END_OF_WORKER = """
 import atexit
-if "llmb.worker" in sys.orig_argv:
+if "llmb.processes.worker" in sys.orig_argv:
     atexit.register(fill)
 """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb.modes.profile import TRACE
+from llmb.processes.modes.profile import TRACE
 from llmb.records.run_directory import PROFILE_FOLDER
 from tests.e2e import harness
 

@@ -404,7 +404,7 @@ def write(**entry):
 receive = Channel.receive
 def tapped(self, timeout_s=None):
     message = receive(self, timeout_s)
-    if message is not None and "llmb.worker" in sys.orig_argv:
+    if message is not None and "llmb.processes.worker" in sys.orig_argv:
         write(message=message.model_dump(mode="json"))
     return message
 Channel.receive = tapped

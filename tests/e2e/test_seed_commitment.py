@@ -33,7 +33,7 @@ messages.decode = tapped
 
 @hookimpl
 def llmb_options():
-    orders = [o for o in gc.get_objects() if type(o).__name__ == "ProbeOrder"]
+    orders = [o for o in gc.get_objects() if type(o).__name__ == "OfferOrder"]
     with open(os.environ["WIRETAP"], "a") as file:
         file.writelines(order.model_dump_json() + "\\n" for order in orders)
     return []
@@ -70,8 +70,8 @@ def test_the_summary_says_who_committed_to_the_seed(committed_run: Ended) -> Non
 
 def test_no_process_with_vendor_code_is_sent_seed_or_salt(committed_run: Ended) -> None:
     heard = (committed_run.output.parent / "tap").read_text()
-    assert "llmb.probe" in heard
-    assert "llmb.worker" in heard
+    assert "llmb.processes.offer" in heard
+    assert "llmb.processes.worker" in heard
     assert '"kind":"probe"' in heard, "the order of the probe was seen"
     assert '"kind":"step"' in heard, "the stream of the worker was seen"
     assert str(SEED) not in heard

@@ -18,23 +18,24 @@ import pytest
 import torch
 from torch import nn
 
-from llmb import calibrator, verifier, workloads
+from llmb import workloads
 from llmb.audit import judgement
 from llmb.audit.judgement import Facts, Judgement
 from llmb.config import BF16, AuditMode, RunConfig
-from llmb.modes.stage import Stage
-from llmb.modes.training import Training
-from llmb.notebook import Notebook, Pristine
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin import ParameterView
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.processes import honest_run, reference_run
+from llmb.processes.evidence_writer import EvidenceWriter, Pristine
+from llmb.processes.modes.stage import Stage
+from llmb.processes.modes.training import Training
+from llmb.processes.step_stream import StepStream
 from llmb.records import audited, evidence
 from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
-from llmb.step_stream import StepStream
 from llmb.wire.messages import (
     AuditRequest,
     Done,
@@ -233,13 +234,13 @@ def work(
         collect_evidence=True,
         scratch_folder=str(scratch),
     )
-    notebook, baseline, backend = Notebook(line, order), OptimizerBaseline(), CpuBackend()
+    writer, baseline, backend = EvidenceWriter(line, order), OptimizerBaseline(), CpuBackend()
     dtype = getattr(torch, config.precision.stored_dtype)
     model: nn.Module = build(workload.shape, config.seed, dtype)
     pristine = Pristine(model, described=True)
     model = post_process(model)
     canonical = Canonical(pristine.origin, model, parameter_map(model))
-    notebook.post_processed(pristine, model, canonical)
+    writer.post_processed(pristine, model, canonical)
     options = optimizer_options or {"fused": True}
     plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
     task = Training(Stage(plugin, backend, config, workload, model, canonical, pristine.sizes))
@@ -247,10 +248,10 @@ def work(
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
             task.witness.read()
-    task.write(notebook, baseline, stream.done)
+    task.write(writer, baseline, stream.done)
     # What else is in the process is a matter of tests with a process of their own.
-    guard: Any = SimpleNamespace(types=None)
-    task.be_audited(notebook, stream, guard)
+    tamper: Any = SimpleNamespace(types=None)
+    task.be_audited(writer, stream, tamper)
     return _orders(config, folder, scratch, line, model)
 
 
@@ -326,11 +327,11 @@ def examine(found: Audited) -> Audited:
     line = Line()
     with pytest.MonkeyPatch.context() as patch:
         # Of pytest's own process there is nothing to say.
-        patch.setattr(calibrator, "unreachable_watch", lambda: SimpleNamespace(evidence=_unseen))
-        patch.setattr(calibrator, "litmus", lambda config: None)
-        calibrator.be_honest(line, found.honest)
+        patch.setattr(honest_run, "unreachable_watch", lambda: SimpleNamespace(evidence=_unseen))
+        patch.setattr(honest_run, "litmus", lambda config: None)
+        honest_run.make(line, found.honest)
     line.incoming.append(found.reference)
-    verifier.verify(line)
+    reference_run.answer(line)
     assert isinstance(line.sent[-1], Done)
     for name, digest in line.announced().items():
         assert hashlib.sha256((found.folder / name).read_bytes()).hexdigest() == digest

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import llmb
 from llmb.config import BF16, RunConfig
-from llmb.modes import executors
 from llmb.plugin.builtin import cpu
+from llmb.processes.modes import executors
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.forward import forward_loop
 from llmb.reference.generate import OneToken, generate_loop, make_desk

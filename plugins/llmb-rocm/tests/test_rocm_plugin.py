@@ -199,5 +199,12 @@ def test_the_package_imports_only_the_public_door_and_no_sister() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     sister = "llmb_cuda"
     assert "llmb_rocm.plugin" in done.stdout
-    for room in (sister, "llmb.worker", "llmb.supervisor", "llmb.wire", "llmb.audit", "llmb.cli"):
+    for room in (
+        sister,
+        "llmb.processes.worker",
+        "llmb.supervisor",
+        "llmb.wire",
+        "llmb.audit",
+        "llmb.cli",
+    ):
         assert room not in done.stdout

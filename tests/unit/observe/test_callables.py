@@ -158,7 +158,11 @@ def a_name_that_a_module_of_backends_only_passes_on(patch: pytest.MonkeyPatch) -
     patch.setattr(torch.backends.mkldnn, "is_available", other, raising=False)
 
 
-@replaces("llmb.worker.Stream.done", "llmb.worker.Stream.pause", "llmb.worker.fence")
+@replaces(
+    "llmb.processes.worker.Stream.done",
+    "llmb.processes.worker.Stream.pause",
+    "llmb.processes.worker.fence",
+)
 def parts_of_the_module_that_is_being_run_by_its_own_name(patch: pytest.MonkeyPatch) -> None:
     running = sys.modules["__main__"]
     patch.setattr(running, "fence", functools.partial(other))
@@ -176,13 +180,13 @@ def before() -> Iterator[Callables]:
     for kind in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
         kind([nn.Parameter(torch.zeros(1))])  # the first of each makes torch wrap its step
     running = ModuleType("__main__")
-    running.__spec__ = ModuleSpec("llmb.worker", None)
+    running.__spec__ = ModuleSpec("llmb.processes.worker", None)
     running.fence, running.Stream = other, Stream  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F.relu6, "__kwdefaults__", {"inplace": False})
         patch.setattr(Stream, "__module__", "__main__")
         patch.setitem(sys.modules, "__main__", running)
-        patch.setitem(sys.modules, "llmb.worker", ModuleType("llmb.worker"))
+        patch.setitem(sys.modules, "llmb.processes.worker", ModuleType("llmb.processes.worker"))
         yield Callables()
 
 

@@ -14,7 +14,7 @@ import numpy
 import pytest
 import torch
 
-import llmb.worker
+import llmb.processes.worker
 from llmb.observe.origins import Origins
 from tests.unit.builders_runtime import install
 
@@ -70,7 +70,7 @@ def test_a_file_in_a_folder_of_packages_is_its_packages(
 @pytest.mark.parametrize(
     ("file", "origin"),
     [
-        (llmb.worker.__file__, "llmb"),
+        (llmb.processes.worker.__file__, "llmb"),
         (torch.__file__, "needed"),
         (str(Path(torch.__file__).parent / "lib" / "libtorch.so"), "needed"),
         (numpy.__file__, "needed"),

@@ -142,7 +142,7 @@ class FakeChild:
 HONEST = EvidenceFile(name=audited.HONEST, sha256="a" * 64)
 REFERENCE = EvidenceFile(name=audited.REFERENCE, sha256="b" * 64)
 BY_DEVICE = EvidenceFile(name=audited.DEVICE_REFERENCE, sha256="c" * 64)
-CALIBRATOR, VERIFIER = "llmb.calibrator", "llmb.verifier"
+CALIBRATOR, VERIFIER = "llmb.processes.honest_run", "llmb.processes.reference_run"
 
 
 @pytest.fixture
@@ -425,7 +425,7 @@ def test_the_longest_silence_of_either_is_shown_while_both_work(
 ) -> None:
     child.script[CALIBRATOR] = [*[None] * 8 * 70, Done()]
     examine(run_config(device="warp:0"))
-    assert {silence.who for silence in examine.shown if silence is not None} == {"calibrator"}
+    assert {silence.who for silence in examine.shown if silence is not None} == {"honest run"}
 
 
 def test_one_that_fails_beside_the_other_leaves_it_to_its_task(
@@ -515,7 +515,7 @@ def test_from_the_second_minute_of_a_silence_on_it_is_shown_what_the_process_doe
     examine(config=CONFIG.model_copy(update={"device": "cuda:0"}))
     assert len(examine.shown) == 4 * (50 + 61)
     silences = [silence for silence in examine.shown if silence is not None]
-    assert silences[0] == Silence("calibrator", 60.0, pytest.approx(1.5), on_cpu=False)
+    assert silences[0] == Silence("honest run", 60.0, pytest.approx(1.5), on_cpu=False)
     assert len(silences) == 5
 
 
@@ -525,7 +525,7 @@ def test_silence_and_words_out_of_turn_are_failures(
 ) -> None:
     child.script[VERIFIER] = [message]
     (failure,) = examine().failures
-    assert f"llmb.verifier {said} while it worked" in failure
+    assert f"llmb.processes.reference_run {said} while it worked" in failure
 
 
 @pytest.mark.parametrize(
@@ -551,10 +551,10 @@ def test_nobody_writes_in_another_processs_name(
 def test_a_worker_that_died_while_being_audited_is_not_examined(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    found = examine(failure=RunFailedError("llmb.worker was killed by SIGKILL"))
+    found = examine(failure=RunFailedError("llmb.processes.worker was killed by SIGKILL"))
     assert found.evidence == {}
     assert found.failures == (
-        "the worker died while being audited: llmb.worker was killed by SIGKILL",
+        "the worker died while being audited: llmb.processes.worker was killed by SIGKILL",
     )
     assert child.started == []
 

@@ -18,7 +18,7 @@ from llmb.records.lacks import Lacks
 from llmb.records.run_record import Rates
 from llmb.supervision import doctor, negotiation, sizing
 from llmb.supervision.diagnosis import Diagnosis, PluginState
-from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms, TorchFacts
+from llmb.wire.messages import Message, Offer, OfferOrder, Resolved, Terms, TorchFacts
 from tests.unit.builders_runtime import install, offer
 
 WARP = offer(
@@ -62,19 +62,19 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             self.module, self.plugin = module, ""
             there.running += 1
             there.at_once = max(there.at_once, there.running)
-            if module == "llmb.inspector":
+            if module == "llmb.processes.torch_facts":
                 there.variables.append(environment)
 
         def begin(self) -> None:
             pass
 
         def send(self, message: Message) -> None:
-            assert isinstance(message, (ProbeOrder, Resolved))
-            if isinstance(message, ProbeOrder):
+            assert isinstance(message, (OfferOrder, Resolved))
+            if isinstance(message, OfferOrder):
                 self.plugin = message.plugin
 
         def expect(self, kind: type, timeout_s: float) -> Message:
-            if self.module == "llmb.inspector":
+            if self.module == "llmb.processes.torch_facts":
                 answer: Message | LlmbError = there.torch.pop(0)
             elif kind is Offer:
                 answer = there.offers[self.plugin]
@@ -124,7 +124,7 @@ def test_a_plugin_is_shown_with_what_it_offers_refuses_and_knows(machine: Machin
 def test_a_plugin_that_dies_or_lies_or_finds_nothing_is_shown_as_what_it_is(
     machine: Machine,
 ) -> None:
-    machine.offers["warp"] = RunFailedError("llmb.probe was killed by SIGSEGV")
+    machine.offers["warp"] = RunFailedError("llmb.processes.offer was killed by SIGSEGV")
     assert plugins(machine.examine())["warp"].state == "broken"
     machine.torch = [FACTS]
     machine.offers["warp"] = WARP.model_copy(update={"available": False, "reason": "no card"})
@@ -188,9 +188,9 @@ def test_a_torch_that_fails_by_itself_is_not_blamed_on_its_extensions(
 def test_a_torch_that_kills_its_process_is_an_error_and_not_the_end_of_the_examination(
     machine: Machine,
 ) -> None:
-    machine.torch = [RunFailedError("llmb.inspector was killed by SIGILL")]
+    machine.torch = [RunFailedError("llmb.processes.torch_facts was killed by SIGILL")]
     found = machine.examine()
-    assert found.torch.error == "import torch: llmb.inspector was killed by SIGILL"
+    assert found.torch.error == "import torch: llmb.processes.torch_facts was killed by SIGILL"
     assert found.torch.version is None
 
 

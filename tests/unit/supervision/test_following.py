@@ -77,7 +77,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 
 def test_every_repeat_has_a_worker_of_its_own_in_the_ranks_place(scene: Scene) -> None:
     following.follow(OFFERED, PLACE, 7.0, Silent())
-    assert scene.started == [("llmb.worker", {"ACME": "1"})] * 3
+    assert scene.started == [("llmb.processes.worker", {"ACME": "1"})] * 3
     assert [order.repeat for order in scene.orders] == [0, 1, 2]
     assert {order.place for order in scene.orders} == {PLACE}
     assert {order.rank_timeout_s for order in scene.orders} == {7.0}

@@ -14,7 +14,7 @@ from llmb.plugin.discovery import InstalledPlugin
 from llmb.records.seeds import derive
 from llmb.supervision import negotiation
 from llmb.supervision.negotiation import for_children, negotiate, survey
-from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
+from llmb.wire.messages import Message, Offer, OfferOrder, Resolved, Terms
 from tests.unit.builders_runtime import TINY, offer, run_config
 
 DEBUG = workloads.find("llama-1.4b", TINY)
@@ -48,18 +48,18 @@ class FakeChild:
 
     answers: dict[str, Offer | LlmbError]
     seen: list[RunConfig]
-    ordered: list[ProbeOrder]
+    ordered: list[OfferOrder]
     ended: int
 
     def __init__(self, module: str, environment: dict[str, str], log: object) -> None:
-        assert module == "llmb.probe"
+        assert module == "llmb.processes.offer"
         log.write(b"a probe was here\n")
 
     def begin(self) -> None:
         self.answer: Offer | LlmbError = UsageError("nothing was ordered")
 
     def send(self, message: Message) -> None:
-        if isinstance(message, ProbeOrder):
+        if isinstance(message, OfferOrder):
             self.answer = self.answers[message.plugin]
             self.ordered.append(message)
         else:
@@ -262,7 +262,7 @@ def test_terms_of_several_plugins_are_settled_together_and_a_failure_is_an_answe
     class Second(probes):
         def expect(self, kind: type, timeout_s: float) -> Message:
             if kind is Terms and self.answer.plugin == "warp":
-                raise RunFailedError("llmb.probe was killed by SIGSEGV")
+                raise RunFailedError("llmb.processes.offer was killed by SIGSEGV")
             return super().expect(kind, timeout_s)
 
     probes.answers = {"warp": WARP, "cpu": offer()}
@@ -270,7 +270,9 @@ def test_terms_of_several_plugins_are_settled_together_and_a_failure_is_an_answe
     with negotiation.Probes(PLUGINS, RunRequest()) as asked:
         found = asked.settle_all({"warp": run_config(plugin="warp"), "cpu": run_config()})
     assert isinstance(found["warp"], UnavailableError)
-    assert "'warp' cannot be probed: llmb.probe was killed by SIGSEGV" in str(found["warp"])
+    assert "'warp' cannot be probed: llmb.processes.offer was killed by SIGSEGV" in str(
+        found["warp"]
+    )
     assert found["cpu"].environment == {"A": "1"}
     assert [shown.plugin for shown in probes.seen] == ["warp", "cpu"]
 
@@ -293,7 +295,7 @@ def test_a_plugin_that_dies_when_the_run_is_settled_is_unavailable_by_name(
     class Dying(probes):
         def expect(self, kind: type, timeout_s: float) -> Message:
             if kind is Terms:
-                raise RunFailedError("llmb.probe ended early with exit status 7")
+                raise RunFailedError("llmb.processes.offer ended early with exit status 7")
             return super().expect(kind, timeout_s)
 
     monkeypatch.setattr(negotiation, "Child", Dying)

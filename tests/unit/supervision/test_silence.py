@@ -48,7 +48,7 @@ Keep = Callable[..., Vigil]
 
 @pytest.fixture
 def keep(machine: Machine) -> Keep:
-    def call(module: str = "llmb.worker", device: str = "cpu") -> Vigil:
+    def call(module: str = "llmb.processes.worker", device: str = "cpu") -> Vigil:
         return Vigil(SimpleNamespace(module=module, pid=PID), device)
 
     return call
@@ -130,15 +130,15 @@ def test_a_descendant_that_has_ended_makes_no_work_undone(machine: Machine, keep
 def test_it_is_known_whether_an_accelerator_may_work_while_no_core_does(
     machine: Machine, keep: Keep, device: str, on_cpu: bool
 ) -> None:
-    vigil = keep("llmb.calibrator", device)
+    vigil = keep("llmb.processes.honest_run", device)
     machine.wait(60, 0.0, vigil)
     silence = vigil.moment()
     assert silence is not None
-    assert (silence.who, silence.on_cpu) == ("calibrator", on_cpu)
+    assert (silence.who, silence.on_cpu) == ("honest run", on_cpu)
 
 
 def test_a_silence_of_a_device_with_a_slow_compiler_says_how_slow(machine: Machine) -> None:
-    vigil = Vigil(SimpleNamespace(module="llmb.worker", pid=PID), "warp:0", 2.5)
+    vigil = Vigil(SimpleNamespace(module="llmb.processes.worker", pid=PID), "warp:0", 2.5)
     machine.wait(60, 0.0, vigil)
     silence = vigil.moment()
     assert silence is not None

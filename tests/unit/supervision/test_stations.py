@@ -159,7 +159,7 @@ def test_a_repeat_is_a_worker_and_what_the_audit_saw_of_it(line: Line) -> None:
     assert found.streamed is STREAMED
     assert found.files == {"a": "1", "b": "2"}
     (child,) = line.children
-    assert (child.module, child.environment) == ("llmb.worker", {"ACME": "1"})
+    assert (child.module, child.environment) == ("llmb.processes.worker", {"ACME": "1"})
     assert [streamed for _, streamed in line.examined] == [STREAMED]
 
 
@@ -302,7 +302,7 @@ def calibrated(line: Line) -> RunConfig:
 def test_a_ceiling_comes_from_a_calibrator_with_the_plugins_variables(line: Line) -> None:
     assert line.stations.ceiling(CONFIG) is not None
     (child,) = line.children
-    assert (child.module, child.environment) == ("llmb.calibrator", {"ACME": "1"})
+    assert (child.module, child.environment) == ("llmb.processes.ceilings", {"ACME": "1"})
     assert calibrated(line) == for_children(CONFIG)
 
 

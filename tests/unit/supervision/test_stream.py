@@ -182,7 +182,7 @@ class Worker:
     ``tamper`` may change what it says. What it says has been sent the moment it is done with it.
     """
 
-    module, pid = "llmb.worker", 4711
+    module, pid = "llmb.processes.worker", 4711
 
     def __init__(self, tamper: Callable[[Message], list[Message]] = lambda m: [m]) -> None:
         self.orders: deque[StepOrder] = deque()
@@ -513,7 +513,7 @@ class Dying(Worker):
         return message
 
 
-DEATH = RunFailedError("llmb.worker was killed by SIGKILL")
+DEATH = RunFailedError("llmb.processes.worker was killed by SIGKILL")
 
 
 @pytest.mark.parametrize(

@@ -16,17 +16,11 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from llmb import modes, workloads
+from llmb import workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
-from llmb.guard import Guard
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
-from llmb.modes import executors
-from llmb.modes.comparing import compared
-from llmb.modes.profile import profile
-from llmb.modes.stage import Stage
-from llmb.notebook import Notebook, Pristine
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
@@ -35,11 +29,18 @@ from llmb.parallel.shared_channel import SharedChannel
 from llmb.parallel.together import of_all
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
+from llmb.processes import modes
+from llmb.processes.evidence_writer import EvidenceWriter, Pristine
+from llmb.processes.modes import executors
+from llmb.processes.modes.comparing import compared
+from llmb.processes.modes.profile import profile
+from llmb.processes.modes.stage import Stage
+from llmb.processes.step_stream import StepStream, fence
+from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.reference.models import build
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
-from llmb.step_stream import StepStream, fence
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
 
@@ -57,18 +58,18 @@ def work(channel: Channel) -> None:
 def carry_out(channel: Channel, company: ExitStack) -> None:
     """Do all that a worker does; other ranks are met in ``company``, which tells them its end."""
     order = channel.expect(WorkOrder)
-    config, notebook = order.config, Notebook(channel, order)
+    config, writer = order.config, EvidenceWriter(channel, order)
     workload = workloads.of(config)
 
     channel.send(Phase(name="loading the plugin"))
     executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    guard = Guard(census=config.audit is AuditMode.FULL) if order.audited else None
+    before = TamperBaseline(census=config.audit is AuditMode.FULL) if order.audited else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
     plugin.set_environment(config)  # permitted point 1
-    ranks, config, channel = met(order, backend, channel, company, guard)
+    ranks, config, channel = met(order, backend, channel, company, before)
 
     channel.send(Phase(name="making the model"))
     model = model_of(config, workload.shape)
@@ -77,9 +78,9 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     channel.send(Phase(name="post-processing"))
     model = plugin.post_process_model(model, config)  # permitted point 2
     canonical = Canonical(pristine.origin, model, plugin.parameter_map(model))
-    notebook.post_processed(pristine, model, canonical)
+    writer.post_processed(pristine, model, canonical)
     changed = settings.compare(settings_before, settings.snapshot())
-    notebook.write(evidence.SETTINGS, of_all(ranks, changed))
+    writer.write(evidence.SETTINGS, of_all(ranks, changed))
 
     stage = Stage(
         *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks),
@@ -92,7 +93,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
     fences: list[Fence] = []
-    for done in task.steps(stream, partial(notebook.program, plugin)):
+    for done in task.steps(stream, partial(writer.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
@@ -102,17 +103,17 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
 
     backend.step_end()
     backend.synchronize()
-    if guard is not None:
+    if before is not None:
         own: dict[type, object] = {StepStream: stream, task.witness_class: task.witness}
         kind = Channel if ranks is None else SharedChannel
-        own |= {Canonical: canonical, Notebook: notebook, kind: channel, FenceSamples: samples}
-        guard.close(own)
+        own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
+        before.close(own)
     if order.collect_evidence:
-        notebook.phase("writing evidence")
-        task.write(notebook, baseline, stream.done)
-        notebook.write_bytes(evidence.FENCES, save(samples.tensors()))
-        notebook.plugin(plugin, ranks)
-    look_back(order, stage, task, stream, notebook, guard, fences)
+        writer.phase("writing evidence")
+        task.write(writer, baseline, stream.done)
+        writer.write_bytes(evidence.FENCES, save(samples.tensors()))
+        writer.plugin(plugin, ranks)
+    look_back(order, stage, task, stream, writer, before, fences)
     channel.send(Worked(steps=stream.done))
 
 
@@ -121,25 +122,29 @@ def look_back(
     stage: Stage,
     task: modes.Task,
     stream: StepStream,
-    notebook: Notebook,
-    guard: Guard | None,
+    writer: EvidenceWriter,
+    before: TamperBaseline | None,
     fences: Sequence[Fence],
 ) -> None:
     """Do what is only done once the stream has ended: the audit leaves other weights."""
-    if guard is not None and stream.last is not None:
-        notebook.phase("being audited: what was replaced")
-        guard.write(notebook, stage.plugin, stage.ranks)
-        task.be_audited(notebook, stream, guard)
+    if before is not None and stream.last is not None:
+        writer.phase("being audited: what was replaced")
+        before.write(writer, stage.plugin, stage.ranks)
+        task.be_audited(writer, stream, before)
     if stage.ranks is not None and order.collect_evidence:
-        notebook.phase("comparing the ranks")
-        notebook.write(evidence.RANKS, compared(task, stage, stage.ranks, fences))
+        writer.phase("comparing the ranks")
+        writer.write(evidence.RANKS, compared(task, stage, stage.ranks, fences))
     if order.profile_folder:
-        notebook.phase("tracing one more step")
+        writer.phase("tracing one more step")
         profile(task.whole_step, stage.backend, Path(order.profile_folder))
 
 
 def met(
-    order: WorkOrder, backend: Backend, channel: Channel, company: ExitStack, guard: Guard | None
+    order: WorkOrder,
+    backend: Backend,
+    channel: Channel,
+    company: ExitStack,
+    before: TamperBaseline | None,
 ) -> tuple[Ranks | None, RunConfig, Channel]:
     """Meet the other ranks, if there are any; return them, the run, and the channel of all.
 
@@ -162,8 +167,8 @@ def met(
 
     library, limit_s = backend.distributed_backend, order.rank_timeout_s
     ranks = company.enter_context(Ranks(order.place, library, order.repeat, limit_s, give_up))
-    if guard is not None:
-        guard.know(ranks.lookout.thread)
+    if before is not None:
+        before.know(ranks.lookout.thread)
     return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from llmb.modes.profile import TABLE, TRACE, profile
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.processes.modes.profile import TABLE, TRACE, profile
 
 
 def test_a_step_leaves_a_chrome_trace_and_a_table(tmp_path: Path) -> None:

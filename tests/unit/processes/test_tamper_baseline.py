@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmb import guard as module
-from llmb.guard import Guard
 from llmb.observe import namespace, surroundings, types
+from llmb.processes import tamper_baseline
+from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.records.evidence import NamespaceEvidence, Replacement, SurroundingsEvidence
 
@@ -62,7 +62,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
     return done
 
 
-class Notebook:
+class EvidenceWriter:
     """Keeps what is written."""
 
     def __init__(self) -> None:
@@ -88,41 +88,41 @@ class Disguise(Harness):
 def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_only(
     order: Order,
 ) -> None:
-    assert Guard(census=False).types is None
+    assert TamperBaseline(census=False).types is None
     assert order == ["names before", "surroundings before"]
-    assert Guard(census=True).types == "census"
+    assert TamperBaseline(census=True).types == "census"
 
 
 def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_written(
     order: Order,
 ) -> None:
-    guard = Guard(census=False)
-    guard.close({Harness: Harness()})
+    tamper = TamperBaseline(census=False)
+    tamper.close({Harness: Harness()})
     assert order[-1] == "names after"
-    notebook: Any = Notebook()
-    guard.write(notebook, PLUGIN)
+    writer: Any = EvidenceWriter()
+    tamper.write(writer, PLUGIN)
     assert order[-1] == "names after"
-    assert notebook.written == {evidence.NAMESPACE: NAMES, evidence.SURROUNDINGS: AROUND}
+    assert writer.written == {evidence.NAMESPACE: NAMES, evidence.SURROUNDINGS: AROUND}
 
 
 @pytest.mark.parametrize("moment", ["before the end", "before it is written", "for a while"])
 def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_was_one(
     order: Order, moment: str
 ) -> None:
-    guard, own = Guard(census=False), Harness()
+    tamper, own = TamperBaseline(census=False), Harness()
     if moment != "before it is written":
         own.__class__ = Disguise
-    guard.close({Harness: own})
+    tamper.close({Harness: own})
     own.__class__ = Harness if moment == "for a while" else Disguise
-    notebook: Any = Notebook()
-    guard.write(notebook, PLUGIN)
-    first, second = notebook.written[evidence.NAMESPACE].replaced
+    writer: Any = EvidenceWriter()
+    tamper.write(writer, PLUGIN)
+    first, second = writer.written[evidence.NAMESPACE].replaced
     assert first.name == "torch.mm", "what else was replaced stays"
     assert (second.name, second.kind) == ("llmb.Harness", "foreign")
 
 
 def test_nothing_can_be_replaced_on_a_guard_alone(order: Order) -> None:
-    guard = Guard(census=False)
+    tamper = TamperBaseline(census=False)
     with pytest.raises(AttributeError):
-        guard.write = lambda *_: None
-    assert module.Guard.__slots__
+        tamper.write = lambda *_: None
+    assert tamper_baseline.TamperBaseline.__slots__

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from llmb import worker
 from llmb.config import FP32, AuditMode
 from llmb.errors import UnavailableError
-from llmb.modes import training
 from llmb.observe.passes import Samples, Sketches, plain_pass
+from llmb.processes import worker
+from llmb.processes.modes import training
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
 from llmb.reference.data import Batch, random_tokens

@@ -10,9 +10,9 @@ import torch
 
 from llmb.measure import clock
 from llmb.measure.host import host_digest
-from llmb.modes import Task
-from llmb.modes.stage import Stage
 from llmb.observe.collectives import Collectives
+from llmb.processes.modes import Task
+from llmb.processes.modes.stage import Stage
 from llmb.records.evidence import CollectiveEvidence, RankEvidence, RanksEvidence
 from llmb.wire.messages import Fence
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from llmb.notebook import Announcer, Notebook, Pristine
 from llmb.observe.canonical import Canonical
 from llmb.observe.weights_file import WeightsFile
+from llmb.processes.evidence_writer import Announcer, EvidenceWriter, Pristine
 from llmb.records import audited, evidence
 from llmb.records.audited import StepsEvidence
 from llmb.wire.messages import WorkOrder
@@ -22,7 +22,7 @@ from tests.unit.builders_audit import Line
 from tests.unit.builders_runtime import run_config
 
 
-def notebook(folder: Path, *, wanted: bool = True, scratch: str = "") -> tuple[Notebook, Line]:
+def writer(folder: Path, *, wanted: bool = True, scratch: str = "") -> tuple[EvidenceWriter, Line]:
     line = Line()
     order = WorkOrder(
         config=run_config(),
@@ -30,7 +30,7 @@ def notebook(folder: Path, *, wanted: bool = True, scratch: str = "") -> tuple[N
         collect_evidence=wanted,
         scratch_folder=scratch,
     )
-    return Notebook(line, order), line
+    return EvidenceWriter(line, order), line
 
 
 def digest(path: Path) -> str:
@@ -48,7 +48,7 @@ def test_every_file_is_announced_with_the_digest_of_its_bytes(tmp_path: Path) ->
 
 
 def test_a_trial_writes_and_announces_nothing(tmp_path: Path) -> None:
-    book, line = notebook(tmp_path, wanted=False)
+    book, line = writer(tmp_path, wanted=False)
     book.write_bytes("a.bin", b"x")
     book.plugin(SimpleNamespace())
     book.program(SimpleNamespace(), [])
@@ -63,7 +63,7 @@ def test_whole_weights_go_to_the_scratch_folder_and_are_announced_as_lent(tmp_pa
     scratch, folder = tmp_path / "scratch", tmp_path / "evidence"
     scratch.mkdir()
     folder.mkdir()
-    book, line = notebook(folder, scratch=str(scratch))
+    book, line = writer(folder, scratch=str(scratch))
     model = nn.Linear(3, 2)
     book.weights(
         audited.LIVE_WEIGHTS, Canonical(Pristine(model, described=False).origin, model, None)
@@ -83,14 +83,14 @@ def test_whole_weights_go_to_the_scratch_folder_and_are_announced_as_lent(tmp_pa
 def test_the_program_of_a_lazy_device_is_written_down_and_announced(
     tmp_path: Path, text: str
 ) -> None:
-    book, line = notebook(tmp_path)
+    book, line = writer(tmp_path)
     book.program(SimpleNamespace(program=lambda tensors: text), [torch.zeros(1)])
     assert (tmp_path / evidence.PROGRAM).read_text() == text
     assert list(line.announced()) == [evidence.PROGRAM]
 
 
 def test_a_device_without_a_program_leaves_no_file(tmp_path: Path) -> None:
-    book, line = notebook(tmp_path)
+    book, line = writer(tmp_path)
     book.program(SimpleNamespace(program=lambda tensors: None), [])
     assert (list(tmp_path.iterdir()), line.sent) == ([], [])
 
@@ -122,7 +122,7 @@ Change = Callable[[Tiny], tuple[nn.Module, dict[str, View] | None]]
 
 
 def weights(tmp_path: Path, change: Change) -> evidence.WeightsEvidence:
-    book, _ = notebook(tmp_path)
+    book, _ = writer(tmp_path)
     model = Tiny()
     pristine = Pristine(model, described=True)
     changed, views = change(model)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from llmb import modes
 from llmb.config import Mode
-from llmb.modes import inference, training
+from llmb.processes import modes
+from llmb.processes.modes import inference, training
 
 
 @pytest.mark.parametrize("mode", list(Mode))

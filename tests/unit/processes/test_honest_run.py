@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import nn
 
-from llmb import calibrator
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.witness import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.processes import honest_run
 from llmb.records import audited, evidence
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.records.evidence import LibraryBaseline, LitmusEvidence
@@ -39,13 +39,13 @@ LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.
 def nothing_else_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what is said of the process itself: this one is pytest's."""
     watch = SimpleNamespace(evidence=builders_audit._unseen)
-    monkeypatch.setattr(calibrator, "unreachable_watch", lambda: watch)
-    monkeypatch.setattr(calibrator, "litmus", lambda config: LITMUS)
+    monkeypatch.setattr(honest_run, "unreachable_watch", lambda: watch)
+    monkeypatch.setattr(honest_run, "litmus", lambda config: LITMUS)
 
 
 def be_honest(order: HonestOrder) -> Line:
     line = Line()
-    calibrator.be_honest(line, order)
+    honest_run.make(line, order)
     return line
 
 
@@ -198,9 +198,9 @@ def test_a_library_is_imported_before_the_plugin_and_its_baseline_written(
         order.append(f"library {modules}")
         return baseline
 
-    monkeypatch.setattr(calibrator, "library_baseline", library)
-    plugin = calibrator.Plugin
-    monkeypatch.setattr(calibrator, "Plugin", lambda name: order.append("plugin") or plugin(name))
+    monkeypatch.setattr(honest_run, "library_baseline", library)
+    plugin = honest_run.Plugin
+    monkeypatch.setattr(honest_run, "Plugin", lambda name: order.append("plugin") or plugin(name))
     line = be_honest(run.honest.model_copy(update={"library_modules": ("acme",)}))
     assert order == ["library ('acme',)", "plugin"]
     written = (run.folder / evidence.LIBRARY).read_bytes()
@@ -213,11 +213,11 @@ def test_float32_products_are_those_that_were_declared_whatever_the_plugin_set(
 ) -> None:
     run = worked(precision=FP32).copied(tmp_path)
 
-    class Loose(calibrator.Plugin):
+    class Loose(honest_run.Plugin):
         def set_environment(self, config: Any) -> None:
             torch.set_float32_matmul_precision("medium")
 
-    monkeypatch.setattr(calibrator, "Plugin", Loose)
+    monkeypatch.setattr(honest_run, "Plugin", Loose)
     be_honest(run.honest)
     assert torch.get_float32_matmul_precision() == "highest"
 
@@ -276,7 +276,7 @@ def test_what_a_device_cannot_do_is_told_and_costs_nothing_else(
     def broken(*arguments: Any) -> None:
         raise RuntimeError("no kernel image\nfor this device")
 
-    monkeypatch.setattr(calibrator, breaks, broken)
+    monkeypatch.setattr(honest_run, breaks, broken)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
     assert set(line.announced()) == EVERYTHING - {lost}
     (unmade,) = (message for message in line.sent if isinstance(message, Unmade))
@@ -287,14 +287,14 @@ def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
     worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = worked(precision=FP32).copied(tmp_path)
-    sketches = calibrator.Retake.sketches
+    sketches = honest_run.Retake.sketches
 
     def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         if dtype is torch.float64:
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(calibrator.Retake, "sketches", narrow)
+    monkeypatch.setattr(honest_run.Retake, "sketches", narrow)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
     assert set(line.announced()) == EVERYTHING - {audited.DEVICE_REFERENCE}
 
@@ -311,14 +311,14 @@ def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_th
             yield
             asked.append("as before")
 
-    sketches = calibrator.Retake.sketches
+    sketches = honest_run.Retake.sketches
 
     def noted(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         asked.append(f"{name} in {dtype}")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(calibrator.Retake, "sketches", noted)
-    monkeypatch.setattr(calibrator.Plugin, "backend", lambda self, config: Narrow())
+    monkeypatch.setattr(honest_run.Retake, "sketches", noted)
+    monkeypatch.setattr(honest_run.Plugin, "backend", lambda self, config: Narrow())
     be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
     inside = asked[asked.index("full") + 1 : asked.index("as before")]
     assert inside == ["branches in torch.float32", "live in torch.float32"]
@@ -330,14 +330,14 @@ def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
     worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
 ) -> None:
     run = worked(precision=FP32).copied(tmp_path)
-    sketches = calibrator.Retake.sketches
+    sketches = honest_run.Retake.sketches
 
     def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         if (dtype, name) == (torch.bfloat16, breaks):
             raise TypeError("no bfloat16 here")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(calibrator.Retake, "sketches", narrow)
+    monkeypatch.setattr(honest_run.Retake, "sketches", narrow)
     line = be_honest(run.honest)
     assert {audited.HONEST, audited.REPLAY} <= set(line.announced())
     assert {one.partition("/")[0] for one in made(run)} == {"FP32", "TF32"}

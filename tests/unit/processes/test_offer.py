@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from llmb import probe
 from llmb.config import RunRequest
 from llmb.errors import UsageError
 from llmb.plugin.faults import PluginFaultError
+from llmb.processes import offer
 from llmb.records.lacks import Lacks
 from llmb.wire.channel import ChannelClosedError
-from llmb.wire.messages import Message, Offer, ProbeOrder, Resolved, Terms
+from llmb.wire.messages import Message, Offer, OfferOrder, Resolved, Terms
 from tests.unit.builders_runtime import install, run_config
 
 SOURCE = """
@@ -39,7 +39,7 @@ class Channel:
 
     def __init__(self, request: RunRequest) -> None:
         self.orders: list[Message] = [
-            ProbeOrder(plugin="acme", request=request),
+            OfferOrder(plugin="acme", request=request),
             Resolved(config=run_config(plugin="acme")),
             Resolved(config=run_config(plugin="acme", workload="llama-45m")),
         ]
@@ -68,7 +68,7 @@ def probed(site: Path) -> Probe:
         install(site, "llmb-acme", {"acme": "acme_llmb"}, {"acme_llmb.py": text})
         channel = Channel(RunRequest(**request))
         with suppress(ChannelClosedError):
-            probe.probe(channel)
+            offer.answer(channel)
         return channel.said
 
     return ask

@@ -14,23 +14,23 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.config import AuditMode
-from llmb.guard import Guard
-from llmb.modes import Show, executors
-from llmb.modes.checkpointing import checkpoint_blocks
-from llmb.modes.stage import Stage
-from llmb.notebook import Notebook
 from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.witness import Witness
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
+from llmb.processes.evidence_writer import EvidenceWriter
+from llmb.processes.modes import Show, executors
+from llmb.processes.modes.checkpointing import checkpoint_blocks
+from llmb.processes.modes.stage import Stage
+from llmb.processes.step_stream import Batches, Last, StepStream, Told
+from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
-from llmb.step_stream import Batches, Last, StepStream, Told
 
 #: The scale never grows: where it has shrunk, it tells how many steps were left out.
 _SCALE, _NEVER = 2.0**16, 2**31 - 1
@@ -131,12 +131,12 @@ class Training:
         """Return how many programs the executor has made, where it counts for itself."""
         return Told(executors.compilations(self.program))
 
-    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+    def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:
         """Write down what became of the optimizer in ``steps`` steps."""
         skipped = self._skipped()
         seen = baseline.observe(self.optimizer, self._stage.model, steps - skipped)
         seen = seen.model_copy(update={"skipped": skipped})
-        notebook.write(evidence.OPTIMIZER, of_all(self._stage.ranks, seen))
+        writer.write(evidence.OPTIMIZER, of_all(self._stage.ranks, seen))
 
     def _skipped(self) -> int:
         """Return how many steps were left out because scaled gradients had overflowed."""
@@ -165,7 +165,9 @@ class Training:
         stage.backend.step_end()
         return total
 
-    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+    def be_audited(
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+    ) -> None:
         """Leave what calibrator and verifier need: weights, gradients, audited steps, the probes.
 
         The order matters: the last step's gradients first, and what destroys the weights last.
@@ -173,7 +175,7 @@ class Training:
         last, canonical, witness = stream.last, self._stage.canonical, self.witness
         if last is None or not self._batches.latest:
             return
-        notebook.phase("being audited: the last step")
+        writer.phase("being audited: the last step")
         if self._stage.layout is not None:
             self._stage.layout.settle()
         witness.read()
@@ -183,26 +185,26 @@ class Training:
             canonical, replace(self._stage.shape, sequence_length=length), last.seed
         )
         glances = self._last_step(last, examination)
-        notebook.phase("being audited: weights")
-        notebook.weights(audited.LIVE_WEIGHTS, canonical)
+        writer.phase("being audited: weights")
+        writer.weights(audited.LIVE_WEIGHTS, canonical)
         if witness.steps():
             witness.swap()
-            notebook.weights(audited.STEP_WEIGHTS, canonical)
+            writer.weights(audited.STEP_WEIGHTS, canonical)
             witness.swap()
         witness.release()
-        notebook.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
-        if guard.types is not None:
-            notebook.phase("being audited: types of operands")
+        writer.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
+        if before.types is not None:
+            writer.phase("being audited: types of operands")
             again = partial(self._untimed_pass, self._batches.latest)
-            notebook.write(evidence.TYPES, of_all(self._stage.ranks, guard.types.step(again)))
-        self._probe(notebook, examination, last)
+            writer.write(evidence.TYPES, of_all(self._stage.ranks, before.types.step(again)))
+        self._probe(writer, examination, last)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
             for index, stored in witness.gradients_seen()
         }
         steps = witness.tensors() | where | _on_host(glances)
         steps |= glances_of_all(self._stage.ranks, steps)
-        notebook.write_bytes(audited.STEP_VALUES, save(steps))
+        writer.write_bytes(audited.STEP_VALUES, save(steps))
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
         """Take the gradients that are there; of a model with dropout those of another pass."""
@@ -217,7 +219,7 @@ class Training:
             examination.live(stage.mean(self._untimed_pass(self._batches.latest)))
         return glances
 
-    def _probe(self, notebook: Notebook, examination: Examination, last: Last) -> None:
+    def _probe(self, writer: EvidenceWriter, examination: Examination, last: Last) -> None:
         stage, canonical = self._stage, self._stage.canonical
         failure = None
         if canonical.missing:
@@ -225,11 +227,11 @@ class Training:
             failure = f"{len(missing)} parameters were not found: {missing[0]}, ..."
         batch, dtype = self._batches.latest[-1], stage.config.precision.dtype
         for name in () if failure else probes.PROBES:
-            notebook.phase(f"being audited: probe {name}")
+            writer.phase(f"being audited: probe {name}")
             examination.probe(
                 *(name, stage.model, self.program, stage.backend, dtype, batch, stage.autocast())
             )
-        notebook.write_bytes(audited.GRADIENTS, save(examination.tensors))
+        writer.write_bytes(audited.GRADIENTS, save(examination.tensors))
         probed = audited.ProbedEvidence(
             seed=last.seed,
             last_step=last.step.index,
@@ -238,7 +240,7 @@ class Training:
             missing=tuple(examination.missing),
             failure=failure,
         )
-        notebook.write(audited.PROBED, probed)
+        writer.write(audited.PROBED, probed)
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

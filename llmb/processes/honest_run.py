@@ -1,7 +1,6 @@
-"""The short-lived process that measures what is honest on a device: no post-processing, no record.
+"""The process that makes an honest run on the device: no post-processing, no record.
 
-It holds the plugin's backend and environment, never what the plugin makes of the model. It measures
-what matrix products attain there and, for the audit, what the pristine model computes.
+It holds the plugin's backend and environment, never the model as the plugin changes it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ from torch import Tensor
 from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import LlmbError
-from llmb.measure.ceiling import measure_ceiling
 from llmb.measure.litmus import litmus
-from llmb.measure.rates import measure_rates
-from llmb.notebook import Announcer
 from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
@@ -34,55 +30,23 @@ from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
+from llmb.processes.evidence_writer import Announcer
 from llmb.records import audited, evidence
-from llmb.records.ceiling import Ceiling
-from llmb.records.run_record import Rates
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
-from llmb.wire.measurements import Calibration, CalibrationOrder, MeasuredRates, RatesOrder
 from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
-from llmb.workloads.arithmetic import gemms
 
 #: Characters of an error that the supervisor is told of.
 _LONGEST = 300
 
 
-def calibrate(channel: Channel) -> None:
+def answer(channel: Channel) -> None:
     """Answer one order."""
-    order = channel.receive()
-    if isinstance(order, CalibrationOrder):
-        channel.send(Calibration(ceiling=ceiling(order)))
-    elif isinstance(order, RatesOrder):
-        channel.send(MeasuredRates(rates=rates(order)))
-    elif isinstance(order, HonestOrder):
-        be_honest(channel, order)
-        channel.send(Done())
+    make(channel, channel.expect(HonestOrder))
+    channel.send(Done())
 
 
-def ceiling(order: CalibrationOrder) -> Ceiling:
-    """Return what the device of ``order`` attains."""
-    config = order.config
-    plugin = Plugin(config.plugin)
-    backend = plugin.backend(config)
-    plugin.set_environment(config)
-    workload = workloads.of(config)
-    tokens = workload.tokens_per_step(config.micro_batch_size)
-    if config.mode is Mode.GENERATE:  # one token of each sequence at a time
-        tokens = config.batch_size
-    return measure_ceiling(backend, config, workload.shape, tokens, order.seconds)
-
-
-def rates(order: RatesOrder) -> Rates:
-    """Return what the processor attains on the widest of the model's products but the head's."""
-    config = order.config
-    Plugin(config.plugin).set_environment(config)
-    keep_freed_memory()  # as a run does
-    workload = workloads.of(config)
-    widest = max(gemms(workload.shape)[:-1], key=lambda gemm: gemm.k * gemm.n)
-    return measure_rates(widest, workload.tokens_per_step(config.micro_batch_size), order.dtypes)
-
-
-def be_honest(channel: Channel, order: HonestOrder) -> None:
+def make(channel: Channel, order: HonestOrder) -> None:
     """Make the worker's passes and audited optimizer steps again, and leave what they show."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
@@ -144,7 +108,7 @@ def be_honest(channel: Channel, order: HonestOrder) -> None:
 
 @contextmanager
 def _apart(channel: Channel, what: str) -> Iterator[None]:
-    """Let the part ``what`` of the calibrator's work fail alone: the supervisor is told the reason.
+    """Let the part ``what`` of the honest run fail alone: the supervisor is told the reason.
 
     Example: ``the reference on the device failed: TypeError: Cannot convert a MPS Tensor to
     float64 dtype``. An error of llmb's own, such as weights that were altered, ends all parts.
@@ -279,4 +243,4 @@ def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsE
 
 
 if __name__ == "__main__":
-    serve(calibrate)
+    serve(answer)

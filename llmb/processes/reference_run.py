@@ -18,7 +18,6 @@ from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import RunFailedError
 from llmb.inputs.checkpoint import values_of
-from llmb.notebook import Announcer
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.retake import Retake, how, wide
@@ -26,6 +25,7 @@ from llmb.observe.retake_outputs import outputs_of
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin.builtin.host import keep_freed_memory
+from llmb.processes.evidence_writer import Announcer
 from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.reference.shapes import Shape
@@ -33,15 +33,15 @@ from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder
 
 
-def verify(channel: Channel) -> None:
+def answer(channel: Channel) -> None:
     """Answer orders until the channel is closed; a second one is for what a device failed to do."""
     while (order := channel.receive()) is not None:
         if not isinstance(order, ReferenceOrder):
             raise RunFailedError(f"{order.kind!r} came where a ReferenceOrder was due")
-        answer(channel, order)
+        make(channel, order)
 
 
-def answer(channel: Channel, order: ReferenceOrder) -> None:
+def make(channel: Channel, order: ReferenceOrder) -> None:
     """Make the passes of ``order``, and leave what they show."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
@@ -96,7 +96,7 @@ def outputs(
 def honest_on_the_host(order: ReferenceOrder, retake: Retake) -> dict[str, Tensor]:
     """Return what an honest run in the declared format shows here, by ``host/...``.
 
-    The calibrator has the vendor's backend in it: its honest run is held against this one.
+    The honest run's process has the vendor's backend in it: its figures are held against these.
     """
     dtype, fmt = how(order.config.precision)
     found: dict[str, Tensor] = {}
@@ -155,4 +155,4 @@ def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.Pri
 
 
 if __name__ == "__main__":
-    serve(verify)
+    serve(answer)

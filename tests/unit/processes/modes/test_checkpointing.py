@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.errors import UsageError
-from llmb.modes.checkpointing import checkpoint_blocks
+from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.reference.data import make_batch
 from llmb.reference.models import blocks_of, build
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape

@@ -11,7 +11,7 @@ import torch
 
 from llmb.config import RunConfig
 from llmb.errors import UnavailableError
-from llmb.modes.stage import Stage
+from llmb.processes.modes.stage import Stage
 from tests.unit.builders_runtime import run_config
 
 

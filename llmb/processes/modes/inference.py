@@ -10,17 +10,18 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from llmb.guard import Guard
 from llmb.measure import clock
-from llmb.modes import Show, executors
-from llmb.modes.stage import Stage
-from llmb.notebook import Notebook
 from llmb.observe import outputs, probes
 from llmb.observe.examination import Examination
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.outputs import Output, OutputWitness
 from llmb.observe.passes import LIVE
 from llmb.observe.step_batches import StepBatches
+from llmb.processes.evidence_writer import EvidenceWriter
+from llmb.processes.modes import Show, executors
+from llmb.processes.modes.stage import Stage
+from llmb.processes.step_stream import Batches, StepStream, Told
+from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, evidence
 from llmb.reference.data import random_tokens
 from llmb.reference.forward import forward_loop
@@ -32,7 +33,6 @@ from llmb.reference.generate import (
     multinomial,
 )
 from llmb.reference.train_loop import Step, StepDone
-from llmb.step_stream import Batches, StepStream, Told
 
 
 class Inference(ABC):
@@ -51,36 +51,38 @@ class Inference(ABC):
     def _pass(self, seed: int) -> Output:
         """Do a step's work on the tokens of ``seed``, in the same memory."""
 
-    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:  # noqa: B027
+    def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:  # noqa: B027
         """Write nothing: there is no optimizer."""
 
-    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+    def be_audited(
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+    ) -> None:
         """Leave what calibrator and verifier need: logits, weights, audited steps, the probes."""
         stage, last = self._stage, stream.last
         if last is None:
             return
-        notebook.phase("being audited: the last step")
+        writer.phase("being audited: the last step")
         self.witness.read()
         glances = self.witness.glance_again(last.step)
         found = self._look(LIVE, self.witness.output, last.seed)
-        notebook.phase("being audited: weights")
-        notebook.weights(audited.LIVE_WEIGHTS, stage.canonical)
-        if guard.types is not None:
-            notebook.phase("being audited: types of operands")
+        writer.phase("being audited: weights")
+        writer.weights(audited.LIVE_WEIGHTS, stage.canonical)
+        if before.types is not None:
+            writer.phase("being audited: types of operands")
             again = partial(self._pass, last.step.seed)
-            notebook.write(evidence.TYPES, guard.types.step(again))
+            writer.write(evidence.TYPES, before.types.step(again))
         failure, missing = None, stage.canonical.missing
         if missing:
             failure = f"{len(missing)} parameters were not found: {missing[0]}, ..."
         examination = Examination(stage.canonical, stage.shape, last.seed)
         passes = [LIVE]
         for name in () if failure else probes.PROBES:
-            notebook.phase(f"being audited: probe {name}")
+            writer.phase(f"being audited: probe {name}")
             examination.edit(name, stage.config.precision.dtype)
             seen = self._pass(probes.token_seed(last.seed, name))
             found |= self._look(name, seen, last.seed)
             passes.append(name)
-        notebook.write_bytes(audited.GRADIENTS, save(found))
+        writer.write_bytes(audited.GRADIENTS, save(found))
         probed = audited.ProbedEvidence(
             seed=last.seed,
             last_step=last.step.index,
@@ -89,10 +91,10 @@ class Inference(ABC):
             missing=(),
             failure=failure,
         )
-        notebook.write(audited.PROBED, probed)
-        notebook.write(audited.STEPS, stream.evidence())
+        writer.write(audited.PROBED, probed)
+        writer.write(audited.STEPS, stream.evidence())
         seen_steps = {k: t.to("cpu").float() for k, t in (self.witness.tensors() | glances).items()}
-        notebook.write_bytes(audited.STEP_VALUES, save(seen_steps))
+        writer.write_bytes(audited.STEP_VALUES, save(seen_steps))
 
     def _look(self, name: str, output: Output, seed: int) -> dict[str, Tensor]:
         self._stage.backend.synchronize()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from llmb import inspector
+from llmb.processes import torch_facts
 from llmb.wire.messages import TorchFacts
 
 
 def inspected() -> TorchFacts:
     said: list[TorchFacts] = []
-    inspector.inspect(SimpleNamespace(send=said.append))
+    torch_facts.tell(SimpleNamespace(send=said.append))
     (facts,) = said
     return facts
 
@@ -101,7 +101,7 @@ def test_a_torch_that_cannot_be_imported_is_an_answer(
     def fail(name: str) -> None:
         raise error
 
-    monkeypatch.setattr(inspector, "import_module", fail)
+    monkeypatch.setattr(torch_facts, "import_module", fail)
     facts = inspected()
     assert (facts.error, facts.version) == (told, None)
 
@@ -112,5 +112,5 @@ def test_why_an_extension_failed_is_told_with_that_it_failed(
     def fail(name: str) -> None:
         raise RuntimeError("extension: acme.") from OSError("libacme.so: not found")
 
-    monkeypatch.setattr(inspector, "import_module", fail)
+    monkeypatch.setattr(torch_facts, "import_module", fail)
     assert inspected().error == "RuntimeError: extension: acme. (OSError: libacme.so: not found)"

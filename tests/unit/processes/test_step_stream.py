@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from llmb import step_stream
 from llmb.config import Parallelism
 from llmb.errors import RunFailedError
 from llmb.measure import clock
@@ -18,6 +17,7 @@ from llmb.observe import compilations
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import DeviceMemory
 from llmb.plugin.builtin.cpu import CpuBackend
+from llmb.processes import step_stream
 from llmb.reference.data import random_tokens
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.messages import AuditRequest, Message, Paused, Proceed, StepOrder

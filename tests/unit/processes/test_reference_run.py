@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save
 
-from llmb import verifier
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import weights_file
 from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.retake import Retake
 from llmb.observe.weights import digests
+from llmb.processes import reference_run
 from llmb.records import audited
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, PristineEvidence
 from llmb.reference.data import Batch, random_tokens
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("small_vocabulary")
 
 def verify(order: ReferenceOrder) -> Line:
     line = Line(order)
-    verifier.verify(line)
+    reference_run.answer(line)
     return line
 
 
@@ -250,7 +250,7 @@ def test_a_second_order_is_answered_too_and_its_reference_takes_the_place_of_the
     first = run.reference.model_copy(update={"passes": ("head",)})
     second = first.model_copy(update={"passes": ("branches",)})
     line = Line(first, second)
-    verifier.verify(line)
+    reference_run.answer(line)
     assert [m for m in line.sent if isinstance(m, Done)] == [Done(), Done()]
     passes = {name.partition("/")[0] for name in read(run, audited.REFERENCE)}
     assert {name for name in passes if not name.startswith("host")} == {"branches"}
@@ -258,7 +258,7 @@ def test_a_second_order_is_answered_too_and_its_reference_takes_the_place_of_the
 
 def test_another_order_than_one_for_a_reference_is_a_failure_that_names_it() -> None:
     with pytest.raises(RunFailedError, match="'done' came where a ReferenceOrder was due"):
-        verifier.verify(Line(Done()))
+        reference_run.answer(Line(Done()))
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from llmb.errors import UnavailableError
-from llmb.modes import executors
+from llmb.processes.modes import executors
 from tests.unit.builders_runtime import run_config
 
 

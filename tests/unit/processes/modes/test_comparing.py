@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmb.modes import comparing
+from llmb.processes.modes import comparing
 
 
 @pytest.mark.parametrize("layout", [None, SimpleNamespace(is_sharded=True)])

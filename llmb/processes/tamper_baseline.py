@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from llmb.notebook import Notebook
 from llmb.observe import namespace, surroundings, types
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
+from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.records import evidence
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
 
 
-class Guard:
+class TamperBaseline:
     """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "types")
@@ -46,7 +46,7 @@ class Guard:
     def _look(self) -> None:
         self._disguised |= {k.__qualname__ for k, it in self._own.items() if type(it) is not k}
 
-    def write(self, notebook: Notebook, plugin: Plugin, ranks: Ranks | None = None) -> None:
+    def write(self, writer: EvidenceWriter, plugin: Plugin, ranks: Ranks | None = None) -> None:
         """Write down what has changed since, in the processes of all ``ranks``."""
         whose = plugin.module_name, plugin.distribution
         found = self._names.evidence(*whose)
@@ -56,6 +56,6 @@ class Guard:
             for name in sorted(self._disguised)
         )
         found = found.model_copy(update={"replaced": (*found.replaced, *disguised)})
-        notebook.write(evidence.NAMESPACE, of_all(ranks, found))
+        writer.write(evidence.NAMESPACE, of_all(ranks, found))
         around = self._surroundings.evidence(*whose, plugin.native_libraries())
-        notebook.write(evidence.SURROUNDINGS, of_all(ranks, around))
+        writer.write(evidence.SURROUNDINGS, of_all(ranks, around))

@@ -8,12 +8,12 @@ from typing import Protocol
 from torch import Tensor
 
 from llmb.config import Mode
-from llmb.guard import Guard
-from llmb.modes.stage import Stage
-from llmb.notebook import Notebook
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.processes.evidence_writer import EvidenceWriter
+from llmb.processes.modes.stage import Stage
+from llmb.processes.step_stream import Observer, StepStream, Told
+from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.reference.train_loop import StepDone
-from llmb.step_stream import Observer, StepStream, Told
 
 #: Takes the results of a step while a lazy device has not computed them: its program is in them.
 Show = Callable[[Sequence[Tensor]], None]
@@ -39,7 +39,7 @@ class Task(Protocol):
         """Return what a fence tells of this mode."""
         ...
 
-    def write(self, notebook: Notebook, baseline: OptimizerBaseline, steps: int) -> None:
+    def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:
         """Write down what became of the optimizer in ``steps`` steps, if there is one."""
         ...
 
@@ -47,7 +47,9 @@ class Task(Protocol):
         """Do the latest step again, to be traced: nothing is looked at after it."""
         ...
 
-    def be_audited(self, notebook: Notebook, stream: StepStream, guard: Guard) -> None:
+    def be_audited(
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+    ) -> None:
         """Leave what calibrator and verifier need."""
         ...
 
@@ -59,9 +61,9 @@ def begin(stage: Stage) -> Task:
         UsageError: the plugin's model cannot be run as the options want.
     """
     if stage.config.mode is Mode.TRAIN:
-        from llmb.modes.training import Training
+        from llmb.processes.modes.training import Training
 
         return Training(stage)
-    from llmb.modes.inference import Forward, Generation
+    from llmb.processes.modes.inference import Forward, Generation
 
     return Forward(stage) if stage.config.mode is Mode.FORWARD else Generation(stage)

@@ -22,16 +22,16 @@ from llmb.plugin.manager import Plugin
 from llmb.plugin.options import PluginOption, resolve
 from llmb.records.lacks import Lacks
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Offer, ProbeOrder, Resolved, Terms
+from llmb.wire.messages import Offer, OfferOrder, Resolved, Terms
 
 _NO_FP32 = Refused(
     name=FP32.name, reason="the device multiplies float32 matrices in a narrower format"
 )
 
 
-def probe(channel: Channel) -> None:
-    """Answer one probe order, and what each run needs for which the plugin is then chosen."""
-    order = channel.expect(ProbeOrder)
+def answer(channel: Channel) -> None:
+    """Answer one order, and what each run needs for which the plugin is then chosen."""
+    order = channel.expect(OfferOrder)
     plugin = Plugin(order.plugin)
     discovery.source_root(plugin.module_name)  # no run without sources to show: say so now
     options = plugin.options()
@@ -63,7 +63,7 @@ def _terms(plugin: Plugin, backend: Answers, config: RunConfig) -> Terms:
     )
 
 
-def _provisional(order: ProbeOrder, options: tuple[PluginOption, ...]) -> RunConfig:
+def _provisional(order: OfferOrder, options: tuple[PluginOption, ...]) -> RunConfig:
     request: RunRequest = order.request
     return RunConfig(
         workload=request.workload,
@@ -143,4 +143,4 @@ def _dtypes() -> list[str]:
 
 
 if __name__ == "__main__":
-    serve(probe)
+    serve(answer)

@@ -57,7 +57,7 @@ class Announcer:
         self._channel.send(EvidenceFile(name=name, sha256=hashlib.sha256(data).hexdigest()))
 
 
-class Notebook(Announcer):
+class EvidenceWriter(Announcer):
     """What a worker writes; one that leaves no evidence writes nothing."""
 
     __slots__ = ("_scratch", "_wanted")

@@ -15,7 +15,7 @@ from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import TorchFacts
 
 
-def inspect(channel: Channel) -> None:
+def tell(channel: Channel) -> None:
     """Import torch, and send what there is to say of it."""
     began_ns = clock.now_ns()
     try:
@@ -74,4 +74,4 @@ def _numpy_trouble(torch: Any) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    serve(inspect)
+    serve(tell)
