@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,6 @@ from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
-from llmb.plugin.builtin.host import variables
 from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceiling, Ceilings
 from llmb.records.reproduction import Original
@@ -28,8 +28,8 @@ from llmb.supervision import following, selection, stations
 from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
-from llmb.supervision.standby import Standby
 from llmb.supervision.stations import Display, Stations
+from llmb.wire import forking
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,14 @@ def run(
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     check_writable(output)
-    with Standby() as standby:
-        if {request.plugin, request.device} <= {None, "cpu"}:
-            standby.prepare(variables())  # what the plugin cpu asks for: few cores gain most
+    with forking.noted() as starts:
         display.phase("asking the plugins")
         negotiated = negotiate(request, workload, place, estimate=True)
         created, config = clock.utc_now(), negotiated.config
         label = f"{config.workload}-{config.precision.name}-{config.plugin}"
         directory = RunDirectory(output, created, label)
         line = Stations(
-            *(workloads.of(config), negotiated, directory, display, standby),
+            *(workloads.of(config), negotiated, directory, display),
             profile=request.profile,
             place=place,
             rank_timeout_s=request.rank_timeout_s,
@@ -82,7 +80,7 @@ def run(
         try:
             return _run(
                 *(request, negotiated, directory, created, display, commitment, original, place),
-                *(line, began_ns),
+                *(line, began_ns, starts),
             )
         except KeyboardInterrupt:
             directory.abandon(_interrupted(place))
@@ -106,6 +104,7 @@ def _run(
     place: Place | None,
     line: Stations,
     began_ns: int,
+    starts: Mapping[str, str],
 ) -> Finished:
     _announce(negotiated, directory, display)
     load_before = host.load()
@@ -131,6 +130,7 @@ def _run(
         repeats=repeats,
         load_before=load_before,
         load_after=host.load(),
+        processes=dict(starts),
         real_s=(clock.now_ns() - began_ns) / 1e9,
         seed_commitment=commitment,
         original=original,
@@ -201,5 +201,5 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
             "it attains so is no ceiling: use another"
         )
     config = negotiated.config.model_copy(update={"precision": precision.computing})
-    with tempfile.TemporaryFile() as log, Standby() as standby:
-        return stations.calibrate(negotiated, config, seconds, log, standby)
+    with tempfile.TemporaryFile() as log:
+        return stations.calibrate(negotiated, config, seconds, log)

@@ -75,6 +75,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
+    from llmb.wire.forking import fork_server
 
     within_s = _within_s(ctx, flags)
     recipe.apply(ctx, flags)
@@ -97,7 +98,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             supervisor.follow(request, place, shown)
         return
     commitment = _commitment(flags)
-    with display(quiet=flags["quiet"]) as shown:
+    with fork_server(request), display(quiet=flags["quiet"]) as shown:
         finished = supervisor.run(request, flags["output_dir"], shown, commitment, place=place)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)

@@ -13,7 +13,7 @@ from llmb.parallel.place import free_port
 from llmb.records.node_report import CollectiveRate
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import Collected, Done, WorkOrder
 
 #: How long a rank waits for another, in seconds.

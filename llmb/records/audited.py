@@ -27,10 +27,10 @@ WIDE_LOSS = " with its loss in float32"
 LOGITS = "logits"
 
 #: What only they may write: nobody with a plugin in it says what is right.
-BY_CALIBRATOR = frozenset(
+BY_HONEST_RUN = frozenset(
     {HONEST, REPLAY, HONEST_NAMESPACE, DEVICE_REFERENCE, evidence.LIBRARY, evidence.LITMUS}
 )
-BY_VERIFIER = frozenset({REFERENCE, PRISTINE})
+BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE})
 
 #: Weights that travel from the worker to calibrator and verifier, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"

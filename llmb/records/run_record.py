@@ -337,6 +337,9 @@ class RunRecord(Frozen):
     batch_size_search: SearchLog | None
     #: Of a run whose length was estimated: an official training run on a processor.
     duration: Duration | None = None
+    #: How each kind of process was started: ``forked`` by the fork server, or ``spawned`` and why;
+    #: None in records before version 0.2.0.
+    processes: dict[str, str] | None = None
     result: Result
     #: Plain sentences on noise and spread, for a reader.
     warnings: tuple[str, ...]

@@ -26,7 +26,7 @@ from llmb.sdk.report import CheckError, Outcome, Report, SkipError
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Probes, for_children
 from llmb.supervision.stations import Display, Silent
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, CheckStatus, Offer
 
 #: A check, a phase of a run or a step that takes longer than this is taken to hang.

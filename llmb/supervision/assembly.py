@@ -80,6 +80,8 @@ class Raw:
     load_after: HostLoad
     #: From the command to the judges.
     real_s: float
+    #: How each kind of process was started.
+    processes: dict[str, str]
     seed_commitment: SeedCommitment | None = None
     original: Original | None = None
 
@@ -191,6 +193,7 @@ def _record(
         ceilings=raw.ceilings,
         batch_size_search=raw.search,
         duration=_duration(raw),
+        processes=raw.processes,
         result=result,
         warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
         audit=judged.audit,
@@ -299,7 +302,7 @@ def _unknown(number: int) -> Rank:
 
 def _check_evidence(raw: Raw, directory: RunDirectory) -> None:
     for n, repeat in enumerate(raw.repeats):
-        theirs = set(repeat.streamed.evidence) & (audited.BY_CALIBRATOR | audited.BY_VERIFIER)
+        theirs = set(repeat.streamed.evidence) & (audited.BY_HONEST_RUN | audited.BY_REFERENCE_RUN)
         if theirs:
             raise RunFailedError(f"the worker wrote {min(theirs)}, which is not its to write")
         for name, announced in repeat.files.items():

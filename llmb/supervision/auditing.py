@@ -26,7 +26,7 @@ from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import Asked, Streamed
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import (
     Done,
     EvidenceFile,
@@ -45,7 +45,7 @@ _LIMIT_S = 3600.0
 _HOST_BYTES = 16
 #: How often the display may redraw meanwhile.
 _IDLE_S = 0.25
-_CALIBRATOR, _VERIFIER = "llmb.processes.honest_run", "llmb.processes.reference_run"
+_HONEST_RUN, _REFERENCE_RUN = "llmb.processes.honest_run", "llmb.processes.reference_run"
 _HONEST, _REFERENCE = "an honest run on the device", "the reference"
 
 
@@ -100,15 +100,11 @@ class Examiner:
         log: Callable[[], AbstractContextManager[IO[bytes]]],
         say: Callable[[str], None],
         show: Callable[[Silence | None], None],
-        meanwhile: Callable[[], None],
     ) -> None:
-        """Read and write in ``folders``; ``show`` what the processes do that say nothing.
-
-        ``meanwhile`` is called once both are there, before they are asked.
-        """
+        """Read and write in ``folders``; ``show`` what the processes do that say nothing."""
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
-        self._log, self._say, self._show, self._meanwhile = log, say, show, meanwhile
+        self._log, self._say, self._show = log, say, show
 
     def examine(self, streamed: Streamed) -> Examined:
         """Return what the two processes have shown of a worker that has gone."""
@@ -119,8 +115,8 @@ class Examiner:
         except RunFailedError as error:
             return Examined({}, (str(error),))
         with ExitStack() as reference_process, ExitStack() as honest_process:
-            right = self._task(_VERIFIER, _REFERENCE, reference, reference_process)
-            shown = self._task(_CALIBRATOR, _HONEST, honest, honest_process)
+            right = self._task(_REFERENCE_RUN, _REFERENCE, reference, reference_process)
+            shown = self._task(_HONEST_RUN, _HONEST, honest, honest_process)
             # The verifier is met before the vendor's code is loaded in the calibrator, so none can
             # speak in its place.
             for task in (right, shown):
@@ -128,7 +124,6 @@ class Examiner:
                     task.child.begin()
                 except LlmbError as error:
                     task.fail(error)
-            self._meanwhile()
             self._do(shown, *((right,) if reference.shared else ()))
             if honest.reference_passes and audited.DEVICE_REFERENCE not in shown.evidence:
                 right.order = reference.model_copy(
@@ -142,14 +137,14 @@ class Examiner:
         self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
     ) -> _Task:
         """Start a process for ``order``, which ends with ``process``."""
-        is_honest = module == _CALIBRATOR
+        is_honest = module == _HONEST_RUN
         variables = self._negotiated.terms.environment if is_honest else {}
         child = process.enter_context(self._started(module, variables))
         minutes = self._negotiated.offer.lacks.minutes_per_program
         vigil = (
             Vigil(child, self._config.device, minutes) if is_honest else Vigil(child, "cpu", None)
         )
-        names = audited.BY_CALIBRATOR if is_honest else audited.BY_VERIFIER
+        names = audited.BY_HONEST_RUN if is_honest else audited.BY_REFERENCE_RUN
         return _Task(child, what, order, names, process.close, vigil)
 
     @contextmanager
@@ -238,7 +233,7 @@ class Examiner:
                         self._show(next((moment for moment in moments if moment), None))
                 if task.is_over:
                     waiting.remove(task)
-                    if task.child.module == _CALIBRATOR:
+                    if task.child.module == _HONEST_RUN:
                         task.end()
 
     def _hear(self, task: _Task, timeout_s: float) -> bool:

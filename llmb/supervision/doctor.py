@@ -34,7 +34,7 @@ from llmb.supervision.diagnosis import (
 from llmb.supervision.missing import what_is_missing
 from llmb.supervision.negotiation import Probes, for_children
 from llmb.supervision.sizing import USUAL_WITHIN_S
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import Offer, Terms, TorchFacts
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"

@@ -12,7 +12,7 @@ from llmb.records.lacks import Lacks
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.stations import Display
 from llmb.supervision.stream import Patience
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import Phase, Tick, Worked, WorkOrder
 
 #: Seconds in which rank 0 finds out which rank it was.

@@ -18,7 +18,7 @@ from llmb.records.seeds import derive
 from llmb.supervision import selection, sizing, underflow
 from llmb.supervision.lacking import consequences
 from llmb.supervision.sizing import Estimate
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import Offer, OfferOrder, Resolved, Terms
 from llmb.workloads import Workload
 

@@ -13,7 +13,7 @@ from llmb.measure import clock, duration
 from llmb.records.run_record import Rates
 from llmb.supervision import selection
 from llmb.supervision.memory import is_cpu
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.measurements import MeasuredRates, RatesOrder
 from llmb.wire.messages import Offer, Terms
 from llmb.workloads import LADDER

@@ -18,14 +18,13 @@ from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence
-from llmb.supervision.standby import Standby
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.measurements import Calibration, CalibrationOrder
 from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
 
-#: Seconds a calibrator spends on the ceilings, before and again after the run.
+#: Seconds spent on the ceilings, before and again after the run.
 _CALIBRATION_S = {"official": 4.0, "debug": 0.5}
 _CALIBRATION_LIMIT_S = 600.0
 #: Timed steps of one trial of the batch-size search.
@@ -80,7 +79,6 @@ class Stations:
         negotiated: Negotiated,
         directory: RunDirectory,
         display: Display,
-        standby: Standby,
         *,
         profile: bool = False,
         place: Place | None = None,
@@ -88,12 +86,11 @@ class Stations:
     ) -> None:
         """Work for one run; ``profile``: the first worker leaves a trace of one more step.
 
-        ``standby`` has the calibrator of the ceilings ready, or else starts one.
         With ``place`` its workers are rank 0, and wait ``rank_timeout_s`` for another.
         """
         self._profile, self._place, self._rank_timeout_s = profile, place, rank_timeout_s
         self._workload, self._negotiated = workload, negotiated
-        self._directory, self._display, self._standby = directory, display, standby
+        self._directory, self._display = directory, display
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
@@ -110,7 +107,7 @@ class Stations:
         seconds = _CALIBRATION_S[kind]
         try:
             with self._directory.child_log() as log:
-                return calibrate(self._negotiated, config, seconds, log, self._standby)
+                return calibrate(self._negotiated, config, seconds, log)
         except LlmbError as error:  # the timed window is worth more than its denominator
             self._directory.log(f"the ceiling was not measured: {error}")
             return None
@@ -129,19 +126,13 @@ class Stations:
             window = plan_window(config, secrets.randbits(63))
             streamed = self._work(config, window, number, f"timing{of}", folders)
             show = self._display.message
-            last = number + 1 == config.repeats  # else a worker follows, which is to be alone
-            meanwhile = self._prepare_ceiling if last else _nothing
             examiner = Examiner(
-                *(self._negotiated, config, folders, self._directory.child_log, self.say, show),
-                meanwhile,
+                *(self._negotiated, config, folders, self._directory.child_log, self.say, show)
             )
             examined = examiner.examine(streamed)
         for failure in examined.failures:
             self._directory.log(failure)
         return Repeat(streamed, examined)
-
-    def _prepare_ceiling(self) -> None:
-        self._standby.prepare(self._negotiated.terms.environment)
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:
         """Return the log of the search for the best batch size."""
@@ -224,22 +215,16 @@ def _text(folder: Path | None) -> str:
     return str(folder.resolve()) if folder else ""
 
 
-def calibrate(
-    negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes], standby: Standby
-) -> Ceiling:
-    """Return what the device of ``config`` attains, from a calibrator of its own.
+def calibrate(negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes]) -> Ceiling:
+    """Return what the device of ``config`` attains, from a process of its own.
 
     Raises:
-        LlmbError: the calibrator failed.
+        LlmbError: the process failed.
     """
-    with standby.calibrator(negotiated.terms.environment, log) as child:
+    with Child("llmb.processes.ceilings", negotiated.terms.environment, log) as child:
         child.send(CalibrationOrder(config=for_children(config), seconds=seconds))
         limit_s = negotiated.offer.lacks.patience_s(_CALIBRATION_LIMIT_S)
         return child.expect(Calibration, limit_s).ceiling
-
-
-def _nothing() -> None:
-    """Start nothing."""
 
 
 def _no_memory(

@@ -23,7 +23,7 @@ from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.records.seeds import derive, token_seed
 from llmb.reference.lengths import draw_lengths
 from llmb.supervision.silence import Silence, Vigil
-from llmb.wire.channel import Child
+from llmb.wire.child import Child
 from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,

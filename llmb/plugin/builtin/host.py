@@ -15,7 +15,7 @@ from llmb.config import environment
 
 _CGROUP = Path("/sys/fs/cgroup")
 _POWERCAP = Path("/sys/class/powercap")
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 _RESET_PEAK = "5"  # Documentation/filesystems/proc.rst: resets VmHWM
 
@@ -109,6 +109,23 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def adopt_orphans(*, yes: bool) -> bool:
+    """Let descendants whose parents end become this process's children; tell whether it worked."""
+    return sys.platform == "linux" and _prctl(_PR_SET_CHILD_SUBREAPER, int(yes))
+
+
+def allow_debuggers(*, yes: bool) -> bool:
+    """Let processes of the same user read and write this one's memory, or let none but root.
+
+    See prctl(2), PR_SET_DUMPABLE, and ptrace(2); returns whether the kernel agreed.
+    """
+    return sys.platform == "linux" and _prctl(_PR_SET_DUMPABLE, int(yes))
+
+
+def _prctl(option: int, value: int) -> bool:
+    return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
 
 
 def return_freed_memory() -> bool:

@@ -83,7 +83,7 @@ def test_no_two_files_of_the_evidence_have_one_name_and_weights_are_no_evidence(
 
 
 def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() -> None:
-    assert not audited.BY_CALIBRATOR & audited.BY_VERIFIER
+    assert not audited.BY_HONEST_RUN & audited.BY_REFERENCE_RUN
     workers = {
         audited.GRADIENTS,
         audited.PROBED,
@@ -93,9 +93,9 @@ def test_what_only_calibrator_and_verifier_may_write_are_files_of_their_own() ->
         evidence.OPTIMIZER,
         evidence.NAMESPACE,
     }
-    assert not workers & (audited.BY_CALIBRATOR | audited.BY_VERIFIER)
-    assert {audited.REFERENCE, audited.PRISTINE} == audited.BY_VERIFIER
-    assert {audited.HONEST, audited.REPLAY} < audited.BY_CALIBRATOR
+    assert not workers & (audited.BY_HONEST_RUN | audited.BY_REFERENCE_RUN)
+    assert {audited.REFERENCE, audited.PRISTINE} == audited.BY_REFERENCE_RUN
+    assert {audited.HONEST, audited.REPLAY} < audited.BY_HONEST_RUN
 
 
 def test_that_nothing_was_omitted_may_be_said() -> None:
