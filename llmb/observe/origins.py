@@ -152,8 +152,7 @@ class Origins:
 
     @cached_property
     def _needed(self) -> set[str]:
-        """What torch and llmb may import, whatever extra or platform asks for it."""
-        return _related(_EVERYBODY)
+        return needed_by_everybody()
 
 
 _LLMB = Path(llmb.__file__).resolve().parent
@@ -183,6 +182,11 @@ def _source_folder(name: str) -> Path | None:
     url = urlsplit(described.get("url", ""))
     in_place = described.get("dir_info", {}).get("editable") and url.scheme == "file"
     return Path(unquote(url.path)).resolve() if in_place else None
+
+
+def needed_by_everybody() -> set[str]:
+    """Return the packages torch and llmb may import, whatever extra or platform needs them."""
+    return _related(_EVERYBODY)
 
 
 def _related(names: Iterable[str]) -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import (
     Distribution,
     EntryPoint,
@@ -168,6 +170,11 @@ def version_of(distribution: str) -> str | None:
 
 def requirements(distribution: str) -> tuple[Requirement, ...]:
     """Return what an installed distribution requires; nothing if there is none of that name."""
+    return _requirements(distribution, tuple(sys.path))
+
+
+@cache  # reading what torch may import takes half a second
+def _requirements(distribution: str, path: tuple[str, ...]) -> tuple[Requirement, ...]:
     try:
         lines = requires(distribution) or ()
     except (PackageNotFoundError, ValueError):

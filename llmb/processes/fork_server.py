@@ -10,25 +10,26 @@ import gc
 import json
 import os
 import runpy
+import select
 import socket
 import sys
 import time
 from importlib import import_module
 
 from llmb.config import give_descriptor, take_descriptor
+from llmb.observe.origins import needed_by_everybody
 from llmb.plugin.builtin import host
 from llmb.wire.forking import command
 
-#: What every process of a run imports, and then what most import while they work: the second after
-#: the first process has been made, which asks a plugin and needs none of it.
+#: What every process of a run imports, and then what most import while they work. The second part
+#: waits until no order has come for a while: the first processes ask plugins, and need none of it.
 _FIRST = ("torch", "llmb.processes.offer")
 _THEN = (
-    "torch._dynamo",
-    *(
-        f"llmb.processes.{name}"
-        for name in ("ceilings", "worker", "honest_run", "reference_run", "collectives")
-    ),
+    "torch.fx.experimental.symbolic_shapes",  # by the first gradient
+    "torch._dynamo",  # by the first optimizer
+    *(f"llmb.processes.{name}" for name in ("ceilings", "worker", "honest_run", "reference_run")),
 )
+_IDLE_S = 0.25
 _LONGEST_ORDER = 4096
 _INPUT, _OUTPUT, _ERRORS, _CHANNEL = range(4)
 
@@ -38,9 +39,14 @@ def serve(control: socket.socket) -> None:
 
     It returns in the server alone: a process that was made ends inside.
     """
-    _import(_FIRST)
-    made = False
+    for name in _FIRST:
+        import_module(name)
+    later = [*_THEN]
     while True:
+        while later and not select.select([control], [], [], _IDLE_S)[0]:
+            import_module(later.pop(0))
+            if not later:
+                needed_by_everybody()  # what it reads of installed packages is remembered
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:
             return
@@ -53,14 +59,6 @@ def serve(control: socket.socket) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         control.sendall(json.dumps(answer).encode() + b"\n")
-        if not made:
-            _import(_THEN)
-            made = True
-
-
-def _import(names: tuple[str, ...]) -> None:
-    for name in names:
-        import_module(name)
 
 
 def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
@@ -82,6 +80,7 @@ def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
     while os.getppid() == first:
         time.sleep(0.0005)
     os.write(write, str(os.getpid()).encode())
+    control.detach()
     _become(module, log, channel)
     sys.exit()
 
@@ -94,13 +93,21 @@ def _become(module: str, log: int, channel: int) -> None:
     os.dup2(channel, _CHANNEL)
     os.closerange(_CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
     give_descriptor(_CHANNEL)
-    numpy = sys.modules.get("numpy.random")
-    if numpy is not None:  # Python reseeds its own after a fork
-        numpy.seed()
+    _draw_anew()
     sys.orig_argv[:] = command(module)
     sys.argv[:] = ["-c", *command(module)[3:]]
     gc.disable()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _draw_anew() -> None:
+    """Seed what draws random numbers from the system, as a new process does.
+
+    Python does so itself after a fork; torch and numpy keep the state they were imported with.
+    """
+    sys.modules["torch"].default_generator.seed()
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
 
 
 def main() -> None:

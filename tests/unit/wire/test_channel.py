@@ -13,7 +13,7 @@ from llmb import errors
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, UsageError
 from llmb.measure import clock
 from llmb.wire import channel as wire
-from llmb.wire import messages
+from llmb.wire import child, messages
 from llmb.wire.channel import Channel, ChannelClosedError
 from llmb.wire.messages import AuditRequest, Failure, Phase, Tick
 
@@ -166,14 +166,14 @@ def test_silence_where_a_message_was_due_is_a_failed_run(
 def test_an_error_on_purpose_arrives_as_the_same_class_with_the_same_words(
     kind: type[LlmbError],
 ) -> None:
-    error = wire._error(Failure(error=kind.__name__, message="why"))
+    error = child._error(Failure(error=kind.__name__, message="why"))
     assert type(error) is kind
     assert str(error) == "why"
 
 
 @pytest.mark.parametrize("name", ["VendorError", "", "annotations"])
 def test_an_error_of_an_unknown_class_is_a_failed_run(name: str) -> None:
-    error = wire._error(Failure(error=name, message="why"))
+    error = child._error(Failure(error=name, message="why"))
     assert type(error) is RunFailedError
     assert str(error) == "why"
 

@@ -17,9 +17,10 @@ import pytest
 import llmb
 from llmb.errors import NotEnoughMemoryError, RunFailedError, UnavailableError
 from llmb.plugin.builtin import host
-from llmb.wire import channel as wire
-from llmb.wire import messages
-from llmb.wire.channel import Channel, Child
+from llmb.wire import child as wire
+from llmb.wire import forking, messages
+from llmb.wire.channel import Channel, connect
+from llmb.wire.child import Child
 from llmb.wire.messages import AuditRequest, Phase, Tick
 
 #: A child in a dozen lines: nothing of llmb is imported, so that it starts in milliseconds.
@@ -295,7 +296,7 @@ def test_a_child_is_ended_when_its_introduction_fails(start: Start) -> None:
 
 def test_a_finished_child_leaves_no_socket_behind(start: Start) -> None:
     with start("hello()") as child:
-        folder = child._folder
+        folder = child._door._folder
         assert (folder / "socket").exists()
     assert not folder.exists()
 
@@ -308,9 +309,9 @@ def test_where_temporary_files_lie_too_deep_for_a_socket_it_lies_elsewhere(
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with start("hello()\nsay(kind='phase', name='x')\nwhere.recv(1)") as child:
         assert child.expect(Phase, 10) == Phase(name="x")
-        assert stat.S_IMODE(child._folder.stat().st_mode) == 0o700
+        assert stat.S_IMODE(child._door._folder.stat().st_mode) == 0o700
     assert list(folder.iterdir()) == []
-    assert not child._folder.exists()
+    assert not child._door._folder.exists()
 
 
 def test_the_path_of_a_socket_is_short_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +347,7 @@ def test_a_plugin_cannot_put_another_llmb_first_with_a_variable(
     start: Start, decoy: Path, tmp_path: Path
 ) -> None:
     # The supervisor's llmb lies on the path already, as it does where llmb was installed.
-    with start(TELL, PYTHONPATH=f"{decoy}:{tmp_path}:{wire._ROOT}") as child:
+    with start(TELL, PYTHONPATH=f"{decoy}:{tmp_path}:{forking.ROOT}") as child:
         assert child.expect(Phase, 10) == Phase(name=llmb.__file__)
 
 
@@ -360,7 +361,7 @@ def test_a_child_introduces_itself_with_the_nonce_it_was_given(
         listener.listen(1)
         monkeypatch.setenv("LLMB_SOCKET", path)
         monkeypatch.setenv("LLMB_NONCE", "secret")
-        channel = wire.connect()
+        channel = connect()
         accepted = listener.accept()[0]
         message = messages.decode(accepted.recv(1000))
         assert message == messages.Hello(nonce="secret", pid=os.getpid())
