@@ -147,11 +147,12 @@ def _follow(request: RunRequest | None, place: Place, blocked: LlmbError | None)
     """Hold another rank than the first, whose process says all there is to say."""
     from llmb import supervisor
     from llmb.cli.progress import display
+    from llmb.wire.forking import fork_server
 
     if blocked is not None:
         raise blocked
     assert request is not None
-    with display(quiet=True) as shown:
+    with fork_server(request.plugin, request.device), display(quiet=True) as shown:
         supervisor.follow(request, place, shown)
 
 
@@ -235,9 +236,10 @@ def _run(
     from llmb.errors import AuditInvalidError, NotEnoughMemoryError
     from llmb.records.finding import Verdict
     from llmb.reproduction.here import explained
+    from llmb.wire.forking import fork_server
 
     try:
-        with display(quiet=flags["quiet"]) as shown:
+        with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
             finished = supervisor.run(
                 *(request, flags["output_dir"], shown),
                 original=_original(verification),

@@ -94,11 +94,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         supervisor.foresee(request, world_size)
         ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
     if place is not None and not place.leads:
-        with display(quiet=True) as shown:
+        with fork_server(request.plugin, request.device), display(quiet=True) as shown:
             supervisor.follow(request, place, shown)
         return
     commitment = _commitment(flags)
-    with fork_server(request), display(quiet=flags["quiet"]) as shown:
+    with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
         finished = supervisor.run(request, flags["output_dir"], shown, commitment, place=place)
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)

@@ -106,6 +106,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         _show(ctx, flags)
         return
     from llmb.sweep import execution, overview
+    from llmb.wire.forking import fork_server
 
     directory, planned = _begin(ctx, flags)
     watcher = _Watcher(quiet=flags["quiet"])
@@ -113,7 +114,8 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
     try:
-        states = execution.carry_out(directory, planned, watcher)
+        with fork_server(directory.plan.ground.plugin):
+            states = execution.carry_out(directory, planned, watcher)
     except KeyboardInterrupt:
         click.echo(f"llmb: to go on: {_resume(directory.path)}", err=True)
         raise

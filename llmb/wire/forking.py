@@ -23,7 +23,6 @@ from typing import IO
 
 import llmb
 from llmb.config import (
-    RunRequest,
     descriptor_environment,
     environment,
     without_waiting,
@@ -190,10 +189,11 @@ _notes: list[dict[str, str]] = []
 
 
 @contextmanager
-def fork_server(request: RunRequest) -> Iterator[ForkServer | None]:
-    """Let a fork server make the processes of ``request`` inside, where that can be done.
+def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkServer | None]:
+    """Let a fork server make the processes of a run inside, where that can be done.
 
-    The server has the variables of the plugin cpu where no other was asked for.
+    The server has the variables of the plugin cpu where no other ``plugin`` or ``device`` was asked
+    for.
     None: they are spawned. Only for a program of llmb's own: this process becomes the parent of all
     its descendants whose parents end. A server inside another is the outer one.
     """
@@ -203,7 +203,7 @@ def fork_server(request: RunRequest) -> Iterator[ForkServer | None]:
     if sys.platform != "linux" or _imports_with_torch() or not host.adopt_orphans(yes=True):
         yield None
         return
-    on_host = {request.plugin, request.device} <= {None, "cpu"}
+    on_host = {plugin, device} <= {None, "cpu"}
     server = ForkServer(host.variables() if on_host else {})
     _servers.append(server)
     try:

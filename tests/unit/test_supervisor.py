@@ -90,25 +90,8 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(supervisor, "Stations", made.stations)
     monkeypatch.setattr(supervisor, "assemble", made.assemble)
     monkeypatch.setattr(supervisor, "pretty_bytes", lambda record: b"{}")
-    monkeypatch.setattr(supervisor, "Standby", Ready)
     monkeypatch.setattr(supervisor.host, "load", lambda: made.loads.pop(0))
-    Ready.prepared = 0
     return made
-
-
-class Ready:
-    """A standby that counts how often it was asked to prepare."""
-
-    prepared = 0
-
-    def __enter__(self) -> Ready:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def prepare(self, variables: Any) -> None:
-        Ready.prepared += 1
 
 
 def log_of(folder: Path) -> str:
@@ -176,18 +159,6 @@ def test_ranks_search_for_nothing(scene: Scene, tmp_path: Path) -> None:
     assert "search" not in scene.calls
     assert scene.options == {"profile": False, "place": PLACE, "rank_timeout_s": 7.0}
     assert scene.asked[0][2] == PLACE
-
-
-@pytest.mark.parametrize(
-    ("plugin", "device", "times"),
-    [(None, None, 1), ("cpu", None, 1), (None, "cpu", 1), ("fast", None, 0), (None, "fast:1", 0)],
-)
-def test_a_calibrator_is_started_early_where_the_cpus_own_plugin_may_run(
-    scene: Scene, tmp_path: Path, plugin: str | None, device: str | None, times: int
-) -> None:
-    request = REQUEST.model_copy(update={"plugin": plugin, "device": device})
-    supervisor.run(request, tmp_path, Silent())
-    assert Ready.prepared == times
 
 
 @pytest.mark.parametrize(

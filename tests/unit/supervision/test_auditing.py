@@ -7,7 +7,6 @@ import tempfile
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +141,16 @@ class FakeChild:
 HONEST = EvidenceFile(name=audited.HONEST, sha256="a" * 64)
 REFERENCE = EvidenceFile(name=audited.REFERENCE, sha256="b" * 64)
 BY_DEVICE = EvidenceFile(name=audited.DEVICE_REFERENCE, sha256="c" * 64)
-CALIBRATOR, VERIFIER = "llmb.processes.honest_run", "llmb.processes.reference_run"
+HONEST_RUN, REFERENCE_RUN = "llmb.processes.honest_run", "llmb.processes.reference_run"
 
 
 @pytest.fixture
 def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
     fake = FakeChild
-    fake.script = {CALIBRATOR: [HONEST, Done()], VERIFIER: [Phase(name="x"), REFERENCE, Done()]}
+    fake.script = {
+        HONEST_RUN: [HONEST, Done()],
+        REFERENCE_RUN: [Phase(name="x"), REFERENCE, Done()],
+    }
     fake.started, fake.ordered, fake.ended = [], {}, []
     fake.absent, fake.happened, fake.waiting = {}, [], {}
     fake.watch = Watch()
@@ -191,8 +193,7 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
         log = tempfile.TemporaryFile
-        meanwhile = partial(child.happened.append, ("meanwhile", ""))
-        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append, meanwhile)
+        examiner = Examiner(negotiated, config, folders, log, said.append, shown.append)
         return examiner.examine(streamed)
 
     call.said, call.shown = said, shown
@@ -230,8 +231,8 @@ def test_calibrator_and_verifier_are_asked_one_after_the_other_and_what_they_lef
 ) -> None:
     found = examine()
     assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
-    assert {module for module, _ in child.started} == {CALIBRATOR, VERIFIER}
-    assert child.ended == [CALIBRATOR, VERIFIER]
+    assert {module for module, _ in child.started} == {HONEST_RUN, REFERENCE_RUN}
+    assert child.ended == [HONEST_RUN, REFERENCE_RUN]
     assert examine.said == [
         "computing an honest run on the device",
         "computing the reference",
@@ -244,32 +245,22 @@ def test_the_verifier_is_met_before_the_calibrator_loads_a_plugin_and_ordered_on
 ) -> None:
     examine()
     happened = child.happened
-    assert happened.index(("started", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
-    assert happened.index(("met", VERIFIER)) < happened.index(("ordered", CALIBRATOR))
-    assert happened.index(("ended", CALIBRATOR)) < happened.index(("ordered", VERIFIER))
+    assert happened.index(("started", REFERENCE_RUN)) < happened.index(("ordered", HONEST_RUN))
+    assert happened.index(("met", REFERENCE_RUN)) < happened.index(("ordered", HONEST_RUN))
+    assert happened.index(("ended", HONEST_RUN)) < happened.index(("ordered", REFERENCE_RUN))
 
 
-def test_what_starts_meanwhile_delays_neither_processs_imports(
-    examine: Examine, child: type[FakeChild]
-) -> None:
-    examine()
-    happened = child.happened
-    now = happened.index(("meanwhile", ""))
-    assert max(happened.index(("met", one)) for one in (CALIBRATOR, VERIFIER)) < now
-    assert now < happened.index(("ordered", CALIBRATOR))
-
-
-@pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])
+@pytest.mark.parametrize("module", [HONEST_RUN, REFERENCE_RUN])
 def test_one_that_does_not_start_leaves_the_other_to_work(
     examine: Examine, child: type[FakeChild], module: str
 ) -> None:
     child.absent[module] = RunFailedError("it did not start")
     found = examine()
-    what = "an honest run on the device" if module == CALIBRATOR else "the reference"
+    what = "an honest run on the device" if module == HONEST_RUN else "the reference"
     assert found.failures == (f"{what} failed: it did not start",)
-    assert set(found.evidence) == {audited.REFERENCE if module == CALIBRATOR else audited.HONEST}
+    assert set(found.evidence) == {audited.REFERENCE if module == HONEST_RUN else audited.HONEST}
     assert module not in child.ordered
-    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
+    assert sorted(child.ended) == [HONEST_RUN, REFERENCE_RUN]
 
 
 @pytest.mark.parametrize("already", [None, "active"])
@@ -288,17 +279,17 @@ def test_their_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
 
 
 def test_an_interrupted_examination_ends_both(examine: Examine, child: type[FakeChild]) -> None:
-    child.script[CALIBRATOR] = [KeyboardInterrupt()]
+    child.script[HONEST_RUN] = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         examine()
-    assert sorted(child.ended) == [CALIBRATOR, VERIFIER]
+    assert sorted(child.ended) == [HONEST_RUN, REFERENCE_RUN]
 
 
 def test_the_vendors_variables_are_the_calibrators_and_the_verifier_has_none(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     examine()
-    assert dict(child.started) == {CALIBRATOR: {"ACME": "1"}, VERIFIER: {}}
+    assert dict(child.started) == {HONEST_RUN: {"ACME": "1"}, REFERENCE_RUN: {}}
 
 
 def test_both_make_the_workers_passes_again_with_its_tokens_and_weights(
@@ -328,10 +319,10 @@ def test_the_calibrator_is_ordered_an_honest_run_and_the_verifier_the_reference(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     examine()
-    assert isinstance(child.ordered[CALIBRATOR], HonestOrder)
-    assert isinstance(child.ordered[VERIFIER], ReferenceOrder)
-    assert child.ordered[VERIFIER].stored_dtypes == {"w": "float32"}
-    assert child.ordered[CALIBRATOR].library_modules == ("acme", "acme.kernels")
+    assert isinstance(child.ordered[HONEST_RUN], HonestOrder)
+    assert isinstance(child.ordered[REFERENCE_RUN], ReferenceOrder)
+    assert child.ordered[REFERENCE_RUN].stored_dtypes == {"w": "float32"}
+    assert child.ordered[HONEST_RUN].library_modules == ("acme", "acme.kernels")
 
 
 def test_neither_is_told_the_runs_own_seed(examine: Examine, child: type[FakeChild]) -> None:
@@ -346,7 +337,7 @@ def test_borders_of_narrower_formats_are_measured_in_a_full_audit_only(
     examine: Examine, child: type[FakeChild], mode: AuditMode, borders: bool
 ) -> None:
     examine(CONFIG.model_copy(update={"audit": mode}))
-    assert child.ordered[CALIBRATOR].borders is borders
+    assert child.ordered[HONEST_RUN].borders is borders
 
 
 def test_where_no_step_was_looked_at_none_is_made_again(
@@ -376,27 +367,27 @@ def test_a_real_batch_that_is_too_much_for_the_host_is_left_to_the_device(
     batch_size: int,
     heavy: bool,
 ) -> None:
-    child.script[CALIBRATOR].insert(0, BY_DEVICE)
+    child.script[HONEST_RUN].insert(0, BY_DEVICE)
     examine(run_config(device=device, shape_overrides=overrides, batch_size=batch_size))
     real, probes = ("live", "step"), ("branches", "head")
-    assert child.ordered[CALIBRATOR].reference_passes == (real if heavy else ())
-    assert set(child.ordered[VERIFIER].passes) == {*probes, *(() if heavy else real)}
-    assert set(child.ordered[CALIBRATOR].passes) == {*probes, *real}
+    assert child.ordered[HONEST_RUN].reference_passes == (real if heavy else ())
+    assert set(child.ordered[REFERENCE_RUN].passes) == {*probes, *(() if heavy else real)}
+    assert set(child.ordered[HONEST_RUN].passes) == {*probes, *real}
 
 
 def test_on_a_device_both_work_at_the_same_time_and_the_calibrator_ends_with_its_task(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[VERIFIER] = [*[None] * 8, Phase(name="x"), *[None] * 8, REFERENCE, Done()]
+    child.script[REFERENCE_RUN] = [*[None] * 8, Phase(name="x"), *[None] * 8, REFERENCE, Done()]
     found = examine(run_config(device="warp:0"))
     assert found == Examined({audited.HONEST: "a" * 64, audited.REFERENCE: "b" * 64}, ())
     happened = child.happened
-    assert happened.index(("ordered", VERIFIER)) < happened.index(("ended", CALIBRATOR))
-    assert max(happened.index(("met", one)) for one in (CALIBRATOR, VERIFIER)) < (
-        happened.index(("ordered", CALIBRATOR))
+    assert happened.index(("ordered", REFERENCE_RUN)) < happened.index(("ended", HONEST_RUN))
+    assert max(happened.index(("met", one)) for one in (HONEST_RUN, REFERENCE_RUN)) < (
+        happened.index(("ordered", HONEST_RUN))
     )
-    assert child.ordered[VERIFIER].shared
-    assert child.ended == [CALIBRATOR, VERIFIER]
+    assert child.ordered[REFERENCE_RUN].shared
+    assert child.ended == [HONEST_RUN, REFERENCE_RUN]
 
 
 @pytest.mark.parametrize(
@@ -414,16 +405,16 @@ def test_both_work_at_the_same_time_where_the_host_has_16_bytes_a_parameter_and_
     room = 16 * parameters - short_by
     monkeypatch.setattr(auditing.host, "available_memory_bytes", lambda: room)
     examine(run_config(device=device, shape_overrides=TINY))
-    assert child.ordered[VERIFIER].shared == shared
+    assert child.ordered[REFERENCE_RUN].shared == shared
     happened = child.happened
-    calibrator_is_gone = happened.index(("ended", CALIBRATOR))
-    assert (happened.index(("ordered", VERIFIER)) < calibrator_is_gone) == shared
+    calibrator_is_gone = happened.index(("ended", HONEST_RUN))
+    assert (happened.index(("ordered", REFERENCE_RUN)) < calibrator_is_gone) == shared
 
 
 def test_the_longest_silence_of_either_is_shown_while_both_work(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[CALIBRATOR] = [*[None] * 8 * 70, Done()]
+    child.script[HONEST_RUN] = [*[None] * 8 * 70, Done()]
     examine(run_config(device="warp:0"))
     assert {silence.who for silence in examine.shown if silence is not None} == {"honest run"}
 
@@ -431,7 +422,7 @@ def test_the_longest_silence_of_either_is_shown_while_both_work(
 def test_one_that_fails_beside_the_other_leaves_it_to_its_task(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[CALIBRATOR] = [RunFailedError("killed")]
+    child.script[HONEST_RUN] = [RunFailedError("killed")]
     found = examine(run_config(device="warp:0"))
     assert found.failures == ("an honest run on the device failed: killed",)
     assert found.evidence == {audited.REFERENCE: "b" * 64}
@@ -442,39 +433,39 @@ def test_without_float64_the_reference_of_a_real_batch_is_the_hosts(
 ) -> None:
     config = run_config(device="warp:0", batch_size=64, precision=FP32)
     found = examine(config, lacks=Lacks(float64=True))
-    assert child.ordered[CALIBRATOR].reference_passes == ()
-    assert set(child.ordered[VERIFIER].passes) == {"branches", "head", "live", "step"}
+    assert child.ordered[HONEST_RUN].reference_passes == ()
+    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step"}
     assert found.failures == ()
 
 
 def test_what_the_device_could_not_make_is_said_and_the_host_makes_the_reference(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[VERIFIER] *= 2  # asked for the probes first, then for everything
+    child.script[REFERENCE_RUN] *= 2  # asked for the probes first, then for everything
     reason = "TypeError: warp has no float64"
     unmade = Unmade(what="the reference on the device", reason=reason)
-    child.script[CALIBRATOR].insert(1, unmade)
+    child.script[HONEST_RUN].insert(1, unmade)
     found = examine(run_config(device="warp:0", batch_size=64))
     assert found.failures == (f"the reference on the device failed: {reason}",)
     assert set(found.evidence) == {audited.HONEST, audited.REFERENCE}
-    assert set(child.ordered[VERIFIER].passes) == {"branches", "head", "live", "step"}
-    assert not child.ordered[VERIFIER].shared, "the calibrator has gone by then"
-    assert child.happened.count(("ordered", VERIFIER)) == 2
+    assert set(child.ordered[REFERENCE_RUN].passes) == {"branches", "head", "live", "step"}
+    assert not child.ordered[REFERENCE_RUN].shared, "the calibrator has gone by then"
+    assert child.happened.count(("ordered", REFERENCE_RUN)) == 2
 
 
 def test_a_verifier_that_failed_is_not_asked_again_for_what_the_device_could_not_make(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[VERIFIER] = [RunFailedError("killed")]
+    child.script[REFERENCE_RUN] = [RunFailedError("killed")]
     found = examine(run_config(device="warp:0", batch_size=64))
     assert found.failures == ("the reference failed: killed",)
-    assert child.happened.count(("ordered", VERIFIER)) == 1
+    assert child.happened.count(("ordered", REFERENCE_RUN)) == 1
 
 
 @pytest.mark.parametrize(
     "error", [RunFailedError("it was altered"), NotEnoughMemoryError("out of memory")]
 )
-@pytest.mark.parametrize("module", [CALIBRATOR, VERIFIER])
+@pytest.mark.parametrize("module", [HONEST_RUN, REFERENCE_RUN])
 def test_one_that_fails_is_said_and_does_not_keep_the_other_from_looking(
     examine: Examine, child: type[FakeChild], module: str, error: Exception
 ) -> None:
@@ -482,15 +473,15 @@ def test_one_that_fails_is_said_and_does_not_keep_the_other_from_looking(
     found = examine()
     assert len(child.started) == len(child.ended) == 2
     (failure,) = found.failures
-    what = "an honest run on the device" if module == CALIBRATOR else "the reference"
+    what = "an honest run on the device" if module == HONEST_RUN else "the reference"
     assert failure == f"{what} failed: {error}"
-    assert set(found.evidence) == {audited.REFERENCE if module == CALIBRATOR else audited.HONEST}
+    assert set(found.evidence) == {audited.REFERENCE if module == HONEST_RUN else audited.HONEST}
 
 
 def test_what_one_that_failed_had_announced_does_not_count(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[CALIBRATOR] = [HONEST, RunFailedError("killed")]
+    child.script[HONEST_RUN] = [HONEST, RunFailedError("killed")]
     assert set(examine().evidence) == {audited.REFERENCE}
 
 
@@ -498,20 +489,20 @@ def test_one_that_says_nothing_for_an_hour_is_taken_to_hang_and_not_before(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     for quarters, hangs in ((4 * 3599, False), (4 * 3601, True)):
-        child.script[VERIFIER] = [*[None] * quarters, REFERENCE, Done()]
+        child.script[REFERENCE_RUN] = [*[None] * quarters, REFERENCE, Done()]
         assert bool(examine().failures) == hangs
 
 
 def test_the_hour_begins_again_with_each_message(examine: Examine, child: type[FakeChild]) -> None:
     quiet = [None] * (4 * 3000)
-    child.script[VERIFIER] = [*quiet, Phase(name="x"), *quiet, REFERENCE, *quiet, Done()]
+    child.script[REFERENCE_RUN] = [*quiet, Phase(name="x"), *quiet, REFERENCE, *quiet, Done()]
     assert examine().failures == ()
 
 
 def test_from_the_second_minute_of_a_silence_on_it_is_shown_what_the_process_does(
     examine: Examine, child: type[FakeChild]
 ) -> None:
-    child.script[CALIBRATOR] = [*[None] * 4 * 50, Phase(name="live"), *[None] * 4 * 61, Done()]
+    child.script[HONEST_RUN] = [*[None] * 4 * 50, Phase(name="live"), *[None] * 4 * 61, Done()]
     examine(config=CONFIG.model_copy(update={"device": "cuda:0"}))
     assert len(examine.shown) == 4 * (50 + 61)
     silences = [silence for silence in examine.shown if silence is not None]
@@ -523,7 +514,7 @@ def test_from_the_second_minute_of_a_silence_on_it_is_shown_what_the_process_doe
 def test_silence_and_words_out_of_turn_are_failures(
     examine: Examine, child: type[FakeChild], message: Message | None, said: str
 ) -> None:
-    child.script[VERIFIER] = [message]
+    child.script[REFERENCE_RUN] = [message]
     (failure,) = examine().failures
     assert f"llmb.processes.reference_run {said} while it worked" in failure
 
@@ -531,11 +522,11 @@ def test_silence_and_words_out_of_turn_are_failures(
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (CALIBRATOR, audited.REFERENCE),
-        (CALIBRATOR, audited.PRISTINE),
-        (CALIBRATOR, audited.GRADIENTS),
-        (VERIFIER, audited.HONEST),
-        (VERIFIER, evidence.WEIGHTS),
+        (HONEST_RUN, audited.REFERENCE),
+        (HONEST_RUN, audited.PRISTINE),
+        (HONEST_RUN, audited.GRADIENTS),
+        (REFERENCE_RUN, audited.HONEST),
+        (REFERENCE_RUN, evidence.WEIGHTS),
     ],
 )
 def test_nobody_writes_in_another_processs_name(

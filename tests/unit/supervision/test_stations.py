@@ -16,7 +16,6 @@ from llmb.records.run_directory import RunDirectory
 from llmb.supervision import stations
 from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.standby import Standby
 from llmb.supervision.stations import Silent, Stations
 from llmb.supervision.stream import Streamed, Window
 from llmb.wire.measurements import Calibration, CalibrationOrder
@@ -62,8 +61,7 @@ class Line:
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(**offered), config, terms, (), "")
         self.directory = RunDirectory(folder, datetime(2026, 1, 1, tzinfo=timezone.utc), "x")
-        standby = Standby(self.child)
-        self.stations = Stations(WORKLOAD, negotiated, self.directory, Silent(), standby)
+        self.stations = Stations(WORKLOAD, negotiated, self.directory, Silent())
         self.config = config
         self.children: list[FakeChild] = []
         self.windows: list[Window] = []
@@ -299,7 +297,7 @@ def calibrated(line: Line) -> RunConfig:
     return message.config
 
 
-def test_a_ceiling_comes_from_a_calibrator_with_the_plugins_variables(line: Line) -> None:
+def test_a_ceiling_comes_from_a_process_with_the_plugins_variables(line: Line) -> None:
     assert line.stations.ceiling(CONFIG) is not None
     (child,) = line.children
     assert (child.module, child.environment) == ("llmb.processes.ceilings", {"ACME": "1"})
@@ -333,7 +331,7 @@ def test_a_ceiling_that_cannot_be_measured_is_logged_and_no_failure(
 
 def stations_of(line: Line, **options: Any) -> Stations:
     offered = line.stations._negotiated
-    return Stations(WORKLOAD, offered, line.directory, Silent(), line.stations._standby, **options)
+    return Stations(WORKLOAD, offered, line.directory, Silent(), **options)
 
 
 def test_only_the_first_worker_leaves_a_trace_and_only_where_one_is_asked_for(line: Line) -> None:
@@ -361,23 +359,6 @@ def test_a_worker_is_told_its_place_its_number_and_how_long_to_wait_for_others(l
 def test_of_several_workers_it_is_said_which_starts(line: Line, repeats: int, words: str) -> None:
     line.stations.repeat(CONFIG.model_copy(update={"repeats": repeats}), 1)
     assert words in line.log
-
-
-def test_the_second_ceiling_is_prepared_beside_the_last_audit_alone(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meanwhile: list[Any] = []
-    examiner = line.examiner
-
-    def noting(*given: Any) -> Any:
-        meanwhile.append(given[-1])
-        return examiner(*given)
-
-    monkeypatch.setattr(stations, "Examiner", noting)
-    config = CONFIG.model_copy(update={"repeats": 2})
-    for number in range(2):
-        line.stations.repeat(config, number)
-    assert meanwhile == [stations._nothing, line.stations._prepare_ceiling]
 
 
 def test_a_trial_that_ran_has_its_own_rate_and_peak(line: Line) -> None:

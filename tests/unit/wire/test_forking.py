@@ -16,7 +16,6 @@ from typing import IO, Any
 
 import pytest
 
-from llmb.config import RunRequest
 from llmb.errors import RunFailedError
 from llmb.wire import forking
 from llmb.wire.child import Child
@@ -82,7 +81,7 @@ def serving(modules: Path) -> Iterator[Callable[[], Any]]:
             "environment",
             lambda: {n: v for n, v in variables().items() if not n.startswith("PYTEST_")},
         )
-        yield lambda: forking.fork_server(RunRequest(plugin="cpu"))
+        yield lambda: forking.fork_server("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +141,8 @@ def test_what_one_does_to_torch_and_what_it_draws_is_no_others(
 #: Says which of two processes' memory another process of the same user can open.
 OPENED = """
 import tempfile
-from llmb.config import RunRequest
 from llmb.wire.forking import fork_server
-with fork_server(RunRequest(plugin="cpu")) as server, tempfile.TemporaryFile() as log:
+with fork_server("cpu") as server, tempfile.TemporaryFile() as log:
     made, channel = server.fork("hang_child", log)
     for pid in (server.pid, made.pid):
         try:
@@ -262,5 +260,5 @@ def test_a_torch_that_imports_a_vendors_package_makes_no_clean_process(
 def test_elsewhere_than_on_linux_everything_is_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forking, "_servers", [])
     monkeypatch.setattr(sys, "platform", "darwin")
-    with forking.fork_server(RunRequest()) as server:
+    with forking.fork_server(None) as server:
         assert server is None
