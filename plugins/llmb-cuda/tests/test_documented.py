@@ -111,6 +111,16 @@ def test_a_mig_instance_has_no_peak_even_under_the_name_of_its_gpu(make: Make, n
     assert [instance.peak_flops(precision) for precision in _FORMATS] == [None] * 5
 
 
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_mig_instance_under_its_gpus_name_and_uuid_has_no_peak_and_no_memory_of_the_gpu(
+    make: Make, whole: str
+) -> None:
+    instance = make(whole, answers={"nvmlDeviceGetMigMode": [1, 1]}, multi_processor_count=None)
+    assert [instance.peak_flops(precision) for precision in _FORMATS] == [None] * 5
+    assert instance.nvml.memory() == (None, None)
+    assert "memory_used_bytes" not in instance.telemetry()
+
+
 @pytest.mark.parametrize("name", SLICES)
 def test_without_nvml_a_share_of_a_gpu_is_told_by_its_multiprocessors(
     make: Make, name: str
