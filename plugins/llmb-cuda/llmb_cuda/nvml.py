@@ -29,7 +29,7 @@ class _Opened:
     """The library and its handles, each fetched once."""
 
     library: Any
-    #: The torch device; a MIG instance has a handle of its own.
+    #: The torch device; a MIG instance has a handle of its own, None where it is not known which.
     device: Any
     #: The GPU that it is, or is a part of: it has the clocks, the sensors and the links.
     board: Any
@@ -43,7 +43,7 @@ class Nvml:
         """Wrap handles of an initialized library; ``open`` finds them."""
         self._opened = opened
         self._failure = failure
-        #: The device is a MIG instance.
+        #: The device is a MIG instance, be it one that NVML does not tell from its siblings.
         self.is_part = opened is not None and opened.is_part
         #: What energy and power are of: a MIG instance's are those of the GPU it is a part of.
         self.scope: Literal["device", "package"] = "package" if self.is_part else "device"
@@ -70,17 +70,22 @@ class Nvml:
         return None if millijoules is None else millijoules / 1e3
 
     def memory(self) -> tuple[int | None, int | None]:
-        """Return the device's memory in bytes: all of it, and what is free."""
+        """Return the device's memory in bytes: all of it, and what is free.
+
+        Both are None of a MIG instance without a handle of its own: the GPU's would be those of
+        all its instances together.
+        """
         info = None
-        if self._opened is not None:
+        if self._opened is not None and self._opened.device is not None:
             info = self._call("nvmlDeviceGetMemoryInfo", self._opened.device)
         return (None, None) if info is None else (int(info.total), int(info.free))
 
     def telemetry(self) -> dict[str, float]:
         """Read clocks, temperature, power and throttling as they are now.
 
-        Power is NVML's: the mean of the last second on most boards. ``throttle_reasons`` is the
-        bit mask of which ``throttled`` (1 or 0) says whether it has a bit of ``THROTTLING``.
+        Power is NVML's: what it is now on GA100 (A100, A30) and older boards, the mean of the last
+        second on newer ones. ``throttle_reasons`` is the bit mask of which ``throttled`` (1 or 0)
+        says whether it has a bit of ``THROTTLING``.
         """
         milliwatts = self._ask("nvmlDeviceGetPowerUsage")
         reasons = self._first(
@@ -209,6 +214,10 @@ def _open(uuid: str) -> _Opened:
     if _is_part(library, device):
         board = library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
         return _Opened(library, device, board, is_part=True)
+    # CUDA's older call for a UUID answers the GPU's for each instance of it, and where MIG is on,
+    # CUDA computes on nothing else than instances.
+    if _in_mig_mode(library, device):
+        return _Opened(library, None, device, is_part=True)
     return _Opened(library, device, device, is_part=False)
 
 
@@ -216,6 +225,13 @@ def _is_part(library: Any, device: Any) -> bool:
     try:
         return bool(library.nvmlDeviceIsMigDeviceHandle(device))
     except Exception:  # a driver that knows no MIG
+        return False
+
+
+def _in_mig_mode(library: Any, device: Any) -> bool:
+    try:
+        return _switch(library.nvmlDeviceGetMigMode(device)) == "enabled"
+    except Exception:  # a GPU or a driver that knows no MIG
         return False
 
 

@@ -4,7 +4,7 @@ FP32 is the rate of the CUDA cores; TF32, FP16, BF16 and FP8 are the tensor core
 prints the rate with 2:4 sparsity it is halved, where it prints eight GPUs it is divided by eight,
 and the source says so. A name is matched whole: a part, a variant, a MIG instance or a virtual GPU
 that is not in the table has no peak here. Nor has a device whose number of multiprocessors is
-another than the document's: a share of the GPU under the whole GPU's name.
+another than the part's: a share of the GPU under the whole GPU's name.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Part:
     fp16: float | _Printed | None = None
     bf16: float | _Printed | None = None
     fp8: float | _Printed | None = None
-    #: None where the document prints none.
+    #: From the document or, where it prints none, from a device's log; None where none was read.
     multiprocessors: int | None = None
 
 
@@ -137,6 +137,7 @@ _PARTS = (
         fp16=_sparse(1671),
         bf16=_sparse(1671),
         fp8=_sparse(3341),
+        multiprocessors=132,
     ),
     _Part(
         ("H200",),
@@ -146,6 +147,7 @@ _PARTS = (
         fp16=_sparse(1979),
         bf16=_sparse(1979),
         fp8=_sparse(3958),
+        multiprocessors=132,
     ),
     _Part(
         ("H200 NVL",),
@@ -155,6 +157,7 @@ _PARTS = (
         fp16=_sparse(1671),
         bf16=_sparse(1671),
         fp8=_sparse(3341),
+        multiprocessors=132,
     ),
     _Part(
         ("GH200 120GB", "GH200 480GB", "GH200 144G HBM3e"),
@@ -173,6 +176,7 @@ _PARTS = (
         fp16=_eight_sparse(36_000),
         bf16=_eight_sparse(36_000),
         fp8=_eight_sparse(72_000),
+        multiprocessors=148,
     ),
     # NVIDIA's dgxc-benchmarking README (2026) rates the GPUs of GB200 and GB300 at 2,450 in BF16
     # and 4,900 in FP8; what the specifications print is taken here.

@@ -111,6 +111,16 @@ def test_a_mig_instance_has_no_peak_even_under_the_name_of_its_gpu(make: Make, n
     assert [instance.peak_flops(precision) for precision in _FORMATS] == [None] * 5
 
 
+@pytest.mark.parametrize("whole", WHOLE)
+def test_a_mig_instance_under_its_gpus_name_and_uuid_has_no_peak_and_no_memory_of_the_gpu(
+    make: Make, whole: str
+) -> None:
+    instance = make(whole, answers={"nvmlDeviceGetMigMode": [1, 1]}, multi_processor_count=None)
+    assert [instance.peak_flops(precision) for precision in _FORMATS] == [None] * 5
+    assert instance.nvml.memory() == (None, None)
+    assert "memory_used_bytes" not in instance.telemetry()
+
+
 @pytest.mark.parametrize("name", SLICES)
 def test_without_nvml_a_share_of_a_gpu_is_told_by_its_multiprocessors(
     make: Make, name: str
@@ -118,6 +128,14 @@ def test_without_nvml_a_share_of_a_gpu_is_told_by_its_multiprocessors(
     whole = DEVICES[DEVICES[name]["slice_of"]]["properties"]["name"]
     assert make(name, nvml=False, name=whole).peak_flops("BF16") is None
     assert make(whole, nvml=False).peak_flops("BF16") is not None
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_share_of_any_documented_gpu_under_its_name_has_no_peak(make: Make, name: str) -> None:
+    count = DEVICES[name]["properties"]["multi_processor_count"]
+    whole, share = (make(name, nvml=False, multi_processor_count=n) for n in (count, count // 2))
+    assert whole.peak_flops("BF16") is not None
+    assert share.peak_flops("BF16") is None
 
 
 @pytest.mark.parametrize("name", SLICES)
@@ -129,11 +147,13 @@ def test_energy_beside_a_mig_instance_is_the_whole_gpus_or_absent(make: Make, na
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_memory_power_limit_and_mig_mode_are_the_documents(make: Make, name: str) -> None:
+def test_memory_power_limit_clock_and_mig_mode_are_the_documents(make: Make, name: str) -> None:
     device, backend = DEVICES[name], make(name)
     assert backend.nvml.memory()[0] == device["memory_gb"] * GB
     facts, limit = backend.nvml.facts(), device["nvml"].get("nvmlDeviceGetEnforcedPowerLimit")
     assert facts.get("nvidia.power_limit_w") == (None if limit is None else f"{limit / 1e3:g}")
+    clock = device["nvml"].get("nvmlDeviceGetMaxClockInfo 1")
+    assert facts.get("nvidia.max_sm_clock_mhz") == (None if clock is None else str(clock))
     assert facts["nvidia.mig_mode"] == ("enabled" if name in SLICES else "disabled")
 
 

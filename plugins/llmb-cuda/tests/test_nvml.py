@@ -183,7 +183,30 @@ def test_a_mig_instance_has_its_own_memory_and_the_gpu_s_clocks(replay: Replay) 
 def test_power_of_a_mig_instance_is_that_of_the_package(replay: Replay) -> None:
     instance, whole = (Nvml.open(uuid) for uuid in replay.devices)
     assert instance.telemetry()["power_w"] == whole.telemetry()["power_w"] == 67.03
-    assert (instance.scope, whole.scope) == ("package", "device")
+    assert instance.scope == "package"
+
+
+@recorded("a100_mig")
+def test_the_uuid_of_a_gpu_in_mig_mode_is_an_unknown_part_of_it(replay: Replay) -> None:
+    # CUDA computes on instances only, and its older call gives each of them the GPU's UUID.
+    found = Nvml.open("513536b6-7d19-9063-b049-1e69664bb298")
+    assert found.why_not() is None
+    assert (found.is_part, found.scope) == (True, "package")
+    assert found.memory() == (None, None)  # NVML tells the whole GPU's 80 GB
+    assert found.facts()["nvidia.mig_mode"] == "enabled"
+
+
+@recorded("a100_mig")
+@pytest.mark.parametrize("mode", [[0, 0], [0, 1], None])
+def test_a_gpu_that_is_not_in_mig_mode_yet_is_whole(replay: Replay, mode: list[int] | None) -> None:
+    uuid = "GPU-513536b6-7d19-9063-b049-1e69664bb298"
+    if mode is None:
+        del replay.devices[uuid]["nvmlDeviceGetMigMode"]
+    else:
+        replay.devices[uuid]["nvmlDeviceGetMigMode"] = mode
+    found = Nvml.open(uuid)
+    assert (found.is_part, found.scope) == (False, "device")
+    assert found.memory()[0] == 80 * 2**30
 
 
 @recorded("a100_mig")

@@ -33,6 +33,9 @@ class _Part:
 
 _CDNA2 = "AMD CDNA 2 white paper, product table"
 _CDNA3 = "AMD CDNA 3 white paper (2025, 2258402-B), product table"
+#: The white paper's table 1 (amd.com) prints the MI300A's TF32 for the MI300X, too: 490.3;
+#: its endnote MI300-11 and this document have 653.7.
+_MI300 = "AMD ROCm documentation, AMD Instinct MI300 Series microarchitecture, peak performance"
 _MI350 = "AMD ROCm documentation, AMD Instinct MI350 Series microarchitecture, performance"
 #: HIP gives both modules this name; only the number of compute units tells them apart.
 _EITHER = ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X/MI250")
@@ -84,7 +87,7 @@ _PARTS = (
     ),
     _Part(
         ("AMD Instinct MI300X",),
-        f"{_CDNA3}, MI300X",
+        f"{_MI300}, MI300X",
         compute_units=304,
         fp32=163.4,
         tf32=653.7,

@@ -83,6 +83,7 @@ def test_the_peak_of_a_documented_device_is_the_dense_one_and_a_partition_has_no
     found, printed = make(device).peak_flops(precision), device["dense_teraflops"][precision]
     rate = None if found is None else found.flops_per_second / 1e12
     assert rate == (None if printed is None else pytest.approx(printed))
+    assert found is None or "MI300 Series microarchitecture" in found.source  # it is read, "mi300"
 
 
 def test_compute_units_and_clock_of_an_mi300x_give_the_peak_that_is_printed() -> None:
