@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from llmb.audit import judgement, rules
-from llmb.audit.judgement import Facts, Judgement, UnreadableError
+from llmb.audit.bench import Facts, UnreadableError
+from llmb.audit.judgement import Judgement
 from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
