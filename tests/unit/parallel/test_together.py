@@ -86,7 +86,7 @@ def test_alone_a_rank_speaks_for_itself() -> None:
 def test_an_optimizer_that_is_odd_on_one_rank_is_odd(odd: dict[str, Any]) -> None:
     other = HONEST.model_copy(update=odd)
     for every in ((HONEST, other), (other, HONEST)):
-        finding = optimizer.judge(together(*every), OFFICIAL_OPTIMIZER, "optimizer.json")
+        finding = optimizer.finding(together(*every), OFFICIAL_OPTIMIZER, "optimizer.json")
         assert finding.status is Status.FAIL, finding.message
 
 
