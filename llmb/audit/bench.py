@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
-from llmb.audit.rule import Evidence, Rule
+from llmb.audit.rule import RULES_VERSION, Evidence, Rule
 from llmb.config import Mode, Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Arrays
@@ -65,6 +65,8 @@ class Facts:
     patches: Sequence[DeclaredPatch]
     variables: Sequence[str]
     is_debug: bool
+    #: The rules that were in force when the run was made.
+    rules_version: str = RULES_VERSION
 
 
 class Bench:

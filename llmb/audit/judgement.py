@@ -47,7 +47,7 @@ def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) ->
     lowest = _lowest(measured)
     complete = None not in measured
     return Judgement(
-        audit=rules.complete(found, facts.workload.mode, rules.declared(judges)),
+        audit=rules.complete(found, facts.workload.mode, judges, facts.rules_version),
         effective=lowest.effective if complete and lowest else None,
         bits=lowest.bits if lowest else PrecisionBits(),
         precision_observed=complete and lowest is not None,
@@ -58,9 +58,11 @@ def _findings(bench: Bench, judges: Iterable[Judge], *, per_run: bool) -> Iterat
     """Yield what each judge finds that has a rule for this mode and the evidence for it."""
     mode = Mode(bench.facts.workload.mode).value  # of an unknown one every rule would be left out
     for judge in judges:
-        asked = (r for r in judge.RULES if r.per_run is per_run and mode in r.modes)
+        known = rules.declared([judge], bench.facts.rules_version)
+        asked = (rule for rule in known if rule.per_run is per_run and mode in rule.modes)
         if any(map(bench.shows, asked)):
-            yield from judge.judge(bench)
+            later = {rule.id for rule in judge.RULES} - {rule.id for rule in known}
+            yield from (found for found in judge.judge(bench) if found.id not in later)
 
 
 def _worst_of(per_repeat: Sequence[Sequence[Finding]]) -> Iterator[Finding]:

@@ -11,6 +11,11 @@ from llmb.records.finding import Finding, Level, Status
 
 E_co = TypeVar("E_co", covariant=True)
 
+#: Versions of the rules that a run is judged by, the latest last. Another one comes with every new
+#: rule (``Rule.since``). A change to a judgement breaks with earlier runs: then it is the only one.
+JUDGED_VERSIONS = ("2",)
+RULES_VERSION = JUDGED_VERSIONS[-1]
+
 EVERY_MODE = frozenset(mode.value for mode in Mode)
 #: Gradients and an optimizer exist in training only; a generated token has no loss either.
 TRAINING = frozenset({Mode.TRAIN.value})
@@ -49,6 +54,8 @@ class Rule:
     any_evidence: bool = False
     #: Kinds of steps it applies to; in others there is nothing it could be about.
     modes: frozenset[str] = EVERY_MODE
+    #: The version of the rules that it came with: earlier runs are judged without it.
+    since: int = 2
     #: Judged once a run, from all repeats together; otherwise the worst repeat counts.
     per_run: bool = False
     #: The judge also gives findings that only flag, beside that of ``level``.

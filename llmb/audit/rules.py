@@ -23,11 +23,8 @@ from llmb.audit import (
     weights,
 )
 from llmb.audit.bench import Bench
-from llmb.audit.rule import Rule
+from llmb.audit.rule import RULES_VERSION, Rule
 from llmb.records.finding import Audit, Finding, Level, Status, Verdict
-
-#: Raised by every change that breaks comparability with earlier runs.
-RULES_VERSION = "2"
 
 
 class Judge(Protocol):
@@ -61,9 +58,10 @@ JUDGES: tuple[Judge, ...] = (
 )
 
 
-def declared(judges: Iterable[Judge]) -> tuple[Rule, ...]:
-    """Return the rules of ``judges``, each once."""
-    return tuple(dict.fromkeys(rule for judge in judges for rule in judge.RULES))
+def declared(judges: Iterable[Judge], version: str = RULES_VERSION) -> tuple[Rule, ...]:
+    """Return the rules of ``judges`` that a ``version`` of the rules has, each once."""
+    every = dict.fromkeys(rule for judge in judges for rule in judge.RULES)
+    return tuple(rule for rule in every if rule.since <= int(version))
 
 
 RULES = declared(JUDGES)
@@ -77,14 +75,17 @@ LIMITS = (
 
 
 def complete(
-    observed: Iterable[Finding], mode: str = "train", rules: Sequence[Rule] = RULES
+    observed: Iterable[Finding],
+    mode: str = "train",
+    judges: Iterable[Judge] = JUDGES,
+    version: str = RULES_VERSION,
 ) -> Audit:
-    """Return the audit of ``observed`` findings of ``rules`` in a run of ``mode``.
+    """Return the audit of what ``judges`` have ``observed`` in a run of ``mode``.
 
     A rule without a finding is ``not_observed``, or ``not_applicable`` where it is not about the
     mode.
     """
-    findings = list(observed)
+    findings, rules = list(observed), declared(judges, version)
     seen = {(finding.id, finding.level) for finding in findings}
     findings += [
         rule.unjudged(Status.NOT_OBSERVED, f"not observed: {rule.title}")
@@ -96,7 +97,7 @@ def complete(
     order = {rule.id: i for i, rule in enumerate(rules)}
     findings.sort(key=lambda finding: order[finding.id])
     return Audit(
-        rules_version=RULES_VERSION,
+        rules_version=version,
         verdict=verdict(findings),
         findings=tuple(findings),
         limits=LIMITS,
