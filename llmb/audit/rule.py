@@ -1,13 +1,13 @@
-"""A rule as a value: all there is to say of it, beside the judge that gives its findings."""
+"""A rule as a value, its findings, and how findings add up to a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from llmb.config import Mode
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import Finding, Level, Status, Verdict
 
 E_co = TypeVar("E_co", covariant=True)
 
@@ -87,3 +87,17 @@ def not_observed(rule: str, why: str, evidence: tuple[str, ...]) -> Finding:
     return Finding(
         id=rule, level=Level.BLOCK, status=status, observer="none", message=why, evidence=evidence
     )
+
+
+def verdict(findings: Iterable[Finding]) -> Verdict:
+    """Return what ``findings`` add up to: the worst of them, and never a silent pass."""
+    every = list(findings)
+    blocking = {f.status for f in every if f.level is Level.BLOCK}
+    statuses = {f.status for f in every}
+    if Status.FAIL in blocking:
+        return Verdict.INVALID
+    if Status.NOT_OBSERVED in blocking or not blocking:
+        return Verdict.UNVERIFIED
+    if Status.FLAG in statuses or Status.FAIL in statuses:
+        return Verdict.FLAGGED
+    return Verdict.CONSISTENT

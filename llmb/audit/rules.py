@@ -1,4 +1,4 @@
-"""The rules a run is judged by: the law as a table, and how findings add up to a verdict."""
+"""Who judges a run, and so the rules there are; what makes findings an audit."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from llmb.audit import (
     weights,
 )
 from llmb.audit.bench import Bench
-from llmb.audit.rule import RULES_VERSION, Rule
-from llmb.records.finding import Audit, Finding, Level, Status, Verdict
+from llmb.audit.rule import RULES_VERSION, Rule, verdict
+from llmb.records.finding import Audit, Finding, Status
 
 
 class Judge(Protocol):
@@ -108,17 +108,3 @@ def worst(findings: Sequence[Finding]) -> Finding:
     """Return the worst finding of one rule over all repeats: failed, flagged, not observed."""
     order = (Status.FAIL, Status.FLAG, Status.NOT_OBSERVED)
     return min(findings, key=lambda f: order.index(f.status) if f.status in order else len(order))
-
-
-def verdict(findings: Iterable[Finding]) -> Verdict:
-    """Return what ``findings`` add up to: the worst of them, and never a silent pass."""
-    every = list(findings)
-    blocking = {f.status for f in every if f.level is Level.BLOCK}
-    statuses = {f.status for f in every}
-    if Status.FAIL in blocking:
-        return Verdict.INVALID
-    if Status.NOT_OBSERVED in blocking or not blocking:
-        return Verdict.UNVERIFIED
-    if Status.FLAG in statuses or Status.FAIL in statuses:
-        return Verdict.FLAGGED
-    return Verdict.CONSISTENT
