@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from llmb.audit.rule import Rule
+from llmb.audit.rule import TRAINING, Rule
 from llmb.audit.rules import RULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
@@ -26,11 +26,19 @@ def table(rules: Iterable[Rule]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def of_training(rules: Iterable[Rule]) -> str:
+    """Return the sentence that names the rules which are about training alone."""
+    ids = ", ".join(rule.id for rule in rules if rule.modes == TRAINING)
+    return (
+        f"\nIn modes forward and generate, where there is nothing to train, all apply but {ids}.\n"
+    )
+
+
 def rendered(page: str) -> str:
     """Return ``page`` with the table as it is now."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{table(RULES)}{_END}{after}"
+    return f"{before}{_BEGIN}{table(RULES)}{of_training(RULES)}{_END}{after}"
 
 
 if __name__ == "__main__":
