@@ -115,6 +115,12 @@ class Bench:
         found: E | None = self._known[file.name]
         return found
 
+    def needed(self, file: Evidence[E]) -> E:
+        """Return what ``file`` holds, which all rules of a judge need: without it none is asked."""
+        found = self.read(file)
+        assert found is not None, file.name
+        return found
+
     def shows(self, rule: Rule) -> bool:
         """Tell whether the files that the judge of ``rule`` needs are there."""
         there = (self.read(file) is not None for file in rule.evidence)

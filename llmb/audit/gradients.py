@@ -68,10 +68,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
     Raises:
         ValueError: the reference lacks a parameter.
     """
-    probed, seen = bench.read(PROBED), bench.read(GRADIENTS)
-    honest, reference = bench.read(HONEST), bench.reference
-    if not bench.trains or probed is None or seen is None or honest is None or reference is None:
+    reference = bench.reference
+    if not bench.trains or reference is None:
         return
+    probed, seen, honest = bench.needed(PROBED), bench.needed(GRADIENTS), bench.needed(HONEST)
     _check_whole(bench, reference)
     if not set(precision.PROBES) <= set(probed.passes):
         return

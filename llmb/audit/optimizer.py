@@ -29,11 +29,9 @@ RULES = (O1,)
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield O1."""
-    seen = bench.read(OPTIMIZER)
-    if seen is not None:
-        constants, fmt = bench.facts.workload.optimizer, bench.facts.precision
-        scaled = fmt.master_weights and fmt.dtype == "float16"
-        yield finding(seen, constants, bench.path(OPTIMIZER), scaled=scaled)
+    seen, path = bench.needed(OPTIMIZER), bench.path(OPTIMIZER)
+    constants, fmt = bench.facts.workload.optimizer, bench.facts.precision
+    yield finding(seen, constants, path, scaled=fmt.master_weights and fmt.dtype == "float16")
 
 
 def finding(

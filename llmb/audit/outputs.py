@@ -46,19 +46,16 @@ _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield what there is to say of the logits, where nothing is trained."""
-    probed, looked = bench.read(PROBED), bench.read(STEPS)
-    seen, steps = bench.read(GRADIENTS), bench.read(STEP_VALUES)
-    honest, by_host = bench.read(HONEST), bench.read(REFERENCE)
-    if bench.trains or probed is None or looked is None or seen is None or steps is None:
-        return
-    if honest is None or by_host is None:
+    looked, steps = bench.read(STEPS), bench.read(STEP_VALUES)
+    if bench.trains or looked is None or steps is None or not bench.shows(P1):
         return
     # What is too much work for the host was computed on the device.
-    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **by_host}
+    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **bench.needed(REFERENCE)}
     kept = next((step for step in looked.steps if step.weights_kept), None)
     if kept is not None and not is_inside(kept.index, bench.timing):
         kept = None
     paths = bench.paths(GRADIENTS, STEP_VALUES, HONEST, REFERENCE)
+    probed, seen, honest = bench.needed(PROBED), bench.needed(GRADIENTS), bench.needed(HONEST)
     shown = Shown(probed, kept, seen, steps, honest, reference)
     judged = Outputs(shown, bench.facts.precision, paths)
     yield from judged.findings()

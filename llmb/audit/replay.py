@@ -48,14 +48,13 @@ def judge(bench: Bench) -> Iterator[Finding]:
     Raises:
         ValueError: a step was audited twice.
     """
-    steps, seen, replayed = bench.read(STEPS), bench.read(STEP_VALUES), bench.read(REPLAY)
-    if steps is None or seen is None or replayed is None:
-        return
+    steps = bench.needed(STEPS)
     if len({step.index for step in steps.steps}) < len(steps.steps):
         raise ValueError("a step was audited twice")
     workload, stepped = bench.facts.workload, bench.read(OPTIMIZER)
     yield finding(
-        *(steps, seen, replayed, workload.optimizer, bench.path(STEP_VALUES)),
+        *(steps, bench.needed(STEP_VALUES), bench.needed(REPLAY)),
+        *(workload.optimizer, bench.path(STEP_VALUES)),
         workload.clip_grad_norm,
         skipped=stepped.skipped if stepped is not None else 0,
     )

@@ -38,10 +38,9 @@ RULES = (P3,)
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield P3."""
-    switches, sums = bench.read(SETTINGS), bench.read(LITMUS)
-    if switches is not None:
-        where = bench.path(LITMUS) if sums is not None else None
-        yield finding(switches, sums, bench.path(SETTINGS), where)
+    sums = bench.read(LITMUS)
+    where = bench.path(LITMUS) if sums is not None else None
+    yield finding(bench.needed(SETTINGS), sums, bench.path(SETTINGS), where)
 
 
 def finding(

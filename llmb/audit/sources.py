@@ -28,9 +28,8 @@ RULES = (S1,)
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield S1."""
-    loaded, facts = bench.read(PLUGIN), bench.facts
-    if loaded is not None:
-        yield finding(loaded, facts.shown, facts.reference, facts.pinned)
+    facts = bench.facts
+    yield finding(bench.needed(PLUGIN), facts.shown, facts.reference, facts.pinned)
 
 
 def finding(

@@ -37,9 +37,8 @@ RULES = (N2,)
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield N2."""
-    around = bench.read(SURROUNDINGS)
-    if around is not None:
-        yield finding(around, bench.facts.variables, bench.path(SURROUNDINGS))
+    path = bench.path(SURROUNDINGS)
+    yield finding(bench.needed(SURROUNDINGS), bench.facts.variables, path)
 
 
 def finding(evidence: SurroundingsEvidence, variables: Collection[str], path: str) -> Finding:

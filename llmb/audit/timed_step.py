@@ -26,9 +26,9 @@ RULES = (G1,)
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield G1 of a training step; ``gradients``, which comes before, has found the yardstick."""
-    steps, seen = bench.read(STEPS), bench.read(STEP_VALUES)
-    if not bench.trains or steps is None or seen is None:
+    if not bench.trains:
         return
+    steps = bench.needed(STEPS)
     if bench.facts.workload.shapes.get("dropout"):
         yield G1.unjudged(
             Status.NOT_APPLICABLE,
@@ -44,7 +44,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     weights = bench.read(WEIGHTS)
     yield equivalence.judge_step(
         kept,
-        seen,
+        bench.needed(STEP_VALUES),
         honest,
         reference,
         bench.facts.precision,

@@ -50,8 +50,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
     fmt, text = bench.facts.precision, bench.read(PROGRAM)
     if text is not None:
         yield judge_program(text, fmt, bench.path(PROGRAM))
-    elif (seen := bench.read(TYPES)) is not None:
-        yield judge_census(seen, fmt, bench.path(TYPES))
+    else:
+        yield judge_census(bench.needed(TYPES), fmt, bench.path(TYPES))
 
 
 def judge_program(text: str, precision: Precision, path: str) -> Finding:

@@ -33,12 +33,10 @@ _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield W1."""
-    weights, pristine = bench.read(WEIGHTS), bench.read(PRISTINE)
-    if weights is not None:
-        probed = bench.read(PROBED)
-        steps = probed.last_step if probed and bench.trains else 0
-        fmt, constants = bench.facts.precision, bench.facts.workload.optimizer
-        yield finding(weights, pristine, fmt, constants, steps, bench.path(WEIGHTS))
+    weights, pristine, probed = bench.needed(WEIGHTS), bench.read(PRISTINE), bench.read(PROBED)
+    steps = probed.last_step if probed and bench.trains else 0
+    fmt, constants = bench.facts.precision, bench.facts.workload.optimizer
+    yield finding(weights, pristine, fmt, constants, steps, bench.path(WEIGHTS))
 
 
 def finding(
