@@ -65,6 +65,8 @@ RULES = (E1, E2, E3, P1)
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield E3, E1, E2 and P1 of a training step, those for which there is evidence.
 
+    Without a yardstick also that G1 was not observed, for which ``timed_step`` would need it.
+
     Raises:
         ValueError: the reference lacks a parameter.
     """
