@@ -16,6 +16,7 @@ from typing import Any
 
 from llmb import __version__
 from llmb.audit import judgement, rules, time
+from llmb.audit.bench import Facts
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import metrics, statistics
 from llmb.records import ceiling, evidence, run_record
@@ -298,7 +299,7 @@ def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -
     """Return what a supervisor would say of ``draft`` and its evidence."""
     pinned = pins.pinned_digests()
     assert draft.result.mfu is not None
-    facts = judgement.Facts(
+    facts = Facts(
         precision=draft.config.precision,
         repeats=draft.timing.repeats,
         shown=draft.plugin.files,

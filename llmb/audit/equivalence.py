@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
-from llmb.audit.rules import compared, not_observed
+from llmb.audit.rule import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence

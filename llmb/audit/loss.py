@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from llmb.audit.bench import Bench
 from llmb.audit.physics import shape_of
+from llmb.audit.rule import TRAINING, Rule
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.reference.shapes import BertShape, Shape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
 
+K2 = Rule(
+    "K2",
+    Level.FLAG,
+    "the loss is finite and starts near ln(vocabulary)",
+    measured="the losses read back at both ends of every window",
+    limit="ln(vocabulary) and what initial weights, the sample and the learning rate add",
+    cannot_see="another model whose loss is as large: E1 compares it",
+    modes=TRAINING,
+    per_run=True,
+)
+RULES = (K2,)
 #: Rounding near 10 is 0.03 in BF16, and a device that sums in BF16 was seen 0.13 off.
 _ROUNDING = 0.25
 _SIGMAS = 5.0
@@ -20,7 +33,12 @@ _GENTLE, _RISE = 1e-4, 3.0
 _MASKED = 0.15
 
 
-def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield K2."""
+    yield finding(bench.facts.repeats, bench.facts.workload)
+
+
+def finding(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
     """Return K2 from the losses read back at START and STOP of every repeat.
 
     Tokens are uniformly random, so no model that does not see its answer gets below ln V. Weights
@@ -34,15 +52,15 @@ def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
     if shape is not None:
         predictions = _predictions(shape, workload.tokens_per_step)
     if shape is None or predictions < 1 or not repeats:
-        return _finding(Status.NOT_OBSERVED, "the record's shapes give no loss to expect")
+        return K2.finding(Status.NOT_OBSERVED, "the record's shapes give no loss to expect")
     read = [loss for timing in repeats for loss in (timing.loss_first, timing.loss_last)]
     losses = [loss for loss in read if loss is not None]
     if len(losses) < len(read):
-        return _finding(Status.NOT_OBSERVED, "a loss was not read back")
+        return K2.finding(Status.NOT_OBSERVED, "a loss was not read back")
     if workload.tokens != "random":
         finite = all(map(math.isfinite, losses))
         told = "finite: the tokens are not random" if finite else "not finite"
-        return _finding(Status.PASS if finite else Status.FLAG, told)
+        return K2.finding(Status.PASS if finite else Status.FLAG, told)
     variance = shape.initializer_range**2 * shape.hidden_size
     low = math.log(shape.vocab_size)
     high = low + variance / 2
@@ -53,7 +71,7 @@ def judge(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
     margin = _ROUNDING + _SIGMAS * math.sqrt(variance / predictions)
     odd = [loss for loss in losses if not low - margin <= loss <= high + margin]
     status = Status.FLAG if odd else Status.PASS
-    return _finding(
+    return K2.finding(
         status,
         f"a loss of {odd[0]:.4f} on random tokens" if odd else "finite and near ln(vocabulary)",
         measured=f"{min(losses):.4f} to {max(losses):.4f} at START and STOP; {_work(shape)}",
@@ -72,23 +90,3 @@ def _predictions(shape: Shape, tokens: int) -> int:
 def _work(shape: Shape) -> str:
     causal, square = causal_flops_per_token(shape), flops_per_token(shape)
     return f"{causal:.4g} FLOPs a token (causal attention; {square:.4g} with the full square)"
-
-
-def _finding(
-    status: Status,
-    message: str,
-    measured: str | None = None,
-    honest: str | None = None,
-    limit: str | None = None,
-) -> Finding:
-    return Finding(
-        id="K2",
-        level=Level.FLAG,
-        status=status,
-        observer="worker",
-        measured=measured,
-        honest=honest,
-        limit=limit,
-        basis="fixed",
-        message=message,
-    )

@@ -6,9 +6,12 @@ loaded the library and not the plugin: a note. Everything else has to be declare
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
+from llmb.audit.bench import Bench
+from llmb.audit.rule import Evidence, Rule
+from llmb.records import audited, evidence
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch
@@ -21,7 +24,38 @@ _NAMED_AT_MOST = 3
 _MOST_PAIRS = 250_000
 
 
-def judge(
+NAMESPACE = Evidence(evidence.NAMESPACE, NamespaceEvidence.model_validate_json)
+HONEST_NAMESPACE = Evidence(audited.HONEST_NAMESPACE, NamespaceEvidence.model_validate_json)
+LIBRARY = Evidence(evidence.LIBRARY, LibraryBaseline.model_validate_json)
+N1 = Rule(
+    "N1",
+    Level.BLOCK,
+    "no callable of torch or llmb was replaced undeclared",
+    measured="every callable and operator against what they were before the plugin was loaded, in "
+    "worker and honest run",
+    limit="none replaced; what a library's import does is told, declared patches are flagged",
+    cannot_see="native code that patches machine code",
+    evidence=(NAMESPACE, HONEST_NAMESPACE),
+    any_evidence=True,
+)
+RULES = (N1,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield N1 of worker and honest run; one of them alone can only convict."""
+    baseline = bench.read(LIBRARY)
+    library = bench.path(LIBRARY) if baseline is not None else None
+    shown = [(file, bench.read(file)) for file in (NAMESPACE, HONEST_NAMESPACE)]
+    both = all(seen is not None for _, seen in shown)
+    for file, seen in shown:
+        if seen is None:
+            continue
+        found = finding(seen, baseline, bench.facts.patches, bench.path(file), library)
+        if both or found.status is Status.FAIL:
+            yield found
+
+
+def finding(
     evidence: NamespaceEvidence,
     baseline: LibraryBaseline | None,
     declared: Sequence[DeclaredPatch],
@@ -39,16 +73,12 @@ def judge(
         raise ValueError(f"{len(evidence.replaced)} replacements and {len(declared)} declarations")
     sorted_out = _SortedOut(evidence, baseline, declared)
     status, message = sorted_out.outcome()
-    return Finding(
-        id="N1",
-        level=Level.BLOCK,
-        status=status,
-        observer="worker",
+    return N1.finding(
+        status,
+        message,
         measured=f"{len(evidence.replaced)} replaced of {evidence.callables} callables and "
         f"{evidence.operators} operators, {len(sorted_out.by_library)} of them by a library",
         honest="none, but by importing a library",
-        basis="fixed",
-        message=message,
         evidence=(path,) if baseline_path is None else (path, baseline_path),
     )
 

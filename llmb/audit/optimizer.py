@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from llmb.audit.bench import OPTIMIZER, Bench
+from llmb.audit.rule import TRAINING, Rule
 from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
@@ -10,7 +14,27 @@ _CLASSES = {"AdamW": "torch.optim.adamw.AdamW", "SGD": "torch.optim.sgd.SGD"}
 _CONSTANTS = {"AdamW": ("lr", "betas", "eps", "weight_decay"), "SGD": ("lr", "weight_decay")}
 
 
-def judge(
+O1 = Rule(
+    "O1",
+    Level.BLOCK,
+    "the optimizer is torch.optim.AdamW as the harness built it",
+    measured="class, `step`, groups, hooks and step counters after the last step",
+    limit="every parameter once, the workload's constants",
+    cannot_see="what native code does inside `step`: O2 replays it",
+    evidence=(OPTIMIZER,),
+    modes=TRAINING,
+)
+RULES = (O1,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield O1."""
+    seen, path = bench.needed(OPTIMIZER), bench.path(OPTIMIZER)
+    constants, fmt = bench.facts.workload.optimizer, bench.facts.precision
+    yield finding(seen, constants, path, scaled=fmt.master_weights and fmt.dtype == "float16")
+
+
+def finding(
     evidence: OptimizerEvidence, constants: Optimizer, path: str, *, scaled: bool = False
 ) -> Finding:
     """Return the finding of O1 for one worker's evidence file ``path``.
@@ -28,17 +52,11 @@ def judge(
     if evidence.skipped:
         steps += f", {evidence.skipped} left out (gradients overflowed)"
     measured = f"{evidence.class_name}, {evidence.trainable} parameters{steps}"
-    return Finding(
-        id="O1",
-        level=Level.BLOCK,
-        status=Status.FAIL if faults else Status.PASS,
-        observer="worker",
+    return O1.finding(
+        Status.FAIL if faults else Status.PASS,
+        "; ".join(faults) if faults else f"torch's own {constants.name} stepped every parameter",
         measured=measured,
         honest=f"{kind}, every parameter once, {evidence.steps_expected} steps",
-        basis="fixed",
-        message="; ".join(faults)
-        if faults
-        else f"torch's own {constants.name} stepped every parameter",
         evidence=(path,),
     )
 

@@ -10,15 +10,28 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmb.audit.bench import (
+    DEVICE_REFERENCE,
+    GRADIENTS,
+    HONEST,
+    PROBED,
+    REFERENCE,
+    STEP_VALUES,
+    STEPS,
+    Bench,
+)
 from llmb.audit.distance import Gap, gap
+from llmb.audit.gradients import E1, E3, P1
 from llmb.audit.precision import SLACK, SLACK_FLOAT32, Measured, live_weights, of_class
-from llmb.audit.rules import compared, not_observed
+from llmb.audit.rule import compared, not_observed
+from llmb.audit.timed_step import G1, is_inside
 from llmb.config import Precision
 from llmb.records.arrays import Arrays
 from llmb.records.audited import LOGITS, AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
+RULES = (E1, E3, P1, G1)
 LIVE, STEP, PROBES = "live", "step", ("branches", "head")
 #: Times the honest error that logits may be off; in float32 kernels differ more in the last place.
 _LIMIT, _LIMIT_FLOAT32 = 1.5, 4.0
@@ -29,6 +42,24 @@ _LEAST_NARROW = 2.0**-9
 _FLOORS = {"FP32": 12.0, "TF32": 6.0, "FP16": 5.0, "BF16": 3.0, "FP8": 1.0}
 _ROUGHER = 0.75
 _CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield what there is to say of the logits, where nothing is trained."""
+    looked, steps = bench.read(STEPS), bench.read(STEP_VALUES)
+    if bench.trains or looked is None or steps is None or not bench.shows(P1):
+        return
+    # What is too much work for the host was computed on the device.
+    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **bench.needed(REFERENCE)}
+    kept = next((step for step in looked.steps if step.weights_kept), None)
+    if kept is not None and not is_inside(kept.index, bench.timing):
+        kept = None
+    paths = bench.paths(GRADIENTS, STEP_VALUES, HONEST, REFERENCE)
+    probed, seen, honest = bench.needed(PROBED), bench.needed(GRADIENTS), bench.needed(HONEST)
+    shown = Shown(probed, kept, seen, steps, honest, reference)
+    judged = Outputs(shown, bench.facts.precision, paths)
+    yield from judged.findings()
+    bench.measured = judged.measured()
 
 
 @dataclass(frozen=True)

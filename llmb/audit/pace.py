@@ -11,17 +11,31 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances, hindrances
+from llmb.audit.rule import Rule
+from llmb.audit.time import T2
 from llmb.measure.statistics import Block, blocks
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
 from llmb.records.system import SystemDescription
 
+T3 = Rule(
+    "T3",
+    Level.NOTE,
+    "the run was stationary on a quiet host",
+    measured="trend, CPU time, steal, load",
+    limit="none: context",
+    cannot_see="other programs on a system that counts neither load nor steal",
+    observer="supervisor",
+    per_run=True,
+)
+RULES = (T2, T3)
 _SLOPE = 0.25  # between the halves: a processor that grows warm may lose a tenth and more
 _PARITY = 0.10
 _LEAST_BLOCKS = 4
@@ -43,7 +57,14 @@ class _Pace:
     clear: bool
 
 
-def judge(repeats: Sequence[RepeatTiming], system: SystemDescription) -> tuple[Finding, Finding]:
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield T2's two flags, and T3."""
+    repeats, system = bench.facts.repeats, bench.facts.system
+    yield from flags(repeats, system)
+    yield judge_stationarity(repeats, system)
+
+
+def flags(repeats: Sequence[RepeatTiming], system: SystemDescription) -> tuple[Finding, Finding]:
     """Return T2's two flags: the halves of the window, and blocks with an audited step."""
     return _slope(repeats, system), _parity(repeats, system)
 
@@ -152,13 +173,11 @@ def judge_stationarity(repeats: Sequence[RepeatTiming], system: SystemDescriptio
     """Return T3, which judges nothing: how steady the run was, and what else the host did."""
     told = [f"repeat {n}: {_steadiness(timing)}" for n, timing in enumerate(repeats)]
     other = "; ".join(disturbances(system))
-    return Finding(
-        id="T3",
-        level=Level.NOTE,
-        status=Status.NOTE,
-        observer="supervisor",
+    return T3.finding(
+        Status.NOTE,
+        other or "nothing in the record says that the host was disturbed",
         measured="; ".join([*told, f"host: {_host(system)}"]),
-        message=other or "nothing in the record says that the host was disturbed",
+        basis=None,
     )
 
 
@@ -199,14 +218,5 @@ def _host(system: SystemDescription) -> str:
 
 
 def _finding(status: Status, message: str, measured: str | None, limit: str) -> Finding:
-    return Finding(
-        id="T2",
-        level=Level.FLAG,
-        status=status,
-        observer="supervisor",
-        measured=measured,
-        honest="no difference",
-        limit=limit,
-        basis="fixed",
-        message=message,
-    )
+    figures = {"measured": measured, "honest": "no difference", "limit": limit}
+    return T2.finding(status, message, level=Level.FLAG, **figures)

@@ -7,12 +7,14 @@ a run must stay below it to pass (docs/adr/0012).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from pydantic import TypeAdapter, ValidationError
 
+from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances
+from llmb.audit.rule import Rule
 from llmb.config import Mode
 from llmb.measure.statistics import window_tokens
 from llmb.records.ceiling import Ceilings
@@ -24,10 +26,35 @@ from llmb.workloads.arithmetic import least_flops_per_token
 
 _CERTAIN = 1.05  # of the ceiling
 _STEADY = 0.10  # between the ceiling before and after the run
+K1 = Rule(
+    "K1",
+    Level.BLOCK,
+    "the run is not faster than the device can be",
+    measured="model FLOP/s of the fastest repeat, causal attention counted",
+    limit="below the datasheet's peak, and below the best product that the device attained before "
+    "and after",
+    cannot_see="a device's ceiling that was lowered by its own plugin",
+    observer="supervisor, calibrator",
+    per_run=True,
+)
+RULES = (K1,)
 _MAY_BE_ZERO = ("padding_idx", "dropout")
 
 
-def judge(
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield K1; a debug run in a format that is only emulated has nothing to be held to."""
+    facts = bench.facts
+    if facts.precision.is_slow and facts.ceilings is None and facts.is_debug:
+        why = f"the device only emulates {facts.precision.name}: no ceiling of a debug run"
+        yield K1.unjudged(Status.NOT_APPLICABLE, why)
+        return
+    yield finding(
+        *(facts.repeats, facts.workload, facts.world_size),
+        *(facts.ceilings, facts.peak_flops, facts.system),
+    )
+
+
+def finding(
     repeats: Sequence[RepeatTiming],
     workload: WorkloadFacts,
     world_size: int,
@@ -43,16 +70,13 @@ def judge(
     rate = _fastest(repeats, workload, world_size)
     status, message = _verdict(rate, peak_flops, ceilings, system)
     best = _best(ceilings) if ceilings is not None else ()
-    return Finding(
-        id="K1",
-        level=Level.BLOCK,
-        status=status,
-        observer="supervisor, calibrator",
+    return K1.finding(
+        status,
+        message,
         measured=None if rate is None else f"{rate / 1e12:.4g} TFLOP/s, causal attention counted",
         honest=f"at most {max(best) / 1e12:.4g} TFLOP/s (best product)" if best else None,
         limit=_limit(peak_flops),
         basis="calibrated" if peak_flops is None else "fixed",
-        message=message,
     )
 
 

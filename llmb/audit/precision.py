@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from llmb.audit.distance import Gap, gaps
-from llmb.audit.rules import compared, not_observed
+from llmb.audit.rule import compared, not_observed
 from llmb.config import Precision
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import WIDE_LOSS

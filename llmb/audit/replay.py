@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+from llmb.audit.bench import OPTIMIZER, REPLAY, STEP_VALUES, STEPS, Bench
+from llmb.audit.rule import TRAINING, Rule
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
@@ -25,7 +27,40 @@ _Excesses = Callable[..., tuple[float, ...]]
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
 
-def judge(
+O2 = Rule(
+    "O2",
+    Level.BLOCK,
+    "replayed optimizer steps give the same weights",
+    measured="257 elements of each parameter (64 or more, where there are over 128 parameters) "
+    "replayed by torch's own optimizer and by its formula; nothing changes until the next step",
+    limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
+    observer="worker, calibrator, offline",
+    cannot_see="elements that are not sampled; the last that fill no vector of 64",
+    evidence=(STEPS, STEP_VALUES, REPLAY),
+    modes=TRAINING,
+)
+RULES = (O2,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield O2.
+
+    Raises:
+        ValueError: a step was audited twice.
+    """
+    steps = bench.needed(STEPS)
+    if len({step.index for step in steps.steps}) < len(steps.steps):
+        raise ValueError("a step was audited twice")
+    workload, stepped = bench.facts.workload, bench.read(OPTIMIZER)
+    yield finding(
+        *(steps, bench.needed(STEP_VALUES), bench.needed(REPLAY)),
+        *(workload.optimizer, bench.path(STEP_VALUES)),
+        workload.clip_grad_norm,
+        skipped=stepped.skipped if stepped is not None else 0,
+    )
+
+
+def finding(
     steps: StepsEvidence,
     seen: Arrays,
     replayed: Arrays,
@@ -221,15 +256,12 @@ def _relative(found: float, right: float, term: float, other: float) -> float:
 
 
 def _finding(status: Status, message: str, measured: str, path: str) -> Finding:
-    return Finding(
-        id="O2",
-        level=Level.BLOCK,
-        status=status,
-        observer="worker, calibrator, offline" if status is not Status.NOT_OBSERVED else "none",
+    return O2.finding(
+        status,
+        message,
+        observer=O2.observer if status is not Status.NOT_OBSERVED else "none",
         measured=measured or None,
         honest="0 elements",
-        limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
-        basis="fixed",
-        message=message,
+        limit=O2.limit,
         evidence=(path,),
     )

@@ -8,6 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from llmb.audit.bench import Bench
+from llmb.audit.rule import Evidence, Rule
+from llmb.records import evidence
 from llmb.records.evidence import LitmusEvidence, SettingsEvidence
 from llmb.records.finding import Finding, Level, Status
 
@@ -19,7 +22,28 @@ _SIGNIFICANT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 _NAMED_AT_MOST = 6
 
 
-def judge(
+SETTINGS = Evidence(evidence.SETTINGS, SettingsEvidence.model_validate_json)
+LITMUS = Evidence(evidence.LITMUS, LitmusEvidence.model_validate_json)
+P3 = Rule(
+    "P3",
+    Level.NOTE,
+    "precision settings and accumulator width",
+    measured="settings before and after; sums that come out right only if kept wide",
+    limit="none: context",
+    cannot_see="switches of a library that torch does not know of",
+    evidence=(SETTINGS,),
+)
+RULES = (P3,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield P3."""
+    sums = bench.read(LITMUS)
+    where = bench.path(LITMUS) if sums is not None else None
+    yield finding(bench.needed(SETTINGS), sums, bench.path(SETTINGS), where)
+
+
+def finding(
     settings: SettingsEvidence,
     litmus: LitmusEvidence | None,
     path: str,
@@ -36,16 +60,13 @@ def judge(
     if more > 0:
         remarks = [*remarks[:_NAMED_AT_MOST], f"{more} more"]
     ordinary = not remarks and litmus is not None
-    return Finding(
-        id="P3",
-        level=Level.NOTE,
-        status=Status.PASS if ordinary else Status.NOTE,
+    return P3.finding(
+        Status.PASS if ordinary else Status.NOTE,
+        "; ".join(remarks)
+        or ("nothing bears on precision but the declared format" if litmus else _NOT_TAKEN),
         observer="calibrator" if litmus else "worker",
         measured=None if litmus is None else _measured(litmus),
         honest=None if litmus is None else _honest(litmus),
-        basis="fixed",
-        message="; ".join(remarks)
-        or ("nothing bears on precision but the declared format" if litmus else _NOT_TAKEN),
         evidence=(path,) if litmus_path is None else (path, litmus_path),
     )
 

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from llmb.audit.bench import Bench
+from llmb.audit.rule import Evidence, Rule
+from llmb.records import evidence
 from llmb.records.evidence import PluginEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import FileDigest
 
+PLUGIN = Evidence(evidence.PLUGIN, PluginEvidence.model_validate_json)
+S1 = Rule(
+    "S1",
+    Level.BLOCK,
+    "the code that ran is the code that is shown",
+    measured="digests of plugin sources and reference; the byte code of every plugin file, as it "
+    "was run, against what its text compiles to",
+    cannot_see="code made at run time from strings; native libraries, which are listed as closed "
+    "components",
+    observer="supervisor",
+    evidence=(PLUGIN,),
+)
+RULES = (S1,)
 
-def judge(
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield S1."""
+    facts = bench.facts
+    yield finding(bench.needed(PLUGIN), facts.shown, facts.reference, facts.pinned)
+
+
+def finding(
     evidence: PluginEvidence,
     shown: Sequence[FileDigest],
     reference: Mapping[str, str],
@@ -32,13 +55,9 @@ def judge(
         faults.append("no file of the plugin was seen loaded")
     unpinned = {name for name in {*reference, *pinned} if reference.get(name) != pinned.get(name)}
     faults += [f"reference/{name} is not the pinned file" for name in sorted(unpinned)]
-    return Finding(
-        id="S1",
-        level=Level.BLOCK,
-        status=Status.FAIL if faults else Status.PASS,
-        observer="supervisor",
+    return S1.finding(
+        Status.FAIL if faults else Status.PASS,
+        "; ".join(faults[:3]) if faults else "plugin sources and reference are as shown",
         measured=f"{len(loaded)} plugin files, and the reference",
         honest="every digest equal",
-        basis="fixed",
-        message="; ".join(faults[:3]) if faults else "plugin sources and reference are as shown",
     )

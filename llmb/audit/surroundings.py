@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+from llmb.audit.bench import Bench
+from llmb.audit.rule import Evidence, Rule
+from llmb.records import evidence
 from llmb.records.evidence import Presence, SurroundingsEvidence
 from llmb.records.finding import Finding, Level, Status
 
@@ -19,7 +22,26 @@ _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "
 _NAMED_AT_MOST = 3
 
 
-def judge(evidence: SurroundingsEvidence, variables: Collection[str], path: str) -> Finding:
+SURROUNDINGS = Evidence(evidence.SURROUNDINGS, SurroundingsEvidence.model_validate_json)
+N2 = Rule(
+    "N2",
+    Level.FLAG,
+    "no foreign threads, children, libraries or import hooks",
+    measured="threads, processes, libraries, import hooks and tracers that came after the plugin",
+    limit="none but torch's, the plugin's libraries' and the system's",
+    cannot_see="a library of the system's that was replaced before the run",
+    evidence=(SURROUNDINGS,),
+)
+RULES = (N2,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield N2."""
+    path = bench.path(SURROUNDINGS)
+    yield finding(bench.needed(SURROUNDINGS), bench.facts.variables, path)
+
+
+def finding(evidence: SurroundingsEvidence, variables: Collection[str], path: str) -> Finding:
     """Return N2 for one worker's evidence file ``path``.
 
     ``variables`` are the names of those that the plugin returned from
@@ -35,15 +57,11 @@ def judge(evidence: SurroundingsEvidence, variables: Collection[str], path: str)
     before, after = evidence.frozen_objects
     if after > before:
         faults.append(f"{after - before} objects hidden from Python's collector")
-    return Finding(
-        id="N2",
-        level=Level.FLAG,
-        status=Status.FLAG if faults else Status.PASS,
-        observer="worker",
+    return N2.finding(
+        Status.FLAG if faults else Status.PASS,
+        _few(faults) if faults else _notes(evidence),
         measured=_counts(evidence),
         honest="torch's, the plugin's libraries' and the system's only",
-        basis="fixed",
-        message=_few(faults) if faults else _notes(evidence),
         evidence=(path,),
     )
 

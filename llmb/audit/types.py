@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from llmb.audit.bench import Bench
+from llmb.audit.rule import Evidence, Rule
 from llmb.config import Precision
+from llmb.records import evidence
 from llmb.records.evidence import OperatorTypes, TypesEvidence, bits_of_numbers
 from llmb.records.finding import Finding, Level, Status
 
@@ -27,7 +30,31 @@ _CUSTOM = re.compile(r"\bcustom-call\(")
 _BITS = re.compile(r"(?:bf|f|s|u)([0-9]+)")
 
 
-def judge(text: str, precision: Precision, path: str) -> Finding:
+PROGRAM = Evidence(evidence.PROGRAM, lambda data: data.decode(errors="replace"))
+TYPES = Evidence(evidence.TYPES, TypesEvidence.model_validate_json)
+P2 = Rule(
+    "P2",
+    Level.FLAG,
+    "the types seen computing fit the declared precision",
+    measured="one watched step and the compiled programs, or the device's own program text",
+    limit="no operand of a matrix product is narrower than declared",
+    cannot_see="kernels called past torch's dispatcher",
+    evidence=(PROGRAM, TYPES),
+    any_evidence=True,
+)
+RULES = (P2,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield P2 from the device's own program where there is one."""
+    fmt, text = bench.facts.precision, bench.read(PROGRAM)
+    if text is not None:
+        yield judge_program(text, fmt, bench.path(PROGRAM))
+    else:
+        yield judge_census(bench.needed(TYPES), fmt, bench.path(TYPES))
+
+
+def judge_program(text: str, precision: Precision, path: str) -> Finding:
     """Return P2 from program ``text``, which lies at ``path`` in the run directory."""
     products = Counter(_PRODUCT.findall(text))
     narrowest = min((_bits(t) for types in products for t in types[1:]), default=None)
@@ -130,17 +157,8 @@ def _listed(entries: Sequence[OperatorTypes]) -> str:
 
 
 def _finding(status: Status, message: str, seen: str, precision: Precision, path: str) -> Finding:
-    return Finding(
-        id="P2",
-        level=Level.FLAG,
-        status=status,
-        observer="worker",
-        measured=seen or None,
-        honest=f"operands of {precision.bits} bits or more",
-        basis="fixed",
-        message=message,
-        evidence=(path,),
-    )
+    honest = f"operands of {precision.bits} bits or more"
+    return P2.finding(status, message, measured=seen or None, honest=honest, evidence=(path,))
 
 
 def _bits(name: str) -> int:

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+from llmb.audit.bench import PRISTINE, PROBED, WEIGHTS, Bench
+from llmb.audit.rule import Rule
 from llmb.config import Precision
 from llmb.records.audited import PristineEvidence
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
 
+W1 = Rule(
+    "W1",
+    Level.BLOCK,
+    "weights after post-processing are the pristine ones, bit for bit",
+    measured="digests after post-processing against those that a process without the plugin makes "
+    "from the seed; how far each weight has moved by the end",
+    limit="the same bits; no further than AdamW can take a weight",
+    cannot_see="weights swapped between two audited steps and put back",
+    observer="worker, verifier",
+    evidence=(WEIGHTS,),
+)
+RULES = (W1,)
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
 #: One last place of it, in the type weights are stored in.
 _ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-51, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def judge(
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield W1."""
+    weights, pristine, probed = bench.needed(WEIGHTS), bench.read(PRISTINE), bench.read(PROBED)
+    steps = probed.last_step if probed and bench.trains else 0
+    fmt, constants = bench.facts.precision, bench.facts.workload.optimizer
+    yield finding(weights, pristine, fmt, constants, steps, bench.path(WEIGHTS))
+
+
+def finding(
     weights: WeightsEvidence,
     pristine: PristineEvidence | None,
     precision: Precision,
@@ -34,25 +57,15 @@ def judge(
         faults += _form(weights, pristine, precision) + _values(weights, pristine)
         faults += _moves(pristine, precision, constants, steps)
     elif not faults:
-        return Finding(
-            id="W1",
-            level=Level.BLOCK,
-            status=Status.NOT_OBSERVED,
-            observer="none",
-            message="no verifier has made the pristine weights from the seed",
-            evidence=(path,),
-        )
+        why = "no verifier has made the pristine weights from the seed"
+        return W1.unjudged(Status.NOT_OBSERVED, why, (path,))
     count = len(weights.processed)
-    return Finding(
-        id="W1",
-        level=Level.BLOCK,
-        status=Status.FAIL if faults else Status.PASS,
-        observer="worker, verifier",
+    return W1.finding(
+        Status.FAIL if faults else Status.PASS,
+        "; ".join(faults[:3]) if faults else "every weight is the pristine one",
         measured=f"{count} parameters, {weights.canonical_elements or 0:,} elements",
         honest=f"{len(weights.pristine)} parameters made from the seed",
         limit="bit for bit, in the type they are stored in",
-        basis="fixed",
-        message="; ".join(faults[:3]) if faults else "every weight is the pristine one",
         evidence=(path,),
     )
 

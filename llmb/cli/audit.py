@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from llmb.audit.rule import Rule
     from llmb.records.finding import Audit, Finding
 
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
@@ -51,17 +53,19 @@ def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(to_json(audit), indent=1))
     else:
-        _show(for_terminal(audit), whole=not wanted)
+        _show(for_terminal(audit), [rule for rule in RULES if rule.id in wanted])
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
 
 
-def _show(audit: Audit, *, whole: bool) -> None:
+def _show(audit: Audit, asked: Sequence[Rule]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
     console.print(_table(audit))
-    if whole:
+    for rule in asked:
+        console.print(f"\n{rule.id} cannot see: {rule.cannot_see}", style="dim", markup=False)
+    if not asked:
         console.print("\nWhat no audit can see:", style="dim")
         for limit in audit.limits:
             console.print(f"  {limit}", style="dim", markup=False, soft_wrap=True)

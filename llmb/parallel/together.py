@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from llmb.config import Frozen
 from llmb.records.audited import StepsEvidence
 from llmb.records.evidence import (
     NamespaceEvidence,
@@ -22,16 +23,7 @@ if TYPE_CHECKING:
 
     from llmb.parallel.ranks import Ranks
 
-E = TypeVar(
-    "E",
-    NamespaceEvidence,
-    OptimizerEvidence,
-    PluginEvidence,
-    SettingsEvidence,
-    StepsEvidence,
-    SurroundingsEvidence,
-    TypesEvidence,
-)
+E = TypeVar("E", bound=Frozen)
 
 
 def of_all(ranks: Ranks | None, found: E) -> E:
@@ -61,8 +53,12 @@ def glances_of_all(ranks: Ranks | None, seen: Mapping[str, Tensor]) -> dict[str,
 
 
 def _union(every: Sequence[Any]) -> dict[str, object]:
-    """Return the fields in which ranks add to each other; in the rest, rank 0 speaks for all."""
-    names, more = _HOW[type(every[0])]
+    """Return the fields in which ranks add to each other; in the rest, rank 0 speaks for all.
+
+    Of a kind that has no way of its own, ranks add to each tuple.
+    """
+    tuples = tuple(name for name, value in every[0] if isinstance(value, tuple))
+    names, more = _HOW.get(type(every[0]), (tuples, None))
     found: dict[str, object] = {name: _each_once(getattr(e, name) for e in every) for name in names}
     return found | (more(every) if more else {})
 

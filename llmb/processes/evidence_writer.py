@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from llmb.config import Frozen
 from llmb.observe import model_tree, plugin_files, weights_file
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.closed_components import closed_components
@@ -16,15 +17,12 @@ from llmb.observe.weights import canonical_digests, digests
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
-from llmb.records.audited import PristineEvidence, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
 from llmb.wire.channel import Channel
 from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
-
-Written = evidence.Evidence | ProbedEvidence | StepsEvidence | PristineEvidence
 
 
 class Pristine:
@@ -47,7 +45,7 @@ class Announcer:
         """Write into ``folder``."""
         self._channel, self._folder = channel, Path(folder)
 
-    def write(self, name: str, value: Written) -> None:
+    def write(self, name: str, value: Frozen) -> None:
         """Write ``value`` as the JSON file ``name``."""
         self.write_bytes(name, pretty_bytes(value))
 

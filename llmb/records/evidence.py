@@ -300,18 +300,3 @@ class RanksEvidence(Frozen):
     collectives: tuple[CollectiveEvidence, ...]
     #: What they communicated with, in torch.distributed's words: nccl, xccl, gloo, ...
     library: str | None = None
-
-
-Evidence = (
-    OptimizerEvidence
-    | RanksEvidence
-    | WeightsEvidence
-    | ModelEvidence
-    | SettingsEvidence
-    | PluginEvidence
-    | TypesEvidence
-    | NamespaceEvidence
-    | LibraryBaseline
-    | SurroundingsEvidence
-    | LitmusEvidence
-)

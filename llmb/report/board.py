@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import Mode
 from llmb.records.finding import Status, Verdict
 from llmb.report.bundles import Entry, Refused, Shelf
@@ -67,7 +67,7 @@ class Row:
     verdict: Verdict
     class_: str
     strict: bool
-    #: What qualifies the figure: waivers, older rules, what its workload was computed with.
+    #: What qualifies the figure: waivers, what its workload was computed with.
     marks: tuple[str, ...]
     plugin: str
     plugin_version: str
@@ -235,6 +235,8 @@ def _unranked(entry: Entry) -> str | None:
         return "debug: " + ("; ".join(record.waivers) or "not comparable")
     if record.config.definition is not None:
         return "a model of the submitter's own"
+    if record.rules_version != RULES_VERSION:
+        return f"rules {record.rules_version}: today's are {RULES_VERSION}"
     return None
 
 
@@ -242,8 +244,6 @@ def _marks(entry: Entry) -> Iterator[str]:
     record, config = entry.record, entry.record.config
     if record.class_ != "debug":
         yield from (f"waived: {waiver}" for waiver in record.waivers)
-    if record.rules_version != RULES_VERSION:
-        yield f"rules {record.rules_version}"
     if config.mixed_precision:
         yield "autocast over FP32 weights"
     if config.dynamic:

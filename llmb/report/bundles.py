@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from llmb.audit import rules
+from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records import members, strict_json
 from llmb.records.bundle import MANIFEST, RECORD, SIGNATURES, Bundle, read_bundle
@@ -141,7 +141,7 @@ def _contradiction(run: Run) -> str | None:
     if not low <= result.tokens_per_second * (1 + _SAME) or not result.tokens_per_second <= high:
         return f"its interval from {low:g} to {high:g} does not hold its figure"
     # REPRODUCED is never said by a bundle of itself: it follows from others that repeat it.
-    derived = rules.verdict(record.audit.findings)
+    derived = verdict(record.audit.findings)
     if record.audit.verdict is not derived:
         return f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
     return None

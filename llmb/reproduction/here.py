@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmb import __version__, workloads
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import Place, RunRequest
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.measure import host

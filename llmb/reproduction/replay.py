@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb import workloads
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import Choices, DataSource, OptionValue, RunConfig, RunRequest, WeightsSource
 from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from llmb.audit import judgement, rules
-from llmb.audit.judgement import Facts, Judgement, UnreadableError
+from llmb.audit.bench import Facts, UnreadableError
+from llmb.audit.judgement import Judgement
+from llmb.audit.rule import JUDGED_VERSIONS, RULES_VERSION
 from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
@@ -71,6 +73,9 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         patches=record.plugin.declared_patches,
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
+        rules_version=record.rules_version
+        if record.rules_version in JUDGED_VERSIONS
+        else RULES_VERSION,
     )
     try:
         return judgement.judge(bundle.files.get, facts)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmb.audit import rules
 from llmb.audit.judgement import Judgement
+from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, run_directory
 from llmb.records.bundle import Bundle, read_bundle
@@ -257,7 +257,7 @@ def _audit(case: Case) -> Iterator[str]:
 
 def _verdict(case: Case) -> Iterator[str]:
     record = case.record
-    derived = rules.verdict(record.audit.findings)
+    derived = verdict(record.audit.findings)
     if record.audit.verdict is not derived:
         yield f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from llmb import __version__, workloads
-from llmb.audit.judgement import Facts, Judgement, UnreadableError, judge
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.bench import Facts, UnreadableError
+from llmb.audit.judgement import Judgement, judge
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, metrics, summary

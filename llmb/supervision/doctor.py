@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from llmb import __version__, workloads
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import RunConfig, RunRequest, environment
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import host

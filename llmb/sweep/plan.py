@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from llmb import __version__
-from llmb.audit.rules import RULES_VERSION
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import Frozen, OptionValue, RunRequest
 from llmb.errors import UsageError
 from llmb.records.canonical import as_json

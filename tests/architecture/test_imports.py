@@ -30,7 +30,7 @@ LIGHT = {
     "config": ["llmb.config"],
     "records": [room for room in RECORDS if room != ARRAYS],
     "doctor": ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
-    "other light rooms": ["llmb.wire.channel", "llmb.audit.rules", "llmb.workloads", "llmb.plugin"],
+    "other light rooms": ["llmb.wire.channel", "llmb.audit.rule", "llmb.workloads", "llmb.plugin"],
     "report": ["llmb.report.page", "llmb.report.collect", "llmb.projection.node_hours"],
     "projection": ["llmb.projection.step", "llmb.projection.time_to_solution"],
     "reproduction": ["llmb.reproduction.links", "llmb.cli.standings"],

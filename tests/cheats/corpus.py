@@ -58,6 +58,13 @@ class Twin:
     needs: str | None = None
 
 
+#: Rules that only flag or block beside others, and why no act here is theirs. A note needs none.
+WITHOUT_AN_ACT = {
+    "T2": "the harness makes the fences: an act that leaves one out replaces it, which N1 says",
+    "K2": "whatever moves the loss so far breaks E1",
+}
+
+
 def _cheats(group: str, *rows: tuple[str, str, str] | Cheat) -> tuple[Cheat, ...]:
     """Return rows of name, acts and rules (both with spaces between) as cheats of ``group``."""
     return tuple(
@@ -77,6 +84,8 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
 _FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
 _GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
 _LOGITS = ("E1", "G1", "P1")
+#: Types of operands are watched in a full audit only.
+_FULL = ("--audit=full",)
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
 _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
@@ -156,7 +165,7 @@ CHEATS = (
     *_cheats(
         PRECISION,
         Cheat("tf32_under_fp32", PRECISION, (37,), ("E1", "E2", "G1", "P1"), "FP32"),
-        Cheat("autocast_under_fp32", PRECISION, (38,), ("E1", "E2", "G1", "P1"), "FP32"),
+        Cheat("autocast_under_fp32", PRECISION, (38,), (*_LOGITS, "E2", "P2"), "FP32", _FULL),
         ("fp8_everywhere", "39", "E1 E2 G1 P1"),
         ("fp8_one_matrix", "39 42", "E2 P1"),
         Cheat(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from llmb.audit.rules import RULES
+from llmb.records.finding import Level
 from tests.cheats import runner, table
-from tests.cheats.corpus import BUNDLE, CHEATS, GROUPS, QUICK, RECORD, TWINS
+from tests.cheats.corpus import BUNDLE, CHEATS, GROUPS, QUICK, RECORD, TWINS, WITHOUT_AN_ACT
 from tests.cheats.forgeries import FORGERIES
 
 
@@ -12,6 +14,15 @@ def test_every_group_of_the_catalogue_has_its_acts():
     assert {*groups} == {*GROUPS}
     assert len({cheat.plugin for cheat in CHEATS}) >= 44
     assert len({twin.plugin for twin in TWINS}) >= 14
+
+
+def test_every_rule_has_an_act_that_it_catches_or_a_reason_why_not():
+    caught = {rule for cheat in CHEATS if not cheat.unseen for rule in cheat.rules}
+    rules = {rule.id for rule in RULES if rule.level is not Level.NOTE}
+    assert rules - caught == {*WITHOUT_AN_ACT}, (
+        "add tests/cheats/plugins/<act>.py and its line in tests/cheats/corpus.py, or say in "
+        "WITHOUT_AN_ACT there why no act breaks the rule by itself"
+    )
 
 
 def test_every_plugin_is_in_the_table_and_says_what_it_does():

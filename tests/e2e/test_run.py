@@ -16,7 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from llmb.audit.rules import RULES
 from llmb.config import BF16, Mode, RunConfig
+from llmb.records.finding import Level
 from llmb.records.run_record import RunRecord
 from llmb.supervision import stream
 from tests import patience
@@ -89,9 +91,7 @@ def test_an_honest_run_is_consistent_and_every_blocking_rule_was_observed(
     audit = tiny_run.record["audit"]
     blocking = {f["id"]: f["status"] for f in audit["findings"] if f["level"] == "block"}
     assert set(blocking.values()) == {"pass"}, blocking
-    assert {"W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1", "T1", "T2", "K1", "N1", "S1"} == set(
-        blocking
-    )
+    assert {rule.id for rule in RULES if rule.level is Level.BLOCK} == set(blocking)
     assert not [f for f in audit["findings"] if f["status"] in ("flag", "fail")]
     assert audit["verdict"] == "CONSISTENT"
 

@@ -20,7 +20,8 @@ from torch import nn
 
 from llmb import workloads
 from llmb.audit import judgement
-from llmb.audit.judgement import Facts, Judgement
+from llmb.audit.bench import Facts
+from llmb.audit.judgement import Judgement
 from llmb.config import BF16, AuditMode, RunConfig
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline

@@ -11,6 +11,9 @@ import importlib
 import pytest
 
 LIMITS: dict[str, dict[str, float]] = {
+    "audit.bench": {
+        "_DEVICE_BITS": 12.0,
+    },
     "audit.distance": {
         "_MOST_BITS": 40.0,
     },
@@ -25,9 +28,6 @@ LIMITS: dict[str, dict[str, float]] = {
         "_FEW": 16,
         "_PART_OF_MOST": 0.5,
         "_ENOUGH": 0.5,
-    },
-    "audit.judgement": {
-        "_DEVICE_BITS": 12.0,
     },
     "audit.loss": {
         "_ROUNDING": 0.25,
@@ -161,12 +161,9 @@ LIMITS: dict[str, dict[str, float]] = {
         "_LEVEL_GAIN": 0.02,
         "_MOST_REFINEMENTS": 3,
     },
-    "wire.channel": {
-        "_MAX_LINE": 2**24,
-        "_CONNECT_S": 300.0,
-        "_EXIT_S": 20.0,
-        "_MOST_CHARACTERS": 2000,
-    },
+    "wire.channel": {"_MAX_LINE": 2**24, "_MOST_CHARACTERS": 2000},
+    "wire.child": {"_CONNECT_S": 300.0, "_EXIT_S": 20.0},
+    "wire.forking": {"_ANSWER_S": 300.0, "_EXIT_S": 5.0},
     "measure.statistics": {
         "_RESAMPLES": 5_000,
     },

@@ -59,7 +59,7 @@ def finding(evidence: NamespaceEvidence) -> Finding:
     """Return what N1 makes of it, as if nothing was declared."""
     modules = [name for library in evidence.libraries for name in library.modules]
     baseline = LibraryBaseline.model_validate_json(python(_LIBRARY, json.dumps(modules)))
-    return rule_n1.judge(evidence, baseline, (), "namespace.json")
+    return rule_n1.finding(evidence, baseline, (), "namespace.json")
 
 
 def test_the_import_of_the_extension_alone_explains_every_replacement(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmb.audit.judgement import _Bench
+from llmb.audit.bench import Bench
 from llmb.records import audited
 
 RIGHT = array("d", [1.0, 2.0, 3.0])
@@ -20,10 +20,9 @@ def off(bits: float) -> Any:
 
 
 def reference(host: dict[str, Any] | None, device: dict[str, Any] | None) -> Any:
-    bench: Any = object.__new__(_Bench)
-    found = {audited.REFERENCE: host, audited.DEVICE_REFERENCE: device}
-    bench._arrays = found.get
-    return bench._reference()
+    bench: Any = object.__new__(Bench)
+    bench._known = {audited.REFERENCE: host, audited.DEVICE_REFERENCE: device}
+    return bench.reference
 
 
 DEVICE = {**HOST, "branches/a": off(20), "live/b": RIGHT}

@@ -18,7 +18,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from llmb.audit import judgement
-from llmb.audit.judgement import Judgement, UnreadableError
+from llmb.audit.bench import UnreadableError
+from llmb.audit.judgement import Judgement
+from llmb.audit.rules import RULES
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.plugin import ParameterView
 from llmb.records import audited, evidence
@@ -377,7 +379,7 @@ def test_a_run_without_any_evidence_is_unverified(run: Audited) -> None:
 
 def test_every_rule_there_is_has_a_finding(run: Audited) -> None:
     found = {finding.id for finding in run.judge().audit.findings}
-    assert found == {rule.id for rule in judgement.rules.RULES}
+    assert found == {rule.id for rule in RULES}
 
 
 def test_findings_name_the_files_that_show_them(run: Audited) -> None:

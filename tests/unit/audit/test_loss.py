@@ -27,7 +27,7 @@ def facts(shape: LlamaShape = OFFICIAL, sequences: int = 1) -> WorkloadFacts:
 
 
 def judge(first: float, last: float) -> Finding:
-    return loss.judge([timing(loss_first=first, loss_last=last)], facts())
+    return loss.finding([timing(loss_first=first, loss_last=last)], facts())
 
 
 @pytest.mark.parametrize(("first", "last"), [(11.0625, 11.0), (10.9375, 10.375), (11.15, 11.13)])
@@ -46,7 +46,7 @@ def test_the_loss_may_leave_the_range_by_rounding_and_scatter_and_no_further() -
 
 def test_one_odd_repeat_is_flagged() -> None:
     honest, odd = timing(loss_first=11.0, loss_last=11.0), timing(loss_first=3.5, loss_last=11.0)
-    found = loss.judge([honest, odd], facts())
+    found = loss.finding([honest, odd], facts())
     assert found.status is Status.FLAG
     assert "3.5" in found.message
 
@@ -54,7 +54,7 @@ def test_one_odd_repeat_is_flagged() -> None:
 def test_a_loss_that_is_no_number_is_flagged() -> None:
     assert judge(11.0, 11.0).status is Status.PASS
     broken = timing().model_copy(update={"loss_first": 11.0, "loss_last": math.nan})
-    assert loss.judge([broken], facts()).status is Status.FLAG
+    assert loss.finding([broken], facts()).status is Status.FLAG
 
 
 @pytest.mark.parametrize("hidden", [16, 256])
@@ -72,7 +72,7 @@ def test_the_reference_begins_where_the_rule_expects_it(hidden: int, dtype: torc
     ids = random_tokens(1, 2, shape.sequence_length, shape.vocab_size)
     with torch.no_grad():
         first = float(build(shape, 3, dtype, "cpu")(ids, labels=ids))
-    found = loss.judge([timing(loss_first=first, loss_last=first)], facts(shape, 2))
+    found = loss.finding([timing(loss_first=first, loss_last=first)], facts(shape, 2))
     assert found.status is Status.PASS
     expected = math.log(32000) + hidden * 0.02**2 / 2
     assert abs(first - expected) < 0.04 + 4 * math.sqrt(hidden * 0.02**2 / 62)
@@ -84,10 +84,10 @@ def test_how_much_work_a_token_is_is_told_and_judged_by_nobody() -> None:
 
 
 def test_without_shapes_or_repeats_nothing_is_observed() -> None:
-    assert loss.judge([timing()], workload_facts()).status is Status.NOT_OBSERVED
-    assert loss.judge([], facts()).status is Status.NOT_OBSERVED
+    assert loss.finding([timing()], workload_facts()).status is Status.NOT_OBSERVED
+    assert loss.finding([], facts()).status is Status.NOT_OBSERVED
     no_tokens = facts().model_copy(update={"tokens_per_step": 0})
-    assert loss.judge([timing()], no_tokens).status is Status.NOT_OBSERVED
+    assert loss.finding([timing()], no_tokens).status is Status.NOT_OBSERVED
 
 
 # -- what the fixed workload does not have ---------------------------------------------------
@@ -103,7 +103,7 @@ def bert_facts(**changes: object) -> WorkloadFacts:
 
 
 def status_of(value: float, workload: WorkloadFacts) -> Status:
-    return loss.judge([timing(loss_first=value, loss_last=value)], workload).status
+    return loss.finding([timing(loss_first=value, loss_last=value)], workload).status
 
 
 @pytest.mark.parametrize(("edge", "inwards"), [(BERT_LOW, 1), (BERT_HIGH, -1)])
@@ -133,11 +133,11 @@ def test_only_a_learning_rate_above_a_gentle_one_may_raise_the_loss(lr: float, r
 def test_of_text_only_a_finite_loss_is_asked(value: float, expected: Status) -> None:
     workload = facts().model_copy(update={"tokens": "data 0123456789ab"})
     broken = timing().model_copy(update={"loss_first": 3.0, "loss_last": value})
-    assert loss.judge([broken], workload).status is expected
+    assert loss.finding([broken], workload).status is expected
 
 
 @pytest.mark.parametrize("missing", ["loss_first", "loss_last"])
 def test_a_loss_that_was_not_read_back_is_not_observed(missing: str) -> None:
     gone = timing(loss_first=11.0, loss_last=11.0).model_copy(update={missing: None})
     whole = timing(loss_first=11.0, loss_last=11.0)
-    assert loss.judge([whole, gone], facts()).status is Status.NOT_OBSERVED
+    assert loss.finding([whole, gone], facts()).status is Status.NOT_OBSERVED

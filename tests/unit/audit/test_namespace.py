@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmb.audit import namespace
-from llmb.audit.namespace import judge
+from llmb.audit.namespace import finding as judge
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch

@@ -24,12 +24,12 @@ def changed(**changes: object) -> OptimizerEvidence:
 
 
 def judge(evidence: OptimizerEvidence, path: str = "x") -> Finding:
-    return optimizer.judge(evidence, OFFICIAL_OPTIMIZER, path)
+    return optimizer.finding(evidence, OFFICIAL_OPTIMIZER, path)
 
 
 def test_the_constants_expected_are_those_of_the_workload() -> None:
     other = Optimizer(lr=1e-3, eps=1e-8)
-    found = optimizer.judge(HONEST, other, "x")
+    found = optimizer.finding(HONEST, other, "x")
     assert found.status is Status.FAIL
     assert "lr is 1e-05, not 0.001; eps is 1e-06, not 1e-08" in found.message
 

@@ -27,15 +27,15 @@ def run(block_ms: tuple[int, ...], **changes: Any) -> RepeatTiming:
 
 
 def slope(*repeats: RepeatTiming, host: SystemDescription = QUIET) -> Finding:
-    return pace.judge(repeats, host)[0]
+    return pace.flags(repeats, host)[0]
 
 
 def parity(*repeats: RepeatTiming, host: SystemDescription = QUIET) -> Finding:
-    return pace.judge(repeats, host)[1]
+    return pace.flags(repeats, host)[1]
 
 
 def test_a_run_at_one_pace_passes_both() -> None:
-    for found in pace.judge([run(EVEN, audited_steps=AUDITED)], QUIET):
+    for found in pace.flags([run(EVEN, audited_steps=AUDITED)], QUIET):
         assert (found.id, found.level, found.status) == ("T2", Level.FLAG, Status.PASS)
 
 
@@ -46,7 +46,7 @@ def test_the_pace_of_official_runs_passes() -> None:
         ((21920, 21220, 21700, 21250, 21790), 429.5),
         ((19710, 20080, 19750, 19680, 19420), 389.4),
     ):
-        for found in pace.judge([timing(block_ms, cpu_s=cpu_s, audited_steps=AUDITED)], QUIET):
+        for found in pace.flags([timing(block_ms, cpu_s=cpu_s, audited_steps=AUDITED)], QUIET):
             assert found.status is Status.PASS
 
 
@@ -184,7 +184,7 @@ def test_a_step_belongs_to_the_block_that_it_ends_in() -> None:
 def test_stamps_that_are_no_timeline_are_not_observed_instead_of_a_crash(stamp: int) -> None:
     even = run(EVEN, audited_steps=AUDITED)
     broken = even.model_copy(update={"fence_ns": (*even.fence_ns[:3], stamp, *even.fence_ns[4:])})
-    for found in pace.judge([broken], QUIET):
+    for found in pace.flags([broken], QUIET):
         assert found.status is Status.NOT_OBSERVED
 
 

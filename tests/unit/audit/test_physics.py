@@ -53,7 +53,7 @@ def judge(
 ) -> Finding:
     given = {"repeats": [RUN], "workload": facts(), "world_size": 1, **changes}
     peak_flops = None if peak is None else peak * RATE
-    return physics.judge(**given, ceilings=found, peak_flops=peak_flops, system=host)
+    return physics.finding(**given, ceilings=found, peak_flops=peak_flops, system=host)
 
 
 def test_a_run_below_the_best_product_passes_and_its_rate_counts_half_the_attention() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from llmb.audit.replay import judge
+from llmb.audit.replay import finding as judge
 from llmb.observe.replay import replay
 from llmb.observe.witness import KINDS, Witness
 from llmb.records.audited import AuditedStep, StepsEvidence

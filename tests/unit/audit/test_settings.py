@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmb.audit import rules
-from llmb.audit.settings import judge
+from llmb.audit.settings import finding as judge
 from llmb.records.evidence import LitmusEvidence, SettingsEvidence
 from llmb.records.finding import Finding, Level, Status
 

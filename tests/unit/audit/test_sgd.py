@@ -54,7 +54,7 @@ def first_rule(make: Any, steps: int = 3, skipped: int = 0, *, scaled: bool = Fa
         optimizer.step()
     evidence = baseline.observe(optimizer, model, steps)
     evidence = evidence.model_copy(update={"skipped": skipped})
-    return rule_o1.judge(evidence, CONSTANTS, "e", scaled=scaled)
+    return rule_o1.finding(evidence, CONSTANTS, "e", scaled=scaled)
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])
@@ -150,7 +150,7 @@ def second_rule(
     skipped: int = 0,
 ) -> Finding:
     lists = [{k: v.float().tolist() for k, v in arrays.items()} for arrays in (seen, again)]
-    return rule_o2.judge(steps, *lists, constants, "e", skipped=skipped)
+    return rule_o2.finding(steps, *lists, constants, "e", skipped=skipped)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -246,4 +246,4 @@ def test_sgd_has_no_bound_on_how_far_a_weight_moves_and_adamw_has(
         canonical_elements=8,
     )
     moved = PristineEvidence(parameters=(PristineDigest(**one, largest_move=5.0),))
-    assert rule_w1.judge(weights, moved, BF16, constants, 60, "e").status is status
+    assert rule_w1.finding(weights, moved, BF16, constants, 60, "e").status is status

@@ -22,13 +22,13 @@ def loaded(*files: FileDigest, run_otherwise: tuple[str, ...] = ()) -> PluginEvi
 
 def test_a_file_whose_code_was_run_otherwise_fails_by_name() -> None:
     evidence = loaded(*LOADED, run_otherwise=(LOADED[0].path,))
-    found = sources.judge(evidence, LOADED, PINNED, PINNED)
+    found = sources.finding(evidence, LOADED, PINNED, PINNED)
     assert found.status is Status.FAIL
     assert f"{LOADED[0].path} is not the code that was run" in found.message
 
 
 def test_equal_digests_pass() -> None:
-    found = sources.judge(loaded(*LOADED), tuple(reversed(LOADED)), PINNED, dict(PINNED))
+    found = sources.finding(loaded(*LOADED), tuple(reversed(LOADED)), PINNED, dict(PINNED))
     assert (found.id, found.level, found.status) == ("S1", Level.BLOCK, Status.PASS)
     assert found.measured == "2 plugin files, and the reference"
 
@@ -43,20 +43,20 @@ def test_equal_digests_pass() -> None:
     ids=["edited", "hidden", "all hidden"],
 )
 def test_a_loaded_file_that_is_not_shown_as_it_was_fails_by_its_name(shown: tuple) -> None:
-    found = sources.judge(loaded(*LOADED), shown, PINNED, PINNED)
+    found = sources.finding(loaded(*LOADED), shown, PINNED, PINNED)
     assert found.status is Status.FAIL
     assert "plugin file fast/kernel.py is not the one that was loaded" in found.message
 
 
 def test_a_plugin_of_which_no_file_was_seen_fails() -> None:
-    found = sources.judge(loaded(), (), PINNED, PINNED)
+    found = sources.finding(loaded(), (), PINNED, PINNED)
     assert found.status is Status.FAIL
     assert "no file of the plugin was seen loaded" in found.message
 
 
 def test_a_file_that_is_shown_and_was_not_loaded_fails_by_its_name() -> None:
     shown = digests({"fast/__init__.py": b"", "fast/kernel.py": b"1", "fast/nice.py": b""})
-    found = sources.judge(loaded(*LOADED), shown, PINNED, PINNED)
+    found = sources.finding(loaded(*LOADED), shown, PINNED, PINNED)
     assert found.status is Status.FAIL
     assert "fast/nice.py" in found.message
 
@@ -74,6 +74,6 @@ def test_a_file_that_is_shown_and_was_not_loaded_fails_by_its_name() -> None:
 def test_a_reference_that_is_not_the_pinned_one_fails_by_the_files_name(
     reference: dict[str, str], name: str
 ) -> None:
-    found = sources.judge(loaded(*LOADED), LOADED, reference, PINNED)
+    found = sources.finding(loaded(*LOADED), LOADED, reference, PINNED)
     assert found.status is Status.FAIL
     assert f"reference/{name} is not the pinned file" in found.message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmb.audit.surroundings import judge
+from llmb.audit.surroundings import finding as judge
 from llmb.records.evidence import Origin, Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.finding import Finding, Level, Status
 

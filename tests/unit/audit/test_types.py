@@ -31,7 +31,7 @@ def program(*lines: str) -> str:
 
 
 def judged(precision: Precision, *lines: str) -> Finding:
-    return types.judge(program(*lines), precision, PATH)
+    return types.judge_program(program(*lines), precision, PATH)
 
 
 BF16_DOT = product("bf16", "bf16", "bf16")
@@ -94,7 +94,7 @@ def test_other_instructions_however_narrow_are_no_products() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "no program at all", program()])
 def test_a_program_without_a_product_is_no_observation_and_no_pass(text: str) -> None:
-    found = types.judge(text, BF16, PATH)
+    found = types.judge_program(text, BF16, PATH)
     assert (found.status, found.measured) == (Status.NOT_OBSERVED, None)
 
 
@@ -149,7 +149,7 @@ def test_a_hostile_program_is_judged_in_time_that_grows_with_its_length_only(
     def seconds(count: int) -> float:
         text = "= " + (unit + end) * count
         began = time.process_time()
-        types.judge(text, BF16, PATH)
+        types.judge_program(text, BF16, PATH)
         return time.process_time() - began
 
     size = 20_000

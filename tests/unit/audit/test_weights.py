@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from llmb.audit.weights import judge
+from llmb.audit.weights import finding as judge
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.audited import PristineDigest, PristineEvidence
 from llmb.records.evidence import ParameterDigest, WeightsEvidence

@@ -47,6 +47,7 @@ def test_one_rule_alone_is_shown_with_its_figures(shown: Any, asked: str) -> Non
     assert f"limit: {t1.limit} (fixed)" in text
     assert f"honest: {t1.honest}" in text
     assert "by supervisor" in text
+    assert "T1 cannot see: a faked kernel clock" in text
     assert "O1 " not in text
     assert "What no audit can see" not in text
 

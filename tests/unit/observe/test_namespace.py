@@ -321,7 +321,7 @@ def judged(evidence: NamespaceEvidence, baseline: LibraryBaseline, *names: str) 
     chosen = tuple(r for r in evidence.replaced if r.name in names)
     assert {r.name for r in chosen} == {*names}
     evidence = evidence.model_copy(update={"replaced": chosen})
-    return rule_n1.judge(evidence, baseline, (), "namespace.json")
+    return rule_n1.finding(evidence, baseline, (), "namespace.json")
 
 
 def test_the_library_is_named_with_version_and_digest(evidence: NamespaceEvidence) -> None:

@@ -11,7 +11,7 @@ import torch.optim.optimizer as optim_module
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from llmb.audit.optimizer import judge
+from llmb.audit.optimizer import finding as judge
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.records.evidence import OptimizerEvidence
 from llmb.records.finding import Status

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from llmb.audit import optimizer
+from llmb.config import Frozen
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.evidence import (
@@ -63,6 +64,18 @@ def together(*every: Any) -> Any:
     return of_all(Ranks(every), every[-1])  # type: ignore[arg-type]
 
 
+class Seen(Frozen):
+    """Evidence of a kind that is not in this repository."""
+
+    names: tuple[str, ...]
+    count: int
+
+
+def test_of_evidence_that_is_new_each_rank_adds_to_the_tuples_and_rank_0_says_the_rest() -> None:
+    every = Seen(names=("a", "b"), count=1), Seen(names=("b", "c"), count=2)
+    assert of_all(Ranks(every), every[0]) == Seen(names=("a", "b", "c"), count=1)  # type: ignore[arg-type]
+
+
 def test_alone_a_rank_speaks_for_itself() -> None:
     assert of_all(None, HONEST) is HONEST
 
@@ -86,7 +99,7 @@ def test_alone_a_rank_speaks_for_itself() -> None:
 def test_an_optimizer_that_is_odd_on_one_rank_is_odd(odd: dict[str, Any]) -> None:
     other = HONEST.model_copy(update=odd)
     for every in ((HONEST, other), (other, HONEST)):
-        finding = optimizer.judge(together(*every), OFFICIAL_OPTIMIZER, "optimizer.json")
+        finding = optimizer.finding(together(*every), OFFICIAL_OPTIMIZER, "optimizer.json")
         assert finding.status is Status.FAIL, finding.message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmb.audit.rule import RULES_VERSION
 from llmb.records.finding import Verdict
 from llmb.report.board import Repetition, board
 from llmb.report.bundles import gather
@@ -80,6 +81,10 @@ def own(data):
         (debug, "debug: --timed-steps 3"),
         (lambda data: judged(data, "INVALID"), "INVALID: W1 failed"),
         (own, "a model of the submitter's own"),
+        (
+            lambda data: data.update(rules_version="1"),
+            f"rules 1: today's are {RULES_VERSION}",
+        ),
     ],
 )
 def test_what_cannot_be_compared_stands_apart_however_fast(ranked, change, words):
@@ -96,12 +101,12 @@ def test_flagged_and_unverified_runs_are_ranked_and_keep_their_verdict(ranked):
 
 
 def waived(data):
-    data["waivers"], data["rules_version"] = ["no seed"], "1"
+    data["waivers"] = ["no seed"]
 
 
-def test_waivers_and_other_rules_are_marks_of_the_row(ranked):
+def test_waivers_are_marks_of_the_row(ranked):
     ((_, rows),) = ranked(record(change=waived)).groups
-    assert rows[0].marks == ("waived: no seed", "rules 1")
+    assert rows[0].marks == ("waived: no seed",)
 
 
 def test_figures_of_a_row_are_those_of_the_record(ranked):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import (
     FP16,
     AuditMode,
@@ -81,7 +82,10 @@ REPETITION_LACKS = {
         "the repetition is a debug run",
     ),
     "hardware": (other_cores, r"another class of hardware: Fast \[1\], Fast \[2\]"),
-    "rules": (lambda record: record.model_copy(update={"rules_version": "3"}), "other rules: 2, 3"),
+    "rules": (
+        lambda record: record.model_copy(update={"rules_version": "77"}),
+        f"other rules: {RULES_VERSION}, 77",
+    ),
     "workload": (lambda record: changed(record, "workload", parameters=1), "another workload"),
     "batch size": (config(batch_size=4), "another configuration: batch_size"),
     "options": (config(plugin_options={}), "another configuration: plugin_options"),

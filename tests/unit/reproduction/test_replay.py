@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from llmb import workloads
+from llmb.audit.rule import RULES_VERSION
 from llmb.config import BF16, FP32, AuditMode, DataSource, Mode, Parallelism, RunRequest
 from llmb.errors import LlmbError, UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
@@ -102,8 +103,8 @@ def test_another_device_of_the_same_kind_may_be_named() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"rules_version": "1"}, "rules 1, this llmb has rules 2"),
-        ({"rules_version": "77"}, "rules 77, this llmb has rules 2"),
+        ({"rules_version": "1"}, f"rules 1, this llmb has rules {RULES_VERSION}"),
+        ({"rules_version": "77"}, f"rules 77, this llmb has rules {RULES_VERSION}"),
         ({"config": run_config(workload="gpt-9")}, r"unknown workload 'gpt-9'.*made by llmb"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llmb.audit import judgement
+from llmb.audit.rule import RULES_VERSION
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, from_files
@@ -119,6 +120,22 @@ def test_a_bundle_is_judged_by_what_its_record_says(facts: Any) -> None:
     assert found.peak_flops == RECORD.result.mfu.peak_flops
     assert (found.world_size, found.is_debug) == (1, False)
     assert {f.path for f in found.shown} == {f.path for f in RECORD.plugin.files}
+
+
+@pytest.mark.parametrize("version", ["1", "77", "two", RULES_VERSION])
+def test_a_version_of_the_rules_that_nobody_judges_by_is_not_followed(
+    facts: Any, version: str
+) -> None:
+    found = facts(RECORD.model_copy(update={"rules_version": version}))
+    assert found.rules_version == RULES_VERSION
+
+
+def test_a_bundle_is_judged_by_the_rules_of_its_time(
+    facts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejudge, "JUDGED_VERSIONS", ("2", "3"))
+    monkeypatch.setattr(rejudge, "RULES_VERSION", "3")
+    assert facts(RECORD.model_copy(update={"rules_version": "2"})).rules_version == "2"
 
 
 def test_the_reference_is_held_to_this_llmbs_pins(facts: Any) -> None:

@@ -101,6 +101,7 @@ class Run:
             "repeats": (Repeat(streamed, Examined(digests(self.examined), self.failures)),),
             "load_before": host_load(),
             "load_after": host_load(),
+            "processes": {"worker": "forked"},
             "real_s": 480.0,
         }
         return Raw(**{**values, **changes})
@@ -297,6 +298,10 @@ def test_the_ceiling_of_another_format_is_no_denominator(make: Make) -> None:
 def test_products_of_another_format_are_held_against_that_formats_ceiling(make: Make) -> None:
     wide = BF16.model_copy(update={"native": False, "products": "FP32"})
     assert make(run_config(precision=wide)).assemble().result.fraction_of_ceiling is not None
+
+
+def test_how_each_process_was_started_is_recorded(make: Make) -> None:
+    assert make().assembled().processes == {"worker": "forked"}
 
 
 def test_an_estimate_is_recorded_beside_the_real_time(run: Run) -> None:

@@ -1,0 +1,158 @@
+"""What a judge looks at: the evidence of one repeat, read when it is asked for, and the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from llmb.audit.distance import gaps
+from llmb.audit.precision import Measured
+from llmb.audit.rule import RULES_VERSION, Evidence, Rule
+from llmb.config import Mode, Precision
+from llmb.records import arrays, audited, evidence
+from llmb.records.arrays import Arrays
+from llmb.records.ceiling import Ceilings
+from llmb.records.run_record import DeclaredPatch, FileDigest, RepeatTiming, WorkloadFacts
+from llmb.records.system import SystemDescription
+
+E = TypeVar("E")
+#: Gives an evidence file by its path in the run directory; None where there is none.
+Files = Callable[[str], bytes | None]
+
+#: Evidence that more than one judge reads.
+WEIGHTS = Evidence(evidence.WEIGHTS, evidence.WeightsEvidence.model_validate_json)
+OPTIMIZER = Evidence(evidence.OPTIMIZER, evidence.OptimizerEvidence.model_validate_json)
+PRISTINE = Evidence(audited.PRISTINE, audited.PristineEvidence.model_validate_json)
+PROBED = Evidence(audited.PROBED, audited.ProbedEvidence.model_validate_json)
+STEPS = Evidence(audited.STEPS, audited.StepsEvidence.model_validate_json)
+GRADIENTS = Evidence(audited.GRADIENTS, arrays.read)
+STEP_VALUES = Evidence(audited.STEP_VALUES, arrays.read)
+REPLAY = Evidence(audited.REPLAY, arrays.read)
+HONEST = Evidence(audited.HONEST, arrays.read)
+REFERENCE = Evidence(audited.REFERENCE, arrays.read)
+DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read)
+
+#: Bits to which a device's reference must agree with the verifier's, where both were computed.
+_DEVICE_BITS = 12.0
+
+
+class UnreadableError(Exception):
+    """An evidence file is there and is not what llmb writes."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is judged besides evidence files."""
+
+    precision: Precision
+    repeats: Sequence[RepeatTiming]
+    #: The plugin's files as shown.
+    shown: Sequence[FileDigest]
+    #: The reference's files on disk and as pinned: name -> sha256.
+    reference: Mapping[str, str]
+    pinned: Mapping[str, str]
+    workload: WorkloadFacts
+    world_size: int
+    ceilings: Ceilings | None
+    #: The datasheet's dense peak of one device in FLOP/s, None where the plugin states none.
+    peak_flops: float | None
+    system: SystemDescription
+    #: What the plugin says it replaces, and names of the variables it asked for.
+    patches: Sequence[DeclaredPatch]
+    variables: Sequence[str]
+    is_debug: bool
+    #: The rules that were in force when the run was made.
+    rules_version: str = RULES_VERSION
+
+
+class Bench:
+    """The evidence of one repeat, and the facts of its run.
+
+    The judge of a rule that is judged once a run gets the bench of repeat 0, and those of the
+    others by ``of``.
+    """
+
+    def __init__(self, files: Files, facts: Facts, repeat: int) -> None:
+        self._files, self.facts, self._repeat = files, facts, repeat
+        self._known: dict[str, Any] = {}
+        #: The effective precision, None where it was not measured: the judge of P1 sets it.
+        self.measured: Measured | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Tell whether steps train: in other modes there are no gradients."""
+        return self.facts.workload.mode == Mode.TRAIN.value
+
+    @property
+    def timing(self) -> RepeatTiming:
+        """Return the stamps of this repeat."""
+        return self.facts.repeats[self._repeat]
+
+    def of(self, repeat: int) -> Bench:
+        """Return the bench of another repeat of the same run."""
+        return Bench(self._files, self.facts, repeat)
+
+    def path(self, file: Evidence[Any]) -> str:
+        """Return where ``file`` of this repeat lies in the run directory."""
+        return evidence.path(self._repeat, file.name)
+
+    def paths(self, *files: Evidence[Any]) -> tuple[str, ...]:
+        """Return where each of ``files`` lies."""
+        return tuple(map(self.path, files))
+
+    def read(self, file: Evidence[E]) -> E | None:
+        """Return what ``file`` holds, None where this repeat has none.
+
+        Raises:
+            UnreadableError: it is not what llmb writes.
+        """
+        if file.name not in self._known:
+            self._known[file.name] = self._parsed(file)
+        found: E | None = self._known[file.name]
+        return found
+
+    def needed(self, file: Evidence[E]) -> E:
+        """Return what ``file`` holds, which all rules of a judge need: without it none is asked."""
+        found = self.read(file)
+        assert found is not None, file.name
+        return found
+
+    def shows(self, rule: Rule) -> bool:
+        """Tell whether the files that the judge of ``rule`` needs are there."""
+        there = (self.read(file) is not None for file in rule.evidence)
+        # All are read, so that none that is unreadable goes unnoticed behind one that is missing.
+        return any(there) if rule.any_evidence else all([*there])
+
+    @cached_property
+    def reference(self) -> Arrays | None:
+        """Return what is right: by the verifier, and by the device where that agrees with it."""
+        by_host, by_device = self.read(REFERENCE), self.read(DEVICE_REFERENCE)
+        if by_host is None or by_device is None:
+            return by_host
+        probed = gaps(by_device, by_host, "branches/").items()
+        doubt = [one.bits for name, one in probed if not name.startswith("out/")]
+        if not doubt or min(doubt) < _DEVICE_BITS:
+            return by_host
+        return {**by_device, **by_host}
+
+    def _parsed(self, file: Evidence[E]) -> E | None:
+        path = self.path(file)
+        data = self._files(path)
+        if data is None:
+            return None
+        try:
+            return file.parse(data)
+        except ValidationError as error:
+            raise UnreadableError(f"{path} is not readable: {_first(error)}") from error
+        except ValueError as error:
+            raise UnreadableError(f"{path}: {error}") from error
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first of many faults: a stranger may make a million of them."""
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    return f"{'.'.join(map(repr, first['loc']))[:100]} {first['msg']}"[:300]

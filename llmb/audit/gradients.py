@@ -1,0 +1,108 @@
+"""Judge of E1, E2, E3 and P1 where something is trained: the last step and the isolating probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmb.audit import equivalence, precision
+from llmb.audit.bench import (
+    GRADIENTS,
+    HONEST,
+    PRISTINE,
+    PROBED,
+    REFERENCE,
+    STEP_VALUES,
+    Bench,
+)
+from llmb.audit.rule import TRAINING, Rule
+from llmb.records.arrays import Arrays
+from llmb.records.finding import Finding, Level
+
+_PASSES = (PROBED, GRADIENTS, HONEST, REFERENCE)
+
+E1 = Rule(
+    "E1",
+    Level.BLOCK,
+    "loss, gradients and logits are those of the reference",
+    measured="loss and all gradients of a real step, beside those of an honest run on the same "
+    "device; in 16 bits of two honest runs, the loss of one in float32, the rougher counts",
+    limit="1.5 times the honest error together, 2 times for each parameter (FP32: 4 and 6)",
+    cannot_see="what is smaller than the format's own rounding through all layers",
+    evidence=(*_PASSES, STEP_VALUES),
+)
+E2 = Rule(
+    "E2",
+    Level.BLOCK,
+    "each branch of the model computes what the reference computes",
+    measured="bits of every branch and matrix by itself in two isolating probes; in 16 bits the "
+    "rougher of two honest runs counts, as in E1",
+    limit="0.75 bits below honest (FP32: 2)",
+    cannot_see="a plugin that knows the probes and behaves",
+    evidence=_PASSES,
+    modes=TRAINING,
+)
+E3 = Rule(
+    "E3",
+    Level.BLOCK,
+    "the model computes from its live weights and its present input",
+    measured="the probes write weights, and new tokens into the same memory",
+    limit="several bits of every probe, in the median",
+    cannot_see="weights or tokens that are stale in other passes than the probes",
+    evidence=_PASSES,
+)
+P1 = Rule(
+    "P1",
+    Level.BLOCK,
+    "effective precision is not below the declared one",
+    measured="the widest class reached in the probes, forward and backward",
+    limit="as E2",
+    cannot_see="TF32 from FP16; norms, softmax or sums in BF16 within a BF16 run",
+    evidence=_PASSES,
+)
+RULES = (E1, E2, E3, P1)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield E3, E1, E2 and P1 of a training step, those for which there is evidence.
+
+    Without a yardstick also that G1 was not observed, for which ``timed_step`` would need it.
+
+    Raises:
+        ValueError: the reference lacks a parameter.
+    """
+    reference = bench.reference
+    if not bench.trains or reference is None:
+        return
+    probed, seen, honest = bench.needed(PROBED), bench.needed(GRADIENTS), bench.needed(HONEST)
+    _check_whole(bench, reference)
+    if not set(precision.PROBES) <= set(probed.passes):
+        return
+    fmt, paths = bench.facts.precision, bench.paths(GRADIENTS, HONEST, REFERENCE)
+    probes = precision.Probes(seen, honest, reference, fmt, paths)
+    yield probes.live()
+    honest_run = equivalence.is_plausible(honest, reference, fmt)
+    if not (honest_run and probes.honest_is_honest()):
+        yield probes.effective()
+        yield from probes.without_yardstick("E1", "E2", "G1")
+        return
+    bench.measured = probes.measured()
+    steps = bench.read(STEP_VALUES)
+    if "live/loss" in reference and steps is not None:
+        yield equivalence.judge_live(probed, steps, seen, honest, reference, fmt, paths)
+    yield probes.branches()
+    yield probes.effective()
+
+
+def _check_whole(bench: Bench, reference: Arrays) -> None:
+    """Hold the reference of each pass that has one to all parameters.
+
+    Raises:
+        ValueError: there are some that nothing would be compared with.
+    """
+    pristine = bench.read(PRISTINE)
+    for name in ("live", "branches"):
+        if pristine is None or f"{name}/loss" not in reference:
+            continue
+        for parameter in pristine.parameters:
+            if f"{name}/{parameter.name}" not in reference:
+                raise ValueError(f"the reference has no {name}/{parameter.name}")

@@ -1,0 +1,65 @@
+"""Judge of G1 where something is trained: an audited step, which nobody knew beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from llmb.audit import equivalence
+from llmb.audit.bench import HONEST, REFERENCE, REPLAY, STEP_VALUES, STEPS, WEIGHTS, Bench
+from llmb.audit.rule import Rule
+from llmb.records.audited import StepsEvidence
+from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import RepeatTiming
+
+G1 = Rule(
+    "G1",
+    Level.BLOCK,
+    "a timed step does what an audited step does",
+    measured="gradients of a step inside the window that was like any other until its pause",
+    limit="as E1",
+    cannot_see="what is done in a random half of the steps, one time in four; parameters that no "
+    "honest run gets right in that step, which it counts",
+    evidence=(STEPS, STEP_VALUES, REPLAY),
+)
+RULES = (G1,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield G1 of a training step; ``gradients``, which comes before, has found the yardstick."""
+    if not bench.trains:
+        return
+    steps = bench.needed(STEPS)
+    if bench.facts.workload.shapes.get("dropout"):
+        yield G1.unjudged(
+            Status.NOT_APPLICABLE,
+            "dropout draws each step's gradients: E1 and E2 look at a pass without dropout",
+        )
+        return
+    honest, reference = bench.read(HONEST), bench.reference
+    kept = next((step for step in steps.steps if step.weights_kept), None)
+    if kept is None or honest is None or reference is None or "step" not in reference:
+        return
+    if bench.measured is None or not is_inside(kept.index, bench.timing):
+        return
+    weights = bench.read(WEIGHTS)
+    yield equivalence.judge_step(
+        kept,
+        bench.needed(STEP_VALUES),
+        honest,
+        reference,
+        bench.facts.precision,
+        _cost(steps, bench.timing),
+        weights.padding if weights is not None else (),
+        [step.index for step in steps.steps],
+        bench.paths(STEP_VALUES, HONEST, REFERENCE),
+    )
+
+
+def is_inside(step: int, timing: RepeatTiming) -> bool:
+    """Tell whether ``step`` lies inside the timed window."""
+    return timing.warmup_steps <= step < timing.warmup_steps + timing.timed_steps
+
+
+def _cost(steps: StepsEvidence, timing: RepeatTiming) -> str:
+    share = steps.pause_ns / max(1, timing.stop_ns - timing.start_ns)
+    return f"all pauses took {share:.2%} of the window's length"

@@ -1,0 +1,45 @@
+"""Writes the table of rules into docs/rules.md: ``python -m tests.architecture.rules_page``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from llmb.audit.rule import TRAINING, Rule
+from llmb.audit.rules import RULES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "rules.md"
+COMMAND = "python -m tests.architecture.rules_page"
+_BEGIN = f"<!-- from llmb/audit by `{COMMAND}` -->\n"
+_END = "<!-- end of what is from llmb/audit -->\n"
+
+
+def table(rules: Iterable[Rule]) -> str:
+    """Return the Markdown table of ``rules``."""
+    rows = ["| id | level | rule | measured as | limit | evidence | cannot see |", "|-" * 7 + "|"]
+    for rule in rules:
+        level = f"{rule.level.value}, flag" if rule.also_flags else rule.level.value
+        files = " or " if rule.any_evidence else " "
+        shown = files.join(f"`{file.name}`" for file in rule.evidence) or "the record"
+        cells = (rule.id, level, rule.title, rule.measured, rule.limit, shown, rule.cannot_see)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def of_training(rules: Iterable[Rule]) -> str:
+    """Return the sentence that names the rules which are about training alone."""
+    ids = ", ".join(rule.id for rule in rules if rule.modes == TRAINING)
+    return (
+        f"\nIn modes forward and generate, where there is nothing to train, all apply but {ids}.\n"
+    )
+
+
+def rendered(page: str) -> str:
+    """Return ``page`` with the table as it is now."""
+    before, _, rest = page.partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    return f"{before}{_BEGIN}{table(RULES)}{of_training(RULES)}{_END}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
