@@ -70,8 +70,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.cli.progress import display
     from llmb.cli.summary import print_summary
     from llmb.config import environment
-    from llmb.parallel import checks
-    from llmb.parallel.launch import start
+    from llmb.parallel import checks, launch
     from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
@@ -92,7 +91,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     checks.check(request, workloads.mode_of(workload, request.mode), workload.shape)
     if place is None and world_size > 1:
         supervisor.foresee(request, world_size)
-        ctx.exit(start(world_size, sys.argv[1:], uuid.uuid4().hex))
+        ctx.exit(launch.start(world_size, sys.argv[1:], uuid.uuid4().hex))
     if place is not None and not place.leads:
         with fork_server(request.plugin, request.device), display(quiet=True) as shown:
             supervisor.follow(request, place, shown)

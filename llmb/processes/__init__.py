@@ -4,6 +4,7 @@
 holds the plugin's model and makes the steps. ``honest_run`` makes the same passes without the
 plugin's changes. ``reference_run`` makes them on the CPU in a wider format. ``collectives``
 measures how fast ranks exchange data. ``torch_facts`` says which torch is here.
+``fork_server`` makes the others by forking itself.
 
 Beside them lies what only a worker uses: its kinds of steps (``modes``), the stream of steps, the
 evidence writer and the tamper baseline.

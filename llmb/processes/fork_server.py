@@ -16,9 +16,9 @@ import sys
 import time
 from importlib import import_module
 
-from llmb.config import give_descriptor, take_descriptor
 from llmb.observe.origins import needed_by_everybody
 from llmb.plugin.builtin import host
+from llmb.wire.address import give_descriptor, take_descriptor
 from llmb.wire.forking import command
 
 #: What every process of a run imports, and then what most import while they work. The second part

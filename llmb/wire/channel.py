@@ -16,11 +16,11 @@ from typing import TypeVar
 
 import llmb
 import llmb.errors
-from llmb.config import worker_address
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import messages
+from llmb.wire.address import worker_address
 from llmb.wire.messages import Failure, Hello, Message
 
 _MAX_LINE = 16 * 2**20

@@ -18,11 +18,11 @@ from typing import IO
 
 import llmb
 import llmb.errors
-from llmb.config import WorkerAddress, child_environment
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import forking
+from llmb.wire.address import WorkerAddress, child_environment
 from llmb.wire.channel import Channel, ChannelClosedError, M
 from llmb.wire.forking import Forked
 from llmb.wire.messages import Failure, Hello, Message

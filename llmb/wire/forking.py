@@ -23,12 +23,12 @@ from typing import IO
 
 import llmb
 from llmb.config import (
-    descriptor_environment,
     environment,
     without_waiting,
 )
 from llmb.measure import clock
 from llmb.plugin.builtin import host
+from llmb.wire.address import descriptor_environment
 
 #: ``python -m`` would look in the working folder first, and a child started there could run another
 #: llmb than its supervisor. This one is found where the supervisor found it, and listens to all

@@ -92,7 +92,8 @@ def test_only_the_command_line_prints_or_exits(sources: list[Source]) -> None:
         for line, name in (*calls(source.tree), *imported(source.tree))
         if name in forbidden
     ]
-    assert found == []
+    #: Between the fork server and the process it makes there is one that only ends.
+    assert [name for name in found if name.split(":")[0] != "processes/fork_server.py"] == []
 
 
 def test_only_the_config_touches_the_environment(sources: list[Source]) -> None:
@@ -100,7 +101,7 @@ def test_only_the_config_touches_the_environment(sources: list[Source]) -> None:
     found = [
         f"{source.name}:{node.lineno} {dotted(node)}"
         for source in sources
-        if source.name != "config.py"
+        if source.name not in ("config.py", "wire/address.py")
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Attribute) and dotted(node) in forbidden
     ]

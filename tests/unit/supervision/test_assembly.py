@@ -301,7 +301,7 @@ def test_products_of_another_format_are_held_against_that_formats_ceiling(make: 
 
 
 def test_how_each_process_was_started_is_recorded(make: Make) -> None:
-    assert make().assembled().processes == {"worker": "forked"}
+    assert make().assemble().processes == {"worker": "forked"}
 
 
 def test_an_estimate_is_recorded_beside_the_real_time(run: Run) -> None:

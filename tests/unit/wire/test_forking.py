@@ -104,28 +104,33 @@ def told(log: IO[bytes], wanted: dict[str, str] | None = None) -> dict[str, Any]
         return facts
 
 
-def test_a_fork_is_what_a_new_process_is(server: ForkServer, log: IO[bytes]) -> None:
-    variables = server._variables
-    with forking.noted() as starts:
+@pytest.fixture(scope="module")
+def pair(server: ForkServer) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give what a forked process and a spawned one tell of themselves."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile() as log:
         fork = told(log)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(forking, "_servers", [])
-            new = told(log, variables)
-    assert starts == {"tell_child": "forked; spawned"}
-    random = fork.pop("random"), new.pop("random")
-    for drawn, other in zip(*random, strict=True):
-        assert drawn != other
-    environments = fork.pop("environment"), new.pop("environment")
-    for variables_of in environments:
-        variables_of.pop("PYTEST_CURRENT_TEST", None)
-    assert environments[0] == environments[1]
-    assert fork.pop("llmb") == new.pop("llmb") == []
-    assert fork.pop("descriptors") == new.pop("descriptors")
+        patch.setattr(forking, "_servers", [])
+        new = told(log, dict(server._variables))
+        for facts in (fork, new):
+            facts["environment"].pop("PYTEST_CURRENT_TEST", None)
+        log.seek(0)
+        assert sorted(log.read().split()) == [b"err", b"err", b"out", b"out"]
+    return fork, new
+
+
+def test_a_fork_is_what_a_new_process_is(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    fork, new = ({k: v for k, v in facts.items() if k != "random"} for facts in pair)
     assert fork == new
     assert fork["parent"] == os.getpid()
     assert (fork["session"], fork["threads"], fork["shared"]) == (True, 1, [])
-    log.seek(0)
-    assert sorted(log.read().split()) == [b"err", b"err", b"out", b"out"]
+    assert fork["llmb"] == []
+
+
+def test_a_fork_draws_other_numbers_than_a_new_process(
+    pair: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    for drawn, other in zip(*(facts["random"] for facts in pair), strict=True):
+        assert drawn != other
 
 
 def test_what_one_does_to_torch_and_what_it_draws_is_no_others(
