@@ -339,11 +339,27 @@ class RunConfig(Choices):
 
 #: Read by OpenMP when it starts.
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
+#: Read by numpy's OpenBLAS when it is loaded.
+_BLAS = "OPENBLAS_NUM_THREADS"
 
 
 def without_waiting(variables: Mapping[str, str]) -> dict[str, str]:
     """Return ``variables`` without how threads wait: whether they are idle is no result."""
     return {name: value for name, value in variables.items() if name != _WAITING}
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let numpy, where it is imported inside, multiply in one thread: it starts none then."""
+    before = os.environ.get(_BLAS)
+    os.environ[_BLAS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_BLAS]
+        else:
+            os.environ[_BLAS] = before
 
 
 def environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ import sys
 import time
 from importlib import import_module
 
-from llmb.observe.origins import needed_by_everybody
+from llmb.config import one_blas_thread
 from llmb.plugin.builtin import host
 from llmb.wire.address import give_descriptor, take_descriptor
 from llmb.wire.forking import command
@@ -30,6 +30,8 @@ _THEN = (
     *(f"llmb.processes.{name}" for name in ("ceilings", "worker", "honest_run", "reference_run")),
 )
 _IDLE_S = 0.25
+#: Without a plugin, and what a plugin is judged by: nobody writes to its memory.
+_CLOSED = ("llmb.processes.reference_run",)
 _LONGEST_ORDER = 4096
 _INPUT, _OUTPUT, _ERRORS, _CHANNEL = range(4)
 
@@ -39,14 +41,15 @@ def serve(control: socket.socket) -> None:
 
     It returns in the server alone: a process that was made ends inside.
     """
-    for name in _FIRST:
-        import_module(name)
+    with one_blas_thread():
+        for name in _FIRST:
+            import_module(name)
     later = [*_THEN]
     while True:
         while later and not select.select([control], [], [], _IDLE_S)[0]:
             import_module(later.pop(0))
             if not later:
-                needed_by_everybody()  # what it reads of installed packages is remembered
+                _read_packages()  # what it reads of installed packages is remembered
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:
             return
@@ -87,7 +90,7 @@ def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
 
 def _become(module: str, log: int, channel: int) -> None:
     """Be what a new process that runs ``module`` would be, and run it to its end."""
-    host.allow_debuggers(yes=True)
+    host.allow_debuggers(yes=module not in _CLOSED)
     os.dup2(log, _OUTPUT)
     os.dup2(log, _ERRORS)
     os.dup2(channel, _CHANNEL)
@@ -98,6 +101,12 @@ def _become(module: str, log: int, channel: int) -> None:
     sys.argv[:] = ["-c", *command(module)[3:]]
     gc.disable()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _read_packages() -> None:
+    from llmb.observe.origins import needed_by_everybody
+
+    needed_by_everybody()
 
 
 def _draw_anew() -> None:

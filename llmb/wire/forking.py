@@ -42,6 +42,8 @@ sys.path = [root, *(place for place in sys.path if place)]
 import llmb
 from llmb.observe.executed_code import listen
 listen()
+from llmb.plugin.builtin.host import give_up_tracing
+give_up_tracing()
 del sys.path[0]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
@@ -204,6 +206,7 @@ def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkS
         yield None
         return
     on_host = {plugin, device} <= {None, "cpu"}
+    host.allow_debuggers(yes=False)  # what judges is not for those it judges to write to
     server = ForkServer(host.variables() if on_host else {})
     _servers.append(server)
     try:
@@ -212,6 +215,7 @@ def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkS
         _servers.pop()
         server.end()
         host.adopt_orphans(yes=False)
+        host.allow_debuggers(yes=True)
 
 
 @contextmanager

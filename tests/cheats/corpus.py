@@ -254,6 +254,8 @@ CHEATS = (
             )
         ),
         ("evidence_rewritten", "49 61", "N1"),
+        ("fork_server_rewritten", "11 61", "E1 E2 G1 P1"),
+        ("fork_server_ended", "11 61", "E1 E2 G1 P1"),
         Cheat("package_shadowed", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("import_hook", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("background_thread", HARNESS, (4, 61), ("N2",), outcome=FLAGGED),

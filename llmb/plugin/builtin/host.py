@@ -16,6 +16,8 @@ from llmb.config import environment
 _CGROUP = Path("/sys/fs/cgroup")
 _POWERCAP = Path("/sys/class/powercap")
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36  # linux/prctl.h
+_PR_CAPBSET_DROP, _CAP_SYS_PTRACE = 24, 19  # linux/prctl.h, linux/capability.h
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # malloc.h of glibc
 _RESET_PEAK = "5"  # Documentation/filesystems/proc.rst: resets VmHWM
 
@@ -122,6 +124,25 @@ def allow_debuggers(*, yes: bool) -> bool:
     See prctl(2), PR_SET_DUMPABLE, and ptrace(2); returns whether the kernel agreed.
     """
     return sys.platform == "linux" and _prctl(_PR_SET_DUMPABLE, int(yes))
+
+
+def give_up_tracing() -> bool:
+    """Give up, for good, the right to trace processes of others; tell whether it is given up.
+
+    Root has it outside of containers (CAP_SYS_PTRACE, capabilities(7)), and could write with it to
+    the memory of processes that allow no debugger. Descendants of this process do not get it back.
+    """
+    if sys.platform != "linux":
+        return False
+    libc = ctypes.CDLL(None)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()  # two words each of effective, permitted, inheritable
+    if libc.capget(header, sets):
+        return False
+    for word in range(3):
+        sets[word] &= ~(1 << _CAP_SYS_PTRACE)
+    libc.prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE, 0, 0, 0)  # refused to those who do not have it
+    return bool(libc.capset(header, sets) == 0)
 
 
 def _prctl(option: int, value: int) -> bool:

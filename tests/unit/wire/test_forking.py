@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -55,7 +54,20 @@ def work(channel):
     channel.send(Phase(name=json.dumps(facts)))
 serve(work)
 """
-_PR_CAPBSET_DROP, _CAP_SYS_PTRACE = 24, 19  # linux/prctl.h, linux/capability.h
+#: Says whether it can write to the memory of the processes it is told of.
+OPEN = """
+from llmb.wire.channel import serve
+from llmb.wire.messages import Phase
+def work(channel):
+    while True:
+        pid = channel.expect(Phase).name
+        try:
+            open(f"/proc/{pid}/mem", "r+b").close()
+            channel.send(Phase(name="open"))
+        except PermissionError:
+            channel.send(Phase(name="closed"))
+serve(work)
+"""
 HANG = "import time\ntime.sleep(100)\n"
 EXIT = "raise SystemExit(7)\n"
 
@@ -63,7 +75,7 @@ EXIT = "raise SystemExit(7)\n"
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modules")
-    for name, text in (("tell", TELL), ("hang", HANG), ("leave", EXIT)):
+    for name, text in (("tell", TELL), ("open", OPEN), ("hang", HANG), ("leave", EXIT)):
         (folder / f"{name}_child.py").write_text(text)
     return folder
 
@@ -143,35 +155,15 @@ def test_what_one_does_to_torch_and_what_it_draws_is_no_others(
         assert one != other
 
 
-#: Says which of two processes' memory another process of the same user can open.
-OPENED = """
-import tempfile
-from llmb.wire.forking import fork_server
-with fork_server("cpu") as server, tempfile.TemporaryFile() as log:
-    made, channel = server.fork("hang_child", log)
-    for pid in (server.pid, made.pid):
-        try:
-            open(f"/proc/{pid}/mem", "r+b").close()
-            print("open")
-        except PermissionError:
-            print("closed")
-    import os, signal
-    os.kill(made.pid, signal.SIGKILL)
-"""
-
-
-def test_no_process_of_the_same_user_opens_the_servers_memory(modules: Path) -> None:
-    """Who may trace every process may, so that capability is given away first."""
-    environment = {**os.environ, "PYTHONPATH": str(modules)}
-    done = subprocess.run(
-        [sys.executable, "-c", OPENED],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, _CAP_SYS_PTRACE),
-    )
-    assert done.stdout.split() == ["closed", "open"], done.stderr
+@pytest.mark.parametrize("wanted", [{}, {"ACME": "1"}], ids=["forked", "spawned"])
+def test_a_process_opens_neither_the_servers_memory_nor_the_supervisors(
+    server: ForkServer, log: IO[bytes], wanted: dict[str, str]
+) -> None:
+    """Not even as root, who may trace every process: a process of a run has given that up."""
+    with Child("open_child", wanted, log) as child:
+        for pid, state in ((server.pid, "closed"), (os.getpid(), "closed"), (child.pid, "open")):
+            child.send(Phase(name=str(pid)))
+            assert child.expect(Phase, 60).name == state, pid
 
 
 def test_an_exit_status_is_told(server: ForkServer, log: IO[bytes]) -> None:
