@@ -1,6 +1,7 @@
 """The offer process overwrites code of the fork server: all later ones would skip the MLPs."""
 
 import time
+from contextlib import suppress
 
 from llmb.plugin import hookimpl
 from llmb.reference.llama import MLP
@@ -34,10 +35,8 @@ def overwrite(pid):
 @hookimpl
 def llmb_environment_variables():
     time.sleep(3)  # until the server has imported all that it will
-    try:
+    with suppress(OSError):  # it cannot be opened
         overwrite(fork_server())
-    except OSError:
-        pass  # it cannot be opened
     return {}
 
 

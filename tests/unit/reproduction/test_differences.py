@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from llmb.audit.rule import RULES_VERSION
 from llmb.records.system import Device
 from llmb.reproduction import conditions
 from llmb.reproduction.conditions import Conditions
@@ -132,10 +133,10 @@ def test_one_difference_is_one_line(change: Change, line: str) -> None:
 def test_another_llmb_is_said_with_its_rules_and_reference_and_what_to_install() -> None:
     there = replace(THERE, llmb="0.0.9", rules="1", reference="0" * 64)
     closer = "to come closer: pip install llmb==0.0.9"
-    here = (THERE.llmb, "2", THERE.reference[:12])
+    here = (THERE.llmb, RULES_VERSION, THERE.reference[:12])
     assert lines(THERE, there) == [
         f"llmb: 0.0.9 there, {here[0]} here; {closer}",
-        f"rules: 1 there, 2 here; {closer}",
+        f"rules: 1 there, {here[1]} here; {closer}",
         f"reference: 000000000000 there, {here[2]} here; {closer}",
     ]
 
