@@ -12,6 +12,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import is_
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -260,7 +261,7 @@ def _face(value: object) -> _Face:
 
 
 def _same(one: _Face, other: _Face) -> bool:
-    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def below(names: Iterable[str], *packages: str) -> tuple[str, ...]:
