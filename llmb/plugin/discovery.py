@@ -162,6 +162,11 @@ def _is_wanted(plugin: InstalledPlugin) -> bool:
 
 def version_of(distribution: str) -> str | None:
     """Return the installed version, None if there is none."""
+    return _version(distribution, tuple(sys.path))
+
+
+@cache
+def _version(distribution: str, path: tuple[str, ...]) -> str | None:
     try:
         return version(distribution)
     except (PackageNotFoundError, KeyError, TypeError, ValueError):
@@ -173,7 +178,7 @@ def requirements(distribution: str) -> tuple[Requirement, ...]:
     return _requirements(distribution, tuple(sys.path))
 
 
-@cache  # reading what torch may import takes half a second
+@cache  # all that torch may import: half a second
 def _requirements(distribution: str, path: tuple[str, ...]) -> tuple[Requirement, ...]:
     try:
         lines = requires(distribution) or ()

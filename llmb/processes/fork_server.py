@@ -23,9 +23,11 @@ from llmb.wire.forking import command
 
 #: What every process of a run imports, and then what most import while they work. The second part
 #: waits until no order has come for a while: the first processes ask plugins, and need none of it.
-_FIRST = ("torch", "llmb.processes.offer")
+_FIRST = (
+    *("torch", "llmb.processes.offer"),
+    "torch.fx.experimental.symbolic_shapes",  # by the first gradient: the plugin cpu times some
+)
 _THEN = (
-    "torch.fx.experimental.symbolic_shapes",  # by the first gradient
     "torch._dynamo",  # by the first optimizer
     *(f"llmb.processes.{name}" for name in ("ceilings", "worker", "honest_run", "reference_run")),
 )
