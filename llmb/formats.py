@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from llmb.reference.elements import Element, Format
 
 __all__ = [
     "KNOWN",
+    "NARROW_BITS",
     "UNKNOWN",
     "Element",
     "Format",
@@ -29,6 +31,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._+-]{0,23}")
 _ALIKE = str.maketrans("OIL", "011", "._+-")
 #: Explicit bits of the significand from which a format is no narrow one: those of BF16.
 _WIDE = 7
+#: A format of so many bits or fewer rounds the layers of blocks alone, in one of many ways.
+NARROW_BITS = 8
+_LIVE, _STALE = 1.5, 1.1
 
 
 @dataclass(frozen=True)
@@ -52,27 +57,47 @@ class PrecisionClass:
     #: is tells nothing.
     most_error: float
     most_part_error: float
-    #: Bits that a branch may show less than an honest run (docs/adr/0013).
+    #: Bits that a branch may show less than an honest run, and the mean of all (docs/adr/0013).
     slack: float = 0.75
+    slack_of_mean: float = 0.75
     #: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013).
     times: tuple[float, float] = (1.5, 2.0)
     times_of_logits: float = 1.5
     #: Whether runs in a wider format of more than 8 bits are held against its border too; those in
     #: 8 bits or fewer are held against every narrower one.
     landmark: bool = False
+    #: Its data are a plugin's, its limits derived from them: nobody has measured honest runs in it.
+    declared: bool = False
+
+    @property
+    def least_live(self) -> float:
+        """Fewest median bits of a probe that was computed with the present weights and tokens.
+
+        Old weights and tokens had 1.05 at most (docs/adr/0017); NVFP4 and MXFP4, with nearest and
+        stochastic rounding, 1.6 or more (docs/adr/0034).
+        """
+        return min(_LIVE, self.floor + 0.5)
+
+    @property
+    def is_too_rough(self) -> bool:
+        """Tell whether an honest run may look like one that computes nothing."""
+        return self.least_live <= _STALE
 
 
-def _derived(name: str, data: Format) -> PrecisionClass:
+def _derived(name: str, data: Format, **more: Any) -> PrecisionClass:
     """Return a class whose limits follow from its data.
 
     The floors are 0.7 and 0.4 times the explicit bits of the significand of the roughest operand:
     below the measured ones of TF32 (10 bits: 8 and 6), BF16 (7: 5 and 3) and FP8 (2: 2 and 1).
     An honest error above 2/3 tells nothing: 1.5 times it is that of a run that computes nothing. In
-    24 layers NVFP4 and MXFP4 are 0.45 and 0.49 off, their worst parameter 1 (docs/adr/0034).
+    24 layers NVFP4 and MXFP4 are 0.45 and 0.49 off, their worst parameter 1. Honest recipes differ
+    in how they scale and round: one branch lacks 0.9 bits, the mean of all 0.3 (docs/adr/0034).
     """
-    bits = data.mantissa_bits
+    bits = data.significant_bits
     errors = (2.0**-2, 2.0**-3) if bits >= _WIDE else (2 / 3, 1.0)
-    return PrecisionClass(name, data.bits, data, None, 0.7 * bits, 0.4 * bits, *errors)
+    if data.bits <= NARROW_BITS:
+        more |= {"slack": 1.0, "slack_of_mean": 0.45}
+    return PrecisionClass(name, data.bits, data, None, 0.7 * bits, 0.4 * bits, *errors, **more)
 
 
 _TF32 = Element(8, 10, (2 - 2.0**-10) * 2.0**127)
@@ -94,6 +119,7 @@ KNOWN: tuple[PrecisionClass, ...] = (
     PrecisionClass(
         *("FP32", 32, None, "float32", 15.0, 12.0, 2.0**-10, 2.0**-11),
         slack=2.0,
+        slack_of_mean=2.0,
         times=(4.0, 6.0),
         times_of_logits=4.0,
     ),
@@ -119,7 +145,6 @@ UNKNOWN = (
     "its numbers in Precision(format=...), see docs/plugins.md"
 )
 _BY_NAME = {each.name: each for each in KNOWN}
-_NARROW_BITS = 8
 
 
 def class_of(name: str, data: Format | None) -> PrecisionClass | None:
@@ -129,7 +154,7 @@ def class_of(name: str, data: Format | None) -> PrecisionClass | None:
     """
     known = _BY_NAME.get(name)
     if known is None and data is not None:
-        return _derived(name, data)
+        return _derived(name, data, declared=True)
     return known
 
 
@@ -143,7 +168,7 @@ def narrower(than: PrecisionClass) -> tuple[PrecisionClass, ...]:
         below = KNOWN[KNOWN.index(than) + 1 :]
     else:
         below = tuple(each for each in KNOWN if each.bits < than.bits)
-    return tuple(each for each in below if each.landmark or than.bits <= _NARROW_BITS)
+    return tuple(each for each in below if each.landmark or than.bits <= NARROW_BITS)
 
 
 def fault_of(name: str, bits: int, dtype: str, data: Format | None) -> str | None:

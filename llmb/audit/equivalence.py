@@ -10,7 +10,7 @@ from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
-from llmb.formats import PrecisionClass
+from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
@@ -21,7 +21,6 @@ _LEAST_NARROW = 2.0**-9
 LOSS = "loss"
 _LOSS_ULPS = 3
 _HONEST_LOSSES = 1.5
-_NARROW_BITS = 8
 #: Of the loss, that an honest one may be off (1.3 % where softmax itself is computed in BF16).
 _HONEST_LOSS = 0.05
 _LOSS_RELATIVE = 1e-5
@@ -311,7 +310,7 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
     if right is None or shown is None or own is None:
         return ["the loss was not shown"]
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
-    if precision.bits <= _NARROW_BITS:  # its loss is a draw, whatever type it is computed in
+    if precision.bits <= NARROW_BITS:  # its loss is a draw, whatever type it is computed in
         significand = min(significand, _SIGNIFICAND["bfloat16"])
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
     limit = max(_HONEST_LOSSES * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))

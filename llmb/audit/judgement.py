@@ -138,6 +138,7 @@ def _physics(facts: Facts) -> Finding:
         facts.ceilings,
         facts.peak_flops,
         facts.system,
+        facts.precision.computing.bits,
     )
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from llmb.audit.distance import Gap, gaps
 from llmb.audit.rules import compared, not_observed
 from llmb.config import Precision
-from llmb.formats import UNKNOWN, PrecisionClass, narrower
+from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Finding
@@ -43,10 +43,7 @@ _HEADS = tuple(
 )
 #: Median bits below which a pass has nothing to do with its weights and tokens.
 _UNRELATED = 1.5
-#: And below which an honest run's pass cannot be told from one that has: old weights and tokens had
-#: 1.05 bits at most (docs/adr/0017).
-_TELLING = 1.75
-TOO_ROUGH = "an honest run in this format is so rough that work and no work look alike"
+TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,10 @@ class Border:
         makes it like them. The gradient of a bias is a sum in which much cancels.
         """
         slack = self.known.slack * (2 if item.endswith(".bias") else 1)
-        return min(self.honest.by_name[item], self._usual) - slack
+        return self._honest(item) - slack
+
+    def _honest(self, item: str) -> float:
+        return min(self.honest.by_name[item], self._usual)
 
     @cached_property
     def _usual(self) -> float:
@@ -152,6 +152,24 @@ class Border:
         forward, gradient = self.honest.forward, self.honest.gradient
         slack = self.known.slack
         return f"{self.name}: {forward - slack:.2f}, {gradient - slack:.2f}"
+
+    def lack(self, shown: Bits) -> float:
+        """Return the bits that the parts of ``shown`` lack in their mean; more than nothing each.
+
+        Where honest runs of a format differ in single parts as much as formats do, this tells them
+        apart. What is better than honest makes up for nothing; the gradient of a bias is a sum in
+        which much cancels, and is left out.
+        """
+        lacks = [
+            max(0.0, self._honest(item) - value)
+            for item, value in shown.by_name.items()
+            if item.startswith("branches/") and not item.endswith(".bias")
+        ]
+        return statistics.fmean(lacks) if lacks else 0.0
+
+    def is_reached(self, shown: Bits) -> bool:
+        """Tell whether ``shown`` is of the class, in each part and in their mean."""
+        return not self.short(shown) and self.lack(shown) <= self.known.slack_of_mean
 
     def short(self, shown: Bits) -> dict[str, float]:
         """Return the items of ``shown`` that do not reach the class, with what they lack."""
@@ -219,12 +237,15 @@ class Probes:
 
     def _effective(self) -> str | None:
         for border in self._borders:
-            if not border.short(self._shown):
+            if border.is_reached(self._shown):
                 return border.name
         if len(self._borders) > 1:  # every narrower class was measured, and none was reached
             return None
         fewest = min(self._shown.forward, self._shown.gradient)
-        # Floors cannot tell FP16 from BF16; the narrower name, which is held against, claims less.
+        # Floors cannot tell FP16 from BF16, nor formats of 8 bits and fewer from one another; the
+        # narrower name, which is held against, claims less.
+        if self._known is None or self._known.bits <= NARROW_BITS:
+            return None
         return next((one.name for one in self._below if fewest >= one.floor), None)
 
     def branches(self) -> Finding:
@@ -238,7 +259,13 @@ class Probes:
         worst = max(short, key=lambda item: short[item], default=None)
         fewest = min(self._shown.by_name, key=lambda item: self._shown.by_name[item])
         item = worst or fewest
-        if worst is None:
+        lack, most = border.lack(self._shown), border.known.slack_of_mean
+        if worst is None and not lack <= most:
+            message = (
+                f"all {len(self._shown.by_name)} parts together are too rough: {lack:.2f} bits less "
+                f"than honest in their mean, at most {most} may be lacking"
+            )
+        elif worst is None:
             message = f"each of {len(self._shown.by_name)} parts computes as an honest one does"
         else:
             message = (
@@ -248,7 +275,7 @@ class Probes:
             )
         return compared(
             "E2",
-            not short,
+            border.is_reached(self._shown),
             message,
             self._evidence,
             measured=f"{_said(self._shown.by_name[item])} bits ({_readable(item)})",
@@ -259,10 +286,7 @@ class Probes:
     def live(self) -> Finding:
         """Return E3."""
         medians = _medians(self._shown)
-        usual = None
-        if self.honest_is_honest() and self._declared is not None:
-            usual = _medians(self._declared.honest)
-        return live_weights(medians, self._evidence, self._known, usual)
+        return live_weights(medians, self._evidence, self._known)
 
     def effective(self) -> Finding:
         """Return P1."""
@@ -291,7 +315,8 @@ class Probes:
             return not_observed("P1", UNKNOWN, self._evidence)
         shown = self._shown.by_name
         border = self._declared or Border(self._known, self._shown)
-        if all(value >= border.floor(item) for item, value in shown.items()):
+        reached = all(value >= border.floor(item) for item, value in shown.items())
+        if reached or self._known.declared:
             return not_observed("P1", ROUGH, self._evidence)
         fewest = min(shown.values())
         return compared(
@@ -323,17 +348,16 @@ def live_weights(
     medians: Mapping[str, float],
     evidence: tuple[str, ...],
     known: PrecisionClass | None,
-    honest: Mapping[str, float] | None = None,
 ) -> Finding:
     """Return E3 from the bits of each probe: unrelated numbers have none.
 
-    A format so rough that an ``honest`` run in it shows hardly more, or that nobody knows, tells
-    nothing where it shows as few.
+    In a format that nobody knows few bits may be honest, in one without a significand they are.
     """
-    stale = [probe for probe, value in medians.items() if not value >= _UNRELATED]
+    limit = _UNRELATED if known is None else known.least_live
+    stale = [probe for probe, value in medians.items() if not value >= limit]
     if known is None and stale:
         return not_observed("E3", UNKNOWN, evidence)
-    if honest is not None and any(value < _TELLING for value in honest.values()):
+    if known is not None and known.is_too_rough:
         return not_observed("E3", TOO_ROUGH, evidence)
     message = "written weights and new tokens in the same memory were computed with"
     if stale:
@@ -348,7 +372,7 @@ def live_weights(
         evidence,
         measured=", ".join(f"{probe} {_said(value)} bits" for probe, value in medians.items()),
         honest="several bits",
-        limit=f"{_UNRELATED} bits",
+        limit=f"{limit} bits",
         basis="fixed",
     )
 

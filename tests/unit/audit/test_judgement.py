@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from llmb.audit import judgement
 from llmb.audit.judgement import Judgement, UnreadableError
 from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.formats import KNOWN, Element, Format
 from llmb.plugin import ParameterView
 from llmb.records import audited, evidence
 from llmb.records.finding import Status
 from llmb.records.run_record import PrecisionBits
-from llmb.reference import formats
 from llmb.reference.formats import _Emulated, emulate
 from tests.unit import builders_audit
 from tests.unit.audit import test_outputs
@@ -34,6 +34,8 @@ from tests.unit.builders_runtime import workload_facts
 __all__ = ["small_vocabulary"]  # a fixture
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+DATA = {known.name: known.format for known in KNOWN}
+DATA["BF16"] = Format(Element(8, 7, (2 - 2.0**-7) * 2.0**127), head=True)
 MIXED = BF16.model_copy(update={"master_weights": True})
 
 
@@ -169,7 +171,7 @@ def chunked_loss(model: nn.Module) -> nn.Module:
         ({"post_process": fuse, "parameter_map": fused_views}, {"precision": FP32}),
         ({"post_process": Autocast}, {"precision": MIXED}),
         ({"post_process": chunked_loss}, {}),
-        ({"post_process": lambda model: emulate(model, "FP8")}, {"precision": FP8}),
+        ({"post_process": lambda model: emulate(model, DATA["FP8"])}, {"precision": FP8}),
     ],
     ids=["wrapped", "fused", "fused FP32", "autocast", "chunked", "FP8"],
 )
@@ -192,7 +194,7 @@ def skip_layer(model: nn.Module) -> nn.Module:
 
 def one_matrix_in_fp8(model: nn.Module) -> nn.Module:
     mlp = model.model.layers["0"].mlp
-    mlp.up_proj = _Emulated(mlp.up_proj, formats.round_e4m3, formats.round_e5m2)
+    mlp.up_proj = _Emulated(mlp.up_proj, DATA["FP8"])
     return model
 
 
@@ -316,7 +318,7 @@ def test_a_narrower_format_than_declared_fails_and_the_record_gets_the_class_tha
     tmp_path: Path, narrower: str, declared: Precision, rules: set[str]
 ) -> None:
     judged = builders_audit.audit(
-        tmp_path, post_process=lambda model: emulate(model, narrower), precision=declared
+        tmp_path, post_process=lambda model: emulate(model, DATA[narrower]), precision=declared
     ).judge()
     assert broken(judged) >= rules, statuses_of(judged)
     assert judged.audit.verdict.value == "INVALID"
