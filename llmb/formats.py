@@ -7,6 +7,7 @@ means the data here.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -57,9 +58,9 @@ class PrecisionClass:
     #: is tells nothing.
     most_error: float
     most_part_error: float
-    #: Bits that a branch may show less than an honest run, and the mean of all (docs/adr/0013).
+    #: Bits that a branch may show less than an honest run (docs/adr/0013), and the mean of all.
     slack: float = 0.75
-    slack_of_mean: float = 0.75
+    slack_of_mean: float = math.inf
     #: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013).
     times: tuple[float, float] = (1.5, 2.0)
     times_of_logits: float = 1.5
@@ -96,7 +97,7 @@ def _derived(name: str, data: Format, **more: Any) -> PrecisionClass:
     bits = data.significant_bits
     errors = (2.0**-2, 2.0**-3) if bits >= _WIDE else (2 / 3, 1.0)
     if data.bits <= NARROW_BITS:
-        more |= {"slack": 1.0, "slack_of_mean": 0.45}
+        more = {"slack": 1.0, "slack_of_mean": 0.5, **more}
     return PrecisionClass(name, data.bits, data, None, 0.7 * bits, 0.4 * bits, *errors, **more)
 
 
@@ -119,7 +120,6 @@ KNOWN: tuple[PrecisionClass, ...] = (
     PrecisionClass(
         *("FP32", 32, None, "float32", 15.0, 12.0, 2.0**-10, 2.0**-11),
         slack=2.0,
-        slack_of_mean=2.0,
         times=(4.0, 6.0),
         times_of_logits=4.0,
     ),
@@ -135,8 +135,10 @@ KNOWN: tuple[PrecisionClass, ...] = (
         landmark=True,
     ),
     _derived("MXFP6", Format(_MX_E3M2)),
-    _derived("NVFP4", Format(_NV_E2M1)),
-    _derived("MXFP4", Format(_MX_E2M1)),
+    # Between the published recipe, which lacks 0.31, and one scale for the tensor, which lacks 0.47.
+    _derived("NVFP4", Format(_NV_E2M1), slack_of_mean=0.4),
+    # Stochastic rounding of every operand lacks 0.53.
+    _derived("MXFP4", Format(_MX_E2M1), slack_of_mean=0.6),
 )
 _RENAME = "use a name of its own"
 #: Why a run in another format cannot be judged, and what helps.

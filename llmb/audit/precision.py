@@ -138,10 +138,7 @@ class Border:
         makes it like them. The gradient of a bias is a sum in which much cancels.
         """
         slack = self.known.slack * (2 if item.endswith(".bias") else 1)
-        return self._honest(item) - slack
-
-    def _honest(self, item: str) -> float:
-        return min(self.honest.by_name[item], self._usual)
+        return min(self.honest.by_name[item], self._usual) - slack
 
     @cached_property
     def _usual(self) -> float:
@@ -161,7 +158,7 @@ class Border:
         which much cancels, and is left out.
         """
         lacks = [
-            max(0.0, self._honest(item) - value)
+            max(0.0, self.honest.by_name[item] - value)
             for item, value in shown.by_name.items()
             if item.startswith("branches/") and not item.endswith(".bias")
         ]
@@ -262,8 +259,8 @@ class Probes:
         lack, most = border.lack(self._shown), border.known.slack_of_mean
         if worst is None and not lack <= most:
             message = (
-                f"all {len(self._shown.by_name)} parts together are too rough: {lack:.2f} bits less "
-                f"than honest in their mean, at most {most} may be lacking"
+                f"all {len(self._shown.by_name)} parts together are too rough: on average "
+                f"{lack:.2f} bits less than honest (limit {most})"
             )
         elif worst is None:
             message = f"each of {len(self._shown.by_name)} parts computes as an honest one does"

@@ -337,10 +337,7 @@ def test_another_error_is_no_reason_to_try_again(
         (MXFP4, (torch.bfloat16, DATA["MXFP4"])),
         (MXFP4.model_copy(update={"dtype": "float32"}), (torch.float32, DATA["MXFP4"])),
         (MXFP4.model_copy(update={"format": DATA["FP8"]}), (torch.bfloat16, DATA["MXFP4"])),
-        (
-            MXFP4.model_copy(update={"name": "A4", "format": DATA["FP8"]}),
-            (torch.bfloat16, DATA["FP8"]),
-        ),
+        (MXFP4.model_copy(update={"name": "A4", "format": FIVE}), (torch.bfloat16, FIVE)),
         (BF16.model_copy(update={"master_weights": True}), (torch.bfloat16, None)),
     ],
     ids=lambda value: getattr(value, "name", ""),
