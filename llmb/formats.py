@@ -135,7 +135,7 @@ KNOWN: tuple[PrecisionClass, ...] = (
         landmark=True,
     ),
     _derived("MXFP6", Format(_MX_E3M2)),
-    # Between the published recipe, which lacks 0.31, and one scale for the tensor, which lacks 0.47.
+    # The published recipe lacks 0.31 at most, one scale for the whole tensor 0.47 at least.
     _derived("NVFP4", Format(_NV_E2M1), slack_of_mean=0.4),
     # Stochastic rounding of every operand lacks 0.53.
     _derived("MXFP4", Format(_MX_E2M1), slack_of_mean=0.6),

@@ -312,7 +312,7 @@ def test_a_run_better_than_it_declares_is_of_the_class_it_declares() -> None:
 @pytest.mark.parametrize("precision", [MXFP4, DECLARED], ids=["known", "declared"])
 def test_a_narrow_format_is_judged_by_an_honest_run_in_it(precision: Precision) -> None:
     own = arrays(2.3, f"{precision.name}/")
-    good = Probes(arrays(1.8), own, RIGHT, precision, ())
+    good = Probes(arrays(1.9), own, RIGHT, precision, ())
     findings = (good.branches(), good.live(), good.effective())
     assert {finding.status for finding in findings} == {Status.PASS}
     assert good.measured().effective == precision.name
@@ -322,11 +322,36 @@ def test_a_narrow_format_is_judged_by_an_honest_run_in_it(precision: Precision) 
     assert bad.measured().effective is None
 
 
+def test_parts_of_a_narrow_format_may_differ_more_than_their_mean() -> None:
+    nvfp4 = Precision(name="NVFP4", bits=4, dtype="bfloat16")
+    own = arrays(2.3, "NVFP4/")
+
+    def judged(shown: Mapping[str, float]) -> Probes:
+        return Probes(arrays(shown), own, RIGHT, nvfp4, ())
+
+    assert judged(with_(2.2, UP=1.35)).branches().status is Status.PASS
+    assert judged(with_(1.95)).branches().status is Status.PASS
+    together = judged(with_(1.85))
+    assert together.branches().status is together.effective().status is Status.FAIL
+    assert together.measured().effective is None
+    assert "together are too rough: on average 0.45 bits less" in together.branches().message
+    made_up = dict.fromkeys(PARTS, 1.85) | {UP: 9.0, DOWN: 9.0}
+    assert judged(made_up).branches().status is Status.PASS, "a third is as honest ones"
+    hidden = dict.fromkeys(PARTS, 1.6) | {UP: 9.0}
+    assert judged(hidden).branches().status is Status.FAIL, "better ones make up for nothing"
+
+
+def test_a_mean_that_is_no_number_is_not_reached() -> None:
+    border = Border(KNOWN["NVFP4"], Bits(dict.fromkeys(PARTS, 2.3)))
+    assert not border.is_reached(Bits(with_(2.3, UP=math.nan)))
+    assert not border.is_reached(Bits(with_(2.3, UP=-40.0)))
+
+
 def test_an_eight_bit_run_that_computes_in_less_is_named_by_the_border_it_reaches() -> None:
     mxfp8 = Precision(name="MXFP8", bits=8, dtype="bfloat16")
     every = {"MXFP8": 4.0, "FP8": 3.9, "MXFP6": 3.0, "NVFP4": 2.3, "MXFP4": 1.9}
     own = {k: v for name, b in every.items() for k, v in arrays(b, f"{name}/").items()}
-    for shown, name in ((3.6, "MXFP8"), (2.4, "MXFP6"), (1.8, "NVFP4"), (1.3, "MXFP4")):
+    for shown, name in ((3.6, "MXFP8"), (2.6, "MXFP6"), (2.0, "NVFP4"), (1.4, "MXFP4")):
         judged = Probes(arrays(shown), own, RIGHT, mxfp8, ())
         assert judged.measured().effective == name
         assert judged.effective().status is (Status.PASS if name == "MXFP8" else Status.FAIL)

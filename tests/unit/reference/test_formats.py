@@ -153,8 +153,9 @@ def test_a_last_block_may_be_shorter(length: int) -> None:
     value = random(3, length)
     found = round_to(value, element)
     assert found.shape == value.shape
-    assert torch.equal(found[:, :32], round_to(value[:, :32], element))
-    assert torch.equal(found[:, 32:], round_to(value[:, 32:], element)) or length <= 32
+    for begin in range(0, length, 32):
+        block = slice(begin, begin + 32)
+        assert torch.equal(found[:, block], round_to(value[:, block], element))
 
 
 @pytest.mark.parametrize("name", ["MXFP8", "MXFP6", "NVFP4", "MXFP4"])
@@ -428,7 +429,7 @@ def test_every_linear_layer_is_emulated_and_the_head_unless_narrow(
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most"), [("TF32", 9, 14), ("FP8", 2, 6), ("MXFP8", 2, 6), ("MXFP4", 0.7, 4)]
+    ("name", "least", "most"), [("TF32", 9, 14), ("FP8", 2, 6), ("MXFP8", 2, 6), ("MXFP4", 0.4, 4)]
 )
 def test_a_model_in_a_format_has_about_the_bits_of_the_format(
     name: str, least: float, most: float, shape: LlamaShape, ids: Tensor
