@@ -164,6 +164,11 @@ class Border:
         ]
         return statistics.fmean(lacks) if lacks else 0.0
 
+    def distance(self, shown: Bits) -> float:
+        """Return by how many bits the mean of ``shown`` lies from an honest run in the class."""
+        own = self.honest.by_name
+        return abs(statistics.fmean(own[item] - value for item, value in shown.by_name.items()))
+
     def is_reached(self, shown: Bits) -> bool:
         """Tell whether ``shown`` is of the class, in each part and in their mean."""
         return not self.short(shown) and self.lack(shown) <= self.known.slack_of_mean
@@ -233,9 +238,11 @@ class Probes:
         )
 
     def _effective(self) -> str | None:
-        for border in self._borders:
-            if border.is_reached(self._shown):
-                return border.name
+        reached = [border for border in self._borders if border.is_reached(self._shown)]
+        if self._declared in reached:
+            return self._precision.name
+        if reached:  # the nearest: neighbours among narrow formats lie half a bit apart
+            return min(reached, key=lambda border: border.distance(self._shown)).name
         if len(self._borders) > 1:  # every narrower class was measured, and none was reached
             return None
         fewest = min(self._shown.forward, self._shown.gradient)
