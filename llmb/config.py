@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from llmb.formats import Format, PrecisionClass, class_of, fault_of
+from llmb.formats import Format, PrecisionClass, checked, class_of
 
 #: A training run with fewer timed steps is a debug run (rules.md); of the other modes, one with
 #: fewer calls or samples than their documents take.
@@ -99,18 +99,10 @@ class Precision(Frozen):
     #: round the result once, as a processor without 16-bit instructions does fastest. None: they
     #: compute in the format.
     products: Literal["FP32"] | None = None
-    #: Data of a format that is not in ``llmb.formats.KNOWN``, from which llmb computes what an
-    #: honest run in it shows. None: a known format; of another one the audit can tell nothing.
+    #: Numbers of a format that llmb does not know (``llmb.formats``): without, nobody can judge it.
     format: Format | None = None
 
-    @model_validator(mode="after")
-    def _is_what_its_name_says(self) -> Precision:
-        if self.format is None:
-            return self
-        fault = fault_of(self.name, self.bits, self.dtype, self.format)
-        if fault is not None:
-            raise ValueError(f"{self.name} has {fault}")
-        return self
+    _is_what_its_name_says = model_validator(mode="after")(checked)
 
     @property
     def judged_as(self) -> PrecisionClass | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from llmb.reference.elements import Element, Format
 
@@ -21,6 +21,7 @@ __all__ = [
     "Element",
     "Format",
     "PrecisionClass",
+    "checked",
     "class_of",
     "fault_of",
     "narrower",
@@ -196,3 +197,27 @@ def fault_of(name: str, bits: int, dtype: str, data: Format | None) -> str | Non
     if data is not None and bits != data.bits:
         return f"{bits} bits, the narrowest operand of its data has {data.bits}"
     return None
+
+
+class _Named(Protocol):
+    name: str
+    bits: int
+    dtype: str
+    format: Format | None
+
+
+P = TypeVar("P", bound=_Named)
+
+
+def checked(precision: P) -> P:
+    """Return ``precision`` if its declared data are what its name says.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if precision.format is not None:
+        named = precision.name, precision.bits, precision.dtype
+        fault = fault_of(*named, precision.format)
+        if fault is not None:
+            raise ValueError(f"{precision.name} has {fault}")
+    return precision

@@ -24,6 +24,8 @@ SHAPES = (
     "--batch-size=1",
     "--timed-steps=20",
 )
+FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
+GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
 FIVE = "Format(Element(2, 2, 7.0, scale='e8m0', block=32))"
 BITS = {"BF16": 16, "FP8": 8, "MXFP8": 8, "MXFP6": 6, "NVFP4": 4, "MXFP4": 4}
 NOTE = "declare its numbers in Precision(format=...)"
@@ -68,12 +70,12 @@ def test_an_honest_run_in_a_known_format_is_consistent_and_its_format_is_named(
     assert ended.code == 0
 
 
-@pytest.mark.parametrize("mode", ["forward", "generate"])
+@pytest.mark.parametrize("flags", [FORWARD, GENERATE], ids=["forward", "generate"])
 @pytest.mark.parametrize("name", ["MXFP8", "NVFP4", "MXFP4"])
 def test_an_honest_run_is_consistent_where_nothing_is_trained(
-    tmp_path: Path, name: str, mode: str
+    tmp_path: Path, name: str, flags: tuple[str, ...]
 ) -> None:
-    ended = known(tmp_path, name, name, f"--mode={mode}")
+    ended = known(tmp_path, name, name, *flags)
     assert ended.finished, ended.stderr
     record = ended.record
     assert record["audit"]["verdict"] == "CONSISTENT", record["audit"]["findings"]
