@@ -10,9 +10,9 @@ from typing import Literal
 Scale = Literal["none", "float32", "e8m0", "e4m3"]
 Rounding = Literal["nearest", "stochastic"]
 
-#: The emulator computes in float32: with one bit less of the significand it rounds exactly, and
+#: The emulator computes in float32: with three bits less of the significand it rounds exactly, and
 #: fixed-point numbers, of which there is only one spacing, up to INT16.
-_MOST_EXPONENT_BITS, _MOST_MANTISSA_BITS, _MOST_FIXED_BITS = 8, 22, 15
+_MOST_EXPONENT_BITS, _MOST_MANTISSA_BITS, _MOST_FIXED_BITS = 8, 20, 15
 _FLOAT32_END = 128
 #: A block longer than a row is the whole row.
 _MOST_BLOCK = 65_536

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from .elements import Element, Format
 from .head import TiedHead
 
-#: float32: explicit bits of the significand, bias, and everything but the sign.
-_MANTISSA, _BIAS, _MAGNITUDE = 23, 127, 0x7FFFFFFF
+#: float32: explicit bits of the significand, bits of the exponent, its bias, and where it lies.
+_MANTISSA, _EXPONENT, _BIAS, _POWER = 23, 8, 127, 0x7F800000
 _TINY = torch.finfo(torch.float32).tiny
 #: E8M0 holds powers of two from 2^-127; float32 has 2^-126 as its smallest normal number.
 _LEAST_POWER, _MOST_POWER = -126, 127
@@ -81,37 +81,48 @@ def _quotient(largest: Tensor, of: float) -> Tensor:
 
 def _rounded(value: Tensor, element: Element) -> Tensor:
     """Return ``value`` (float32) rounded to unscaled numbers of ``element``; NaN stays NaN."""
-    bits = value.contiguous().view(torch.int32)
-    size = bits & _MAGNITUDE
-    dropped = _MANTISSA - element.mantissa_bits
-    fixed = element.exponent_bits == 0
-    # Below the smallest normal number the spacing is one: there a float32 that is 1.5 * 2^23 times
-    # as large as the spacing rounds what is added to it.
-    exponent = element.least_exponent
-    magic = 1.5 * 2.0 ** (exponent - element.mantissa_bits + _MANTISSA)
-    magnitude = size.view(torch.float32)
-    if element.rounding == "stochastic":
-        draw = _draws(size)
-        normal = (size + (draw & ((1 << dropped) - 1))) >> dropped << dropped
-        spacing = 2.0 ** (exponent - element.mantissa_bits)
-        shift = draw.float() * (spacing * 2.0**-_MANTISSA) - spacing / 2
-        small = (magnitude + shift).clamp(min=0)
+    size = value.abs()
+    if element.exponent_bits == _EXPONENT:
+        found = _shortened(size, element)
     else:
-        half = (1 << dropped >> 1) - 1
-        last = (size >> dropped) & 1
-        normal = size if dropped == 0 else (size + half + last) >> dropped << dropped
-        small = magnitude
-    small = (small + magic) - magic
-    is_small = magnitude < (2.0**24 if fixed else 2.0**exponent)
-    found = torch.where(is_small, small, normal.view(torch.float32))
-    beyond = math.inf if element.scale == "none" else element.largest
-    found = torch.where(found > element.largest, torch.full_like(found, beyond), found)
-    found = ((bits & ~_MAGNITUDE) | found.view(torch.int32)).view(torch.float32)
-    return torch.where(value.isnan(), value, found)
+        found = _in_steps(size.clamp_(max=2 * element.binade_end), element)
+    if element.scale == "none":
+        found = found.masked_fill(found > element.largest, math.inf)
+    else:
+        found = found.clamp_(max=element.largest)
+    return found.copysign_(value)
+
+
+def _in_steps(size: Tensor, element: Element) -> Tensor:
+    """Return ``size`` (0 or more, float32) rounded to the spacing of numbers of its exponent.
+
+    A float32 that is 1.5 * 2^23 times as large as a spacing rounds what is added to it. Below the
+    smallest normal number the spacing stays the same; without an exponent there is one spacing.
+    """
+    least = 2.0**element.least_exponent
+    powers = (size.view(torch.int32) & _POWER).view(torch.float32).clamp_(min=least)
+    if not element.exponent_bits:
+        powers = torch.full_like(size, least)
+    if element.rounding == "stochastic":
+        spacing = powers * 2.0**-element.mantissa_bits
+        size = (size + (_draws(size).float() * 2.0**-_MANTISSA - 0.5) * spacing).clamp_(min=0)
+    magic = powers.mul_(1.5 * 2.0 ** (_MANTISSA - element.mantissa_bits))
+    return (size + magic).sub_(magic)
+
+
+def _shortened(size: Tensor, element: Element) -> Tensor:
+    """Return ``size`` (0 or more, float32) with fewer bits of its significand."""
+    bits, dropped = size.view(torch.int32), _MANTISSA - element.mantissa_bits
+    if element.rounding == "stochastic":
+        up = _draws(size) & ((1 << dropped) - 1)
+    else:
+        up = ((bits >> dropped) & 1).add_((1 << dropped >> 1) - 1)
+    found = up.add_(bits).bitwise_and_(-1 << dropped).view(torch.float32)
+    return torch.where(size.isnan(), size, found)
 
 
 def _draws(like: Tensor) -> Tensor:
-    """Return a number below 2^23 for each element of ``like`` (int32): the same on every device.
+    """Return an int32 below 2^23 for each element of ``like``: the same on every device.
 
     From its place, by the finaliser of MurmurHash3 (github.com/aappleby/smhasher), in 64 bits.
     """
@@ -124,22 +135,24 @@ def _draws(like: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """``x @ w.T`` with rounded operands; backward they are rounded anew, along other dimensions."""
+    """``x @ w.T`` of rounded operands; backward blocks are made anew, along other dimensions."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, number_format: Format) -> Tensor:
-        ctx.save_for_backward(x, w)
+        rounded = round_to(x, number_format.forward), round_to(w, number_format.forward)
+        ctx.save_for_backward(*((x, w) if number_format.forward.block else rounded))
         ctx.number_format = number_format
-        return F.linear(round_to(x, number_format.forward), round_to(w, number_format.forward))
+        return F.linear(*rounded)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, w = ctx.saved_tensors
         forward, backward = ctx.number_format.forward, ctx.number_format.gradient
-        of_x = round_to(grad, backward) @ round_to(w, forward, 0)
         rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-        of_w = round_to(rows, backward, 0).t() @ round_to(inputs, forward, 0)
-        return of_x, of_w, None
+        if forward.block:
+            w, inputs = round_to(w, forward, 0), round_to(inputs, forward, 0)
+        of_x = round_to(grad, backward) @ w
+        return of_x, round_to(rows, backward, 0).t() @ inputs, None
 
 
 class _Emulated(nn.Module):

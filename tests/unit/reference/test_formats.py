@@ -218,7 +218,7 @@ IMPOSSIBLE = {
     "negative": ({"exponent_bits": -1}, "exponent_bits is -1"),
     "no whole number": ({"mantissa_bits": 1.5}, "mantissa_bits is 1.5"),
     "true": ({"mantissa_bits": True}, "mantissa_bits is True"),
-    "mantissa_bits": ({"mantissa_bits": 23}, "mantissa_bits is 23"),
+    "mantissa_bits": ({"mantissa_bits": 21}, "mantissa_bits is 21"),
     "sign alone": ({"exponent_bits": 0, "mantissa_bits": 0}, "both 0"),
     "wide fixed point": ({"exponent_bits": 0, "mantissa_bits": 16}, "mantissa_bits is 16"),
     "largest": ({"largest": 8.0}, "largest is 8.0, must be 1 to below 8"),
