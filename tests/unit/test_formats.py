@@ -79,7 +79,7 @@ def test_a_declared_format_comes_back_from_json_and_is_judged_by_its_data() -> N
     assert again == declared
     known = again.judged_as
     assert (known.name, known.format, known.declared) == ("ACME5", FIVE, True)
-    assert [each.name for each in narrower(known)] == ["NVFP4", "MXFP4"]
+    assert narrower(known) == tuple(each for each in KNOWN if each.bits < 5)
 
 
 def test_records_without_the_field_are_read_as_before() -> None:
