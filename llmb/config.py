@@ -13,6 +13,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from llmb.formats import Format, PrecisionClass, checked, class_of
+
 #: A training run with fewer timed steps is a debug run (rules.md); of the other modes, one with
 #: fewer calls or samples than their documents take.
 OFFICIAL_TIMED_STEPS, OFFICIAL_TIMED_CALLS = 50, 10
@@ -97,6 +99,15 @@ class Precision(Frozen):
     #: round the result once, as a processor without 16-bit instructions does fastest. None: they
     #: compute in the format.
     products: Literal["FP32"] | None = None
+    #: Numbers of a format that llmb does not know (``llmb.formats``): without, nobody can judge it.
+    format: Format | None = None
+
+    _is_what_its_name_says = model_validator(mode="after")(checked)
+
+    @property
+    def judged_as(self) -> PrecisionClass | None:
+        """What the audit holds a run in it to; None where nobody knows what it computes."""
+        return class_of(self.name, self.format)
 
     @property
     def is_slow(self) -> bool:

@@ -10,25 +10,21 @@ from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import compared, not_observed
 from llmb.config import Precision
+from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
 
-#: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013). In
-#: float32 kernels differ more in their last places, and the next class is a thousand times away.
-LIMITS, LIMITS_FLOAT32 = (1.5, 2.0), (4.0, 6.0)
 #: No honest error is taken to be smaller: two kernels of one format differ by a last place.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
 LOSS = "loss"
 _LOSS_ULPS = 3
+_HONEST_LOSSES = 1.5
 #: Of the loss, that an honest one may be off (1.3 % where softmax itself is computed in BF16).
 _HONEST_LOSS = 0.05
 _LOSS_RELATIVE = 1e-5
 _SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-#: No honest run is further from the reference, through all layers (12 layers in BF16: 0.06).
-_MOST_ERROR = {"FP32": 2.0**-10, "TF32": 2.0**-2, "FP16": 2.0**-2, "BF16": 2.0**-2}
-_MOST_ERROR_NARROW = 2.0**-0.3
 #: Times the host's honest error that the device's may be.
 _ROUGHER = 2.0
 _PART_ROUGHER = 4.0
@@ -36,10 +32,6 @@ _PART_ROUGHER = 4.0
 #: worst parameter. Of a head's gradient, most lies in the words that came next, of which a sample
 #: holds one or two; where such a one cancels, its error is a single draw (docs/adr/0027).
 _FEW = 16
-#: Of the error that a class may have at most: parameters of a step in which the host's honest run
-#: has more are left out. A model that a high rate has shaken has steps whose first layers no run in
-#: 16 bits computes alike (docs/adr/0022).
-_PART_OF_MOST = 0.5
 #: Of the sampled gradients, that must be left to compare.
 _ENOUGH = 0.5
 
@@ -151,8 +143,12 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
 
 
 def _rough_parts(hosts: Sequence[Mapping[str, Gap]], precision: Precision) -> set[str]:
-    """Return the parameters in which even the host's honest run, without any vendor, is far off."""
-    most = _PART_OF_MOST * _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
+    """Return the parameters in which even the host's honest run, without any vendor, is far off.
+
+    A model that a high rate has shaken has steps whose first layers no run in 16 bits computes
+    alike (docs/adr/0022).
+    """
+    most = _class(precision).most_part_error
     return {n for host in hosts for n, one in host.items() if one.length and one.error > most}
 
 
@@ -160,7 +156,7 @@ def _is_rough(
     theirs: Sequence[Mapping[str, Gap]], hosts: Sequence[Mapping[str, Gap]], precision: Precision
 ) -> bool:
     """Tell whether the device's honest gradients of a step are too far off to be a yardstick."""
-    most = _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
+    most = _class(precision).most_error
     if hosts:
         most = min(most, _ROUGHER * max(_least(precision), _roughest(hosts)))
     return not _roughest(theirs) <= most
@@ -193,11 +189,19 @@ def _firsts(step: AuditedStep) -> list[int]:
     return found
 
 
+def _class(precision: Precision) -> PrecisionClass:
+    known = precision.judged_as
+    assert known is not None  # of others there is no honest run, and no comparison with it
+    return known
+
+
 def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> bool:
     """Tell whether the device's honest run may serve as a yardstick for the last step.
 
     It is held to the host's, where the verifier has made it, and to what its class has at most.
     """
+    if precision.judged_as is None:
+        return False
     devices, hosts = ways(honest, precision.name), ways(reference, "host")
     pairs = zip(devices, [*hosts, hosts[0]], strict=False)
     return all(_may_serve(device, host, reference, precision) for device, host in pairs)
@@ -211,7 +215,7 @@ def _may_serve(arrays: Arrays, host: Arrays, reference: Arrays, precision: Preci
     if loss is not None and right is not None and abs(loss - right) > _HONEST_LOSS * abs(right):
         return False
     own = _error(arrays, reference)
-    most = _MOST_ERROR.get(precision.name, _MOST_ERROR_NARROW)
+    most = _class(precision).most_error
     if f"live/{LOSS}" in host:
         most = min(most, _ROUGHER * max(_least(precision), _error(host, reference)))
         if not _no_part_is_rougher(arrays, host, reference):
@@ -250,7 +254,7 @@ class _Comparison:
         precision: Precision,
         untold: frozenset[str] = frozenset(),
     ) -> None:
-        self._limits = LIMITS_FLOAT32 if precision.name == "FP32" else LIMITS
+        self._limits = _class(precision).times
         least = _least(precision)
         self._global = total(mine.values()).error
         self._honest = max(least, _roughest(theirs))
@@ -306,8 +310,10 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
     if right is None or shown is None or own is None:
         return ["the loss was not shown"]
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
+    if precision.bits <= NARROW_BITS:  # its loss is a draw, whatever type it is computed in
+        significand = min(significand, _SIGNIFICAND["bfloat16"])
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
-    limit = max(LIMITS[0] * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
+    limit = max(_HONEST_LOSSES * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
     if abs(shown - right) <= limit:
         return []
     return [f"the loss is {shown:.6g}, the reference's {right:.6g} (limit {limit:.2g} apart)"]

@@ -22,10 +22,11 @@ from llmb.audit.bench import (
 )
 from llmb.audit.distance import Gap, gap
 from llmb.audit.gradients import E1, E3, P1
-from llmb.audit.precision import SLACK, SLACK_FLOAT32, Measured, live_weights, of_class
+from llmb.audit.precision import Measured, live_weights, of_class
 from llmb.audit.rule import compared, not_observed
 from llmb.audit.timed_step import G1, is_inside
 from llmb.config import Precision
+from llmb.formats import UNKNOWN, narrower
 from llmb.records.arrays import Arrays
 from llmb.records.audited import LOGITS, AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
@@ -33,15 +34,10 @@ from llmb.records.run_record import PrecisionBits
 
 RULES = (E1, E3, P1, G1)
 LIVE, STEP, PROBES = "live", "step", ("branches", "head")
-#: Times the honest error that logits may be off; in float32 kernels differ more in the last place.
-_LIMIT, _LIMIT_FLOAT32 = 1.5, 4.0
 #: No honest error is taken to be smaller: half a last place, all in all.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
-#: Fewest bits of logits, through all layers, of an honest run that may serve as a yardstick.
-_FLOORS = {"FP32": 12.0, "TF32": 6.0, "FP16": 5.0, "BF16": 3.0, "FP8": 1.0}
 _ROUGHER = 0.75
-_CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
@@ -87,7 +83,8 @@ class Outputs:
             if logits is not None:
                 self._seen[f"{STEP}/{LOGITS}"] = logits
         self._host = of_class(shown.reference, "host")
-        names = dict.fromkeys([precision.name, *_CLASSES])
+        known = self._known = precision.judged_as
+        names = [one.name for one in (known, *narrower(known))] if known is not None else []
         found = {name: of_class(shown.honest, name) for name in names}
         self._classes = {name: arrays for name, arrays in found.items() if arrays}
 
@@ -96,6 +93,7 @@ class Outputs:
         yield self._live_weights()
         if not self._is_plausible():
             why = "what should be an honest run on the device is rougher than one"
+            why = UNKNOWN if self._known is None else why
             yield from (self._not_observed(rule, why) for rule in ("E1", "G1", "P1"))
             return
         last = self._shown.probed.last_step
@@ -131,18 +129,18 @@ class Outputs:
     def _is_plausible(self) -> bool:
         """Tell whether the device's honest run is one: as good as the host's, and no rougher."""
         name = self._precision.name
-        if name not in self._classes or not self._items():
+        if self._known is None or name not in self._classes or not self._items():
             return False
         device, host = self._bits(self._classes[name]), self._bits(self._host)
-        floor = _FLOORS.get(name, _FLOORS["FP8"])
         short = [host[item] - device[item] for item in host if item in self._host] or [0.0]
         live = device.get(f"{LIVE}/{LOGITS}", 0.0)
-        return live >= floor and statistics.median(short) <= _ROUGHER
+        return live >= self._known.floor_of_logits and statistics.median(short) <= _ROUGHER
 
     def _short(self, arrays: Arrays) -> list[str]:
         """Return the items that do not reach the class of which ``arrays`` is an honest run."""
         own, honest = self._bits(self._seen), self._bits(arrays)
-        slack = SLACK_FLOAT32 if self._precision.name == "FP32" else SLACK
+        assert self._known is not None  # no honest run otherwise
+        slack = self._known.slack
         # A class that was measured in fewer passes is only asked for those.
         return [i for i in own if i in arrays and not own[i] >= honest[i] - slack]
 
@@ -154,7 +152,8 @@ class Outputs:
         mine, theirs = gap(self._seen.get(item), right), gap(own.get(item), right)
         least = _LEAST_ERROR.get(self._precision.dtype, _LEAST_NARROW)
         honest = max(least, theirs.error)
-        limit = _LIMIT_FLOAT32 if self._precision.name == "FP32" else _LIMIT
+        assert self._known is not None
+        limit = self._known.times_of_logits
         faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]
         faults += [fault for index in steps for fault in self._changed(index)]
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
@@ -180,11 +179,13 @@ class Outputs:
         seen = {probe: value for probe, value in of_probes.items() if value is not None}
         if len(seen) < len(PROBES):
             return self._not_observed("E3", "a probe could not be made")
-        return live_weights(seen, self._evidence)
+        return live_weights(seen, self._evidence, self._known)
 
     def _effective(self) -> Finding:
         measured, declared = self.measured(), self._precision.name
         assert measured is not None
+        assert self._known is not None
+        slack = self._known.slack
         reached, bits = measured.effective, measured.bits
         message = f"computes in {declared}"
         if reached != declared:
@@ -193,7 +194,7 @@ class Outputs:
             *("P1", reached == declared, message, self._evidence),
             measured=f"{bits.forward_min} bits",
             honest=f"{bits.honest_forward_min} bits",
-            limit=f"{SLACK} bits below an honest run of the class, in each of {len(self._items())}",
+            limit=f"{slack} bits below an honest run of the class, in each of {len(self._items())}",
         )
 
     def _not_observed(self, rule: str, why: str) -> Finding:

@@ -24,6 +24,8 @@ from llmb.records.system import SystemDescription
 from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.arithmetic import least_flops_per_token
 
+#: Narrowest operands that ``llmb.measure.ceiling`` times products of.
+_TIMED_BITS = 8
 _CERTAIN = 1.05  # of the ceiling
 _STEADY = 0.10  # between the ceiling before and after the run
 K1 = Rule(
@@ -51,6 +53,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     yield finding(
         *(facts.repeats, facts.workload, facts.world_size),
         *(facts.ceilings, facts.peak_flops, facts.system),
+        facts.precision.computing.bits,
     )
 
 
@@ -61,14 +64,15 @@ def finding(
     ceilings: Ceilings | None,
     peak_flops: float | None,
     system: SystemDescription,
+    bits: int = 8,
 ) -> Finding:
     """Return K1 for the fastest of ``repeats``.
 
     ``peak_flops`` is the datasheet's dense peak of one device in the declared precision, in FLOP/s,
-    None where the plugin states none.
+    None where the plugin states none. ``bits``: of the format that products compute in.
     """
     rate = _fastest(repeats, workload, world_size)
-    status, message = _verdict(rate, peak_flops, ceilings, system)
+    status, message = _verdict(rate, peak_flops, ceilings, system, bits)
     best = _best(ceilings) if ceilings is not None else ()
     return K1.finding(
         status,
@@ -120,6 +124,7 @@ def _verdict(
     peak_flops: float | None,
     ceilings: Ceilings | None,
     system: SystemDescription,
+    bits: int,
 ) -> tuple[Status, str]:
     if rate is None:
         return Status.NOT_OBSERVED, "the record's windows and shapes give no rate of work"
@@ -134,6 +139,11 @@ def _verdict(
     if rate <= bound:
         return Status.PASS, f"{rate / bound:.0%} of the rate of the device's best product"
     over = f"{rate / bound:.2f} times the rate of the device's best product"
+    if bits < _TIMED_BITS:  # a device may multiply those twice or three times as fast
+        return (
+            Status.NOT_OBSERVED,
+            f"{over}, which has {_TIMED_BITS} bits: none in {bits} was timed",
+        )
     if peak_flops is not None:
         return Status.FLAG, f"{over}, and below the datasheet's peak"
     doubts = list(disturbances(system))

@@ -11,24 +11,18 @@ from functools import cached_property
 from llmb.audit.distance import Gap, gaps
 from llmb.audit.rule import compared, not_observed
 from llmb.config import Precision
+from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
 PROBES = ("branches", "head")
-#: Bits that a branch may show less than an honest run (docs/adr/0013). Float32 has room: the next
-#: class is ten bits below, and kernels differ more in the last place.
-SLACK, SLACK_FLOAT32 = 0.75, 2.0
-#: Fewest bits of a class, whatever was measured as honest on the device: what a tampered library
-#: computes must not become the yardstick.
-FLOORS = {"FP32": 15.0, "TF32": 8.0, "FP16": 5.0, "BF16": 5.0, "FP8": 2.0}
 #: Bits below its floor that a class may show where the host's honest run shows as few.
 _LEEWAY = 2.0
 #: Gains and biases of LayerNorm: their gradients are sums over all tokens, in which much cancels
 #: (gpt2-125m, 1024 tokens in pure BF16: 3.0 bits).
 _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
-_CLASSES = ("FP32", "TF32", "FP16", "BF16", "FP8")
 #: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
 #: weights have 1.3 less than BF16.
 _ROUGHER = 0.75
@@ -49,6 +43,7 @@ _HEADS = tuple(
 )
 #: Median bits below which a pass has nothing to do with its weights and tokens.
 _UNRELATED = 1.5
+TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
 
 @dataclass(frozen=True)
@@ -113,11 +108,15 @@ def fewest_bits(
 class Border:
     """What an honest run in a class shows, and so what a run must show to be of that class."""
 
-    name: str
+    known: PrecisionClass
     honest: Bits
-    slack: float
     #: What an honest run in the class has without the device: its bits on the host, by item.
     host: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the class."""
+        return self.known.name
 
     def floor(self, item: str) -> float:
         """Return the fewest bits of ``item``, whatever the device's honest run shows.
@@ -125,12 +124,12 @@ class Border:
         Weights that were trained at a high rate leave fewer bits to any run: there the host's
         honest run is the measure, in which no vendor has a hand.
         """
-        fixed = FLOORS.get(self.name, FLOORS["FP8"])
+        fixed = self.known.floor
         if _SUM.search(item):
             fixed -= _LEEWAY
         if item not in self.host:
             return fixed
-        return max(min(fixed, self.host[item] - self.slack), fixed - _LEEWAY)
+        return max(min(fixed, self.host[item] - self.known.slack), fixed - _LEEWAY)
 
     def limit(self, item: str) -> float:
         """Return the fewest bits that ``item`` may have.
@@ -138,12 +137,41 @@ class Border:
         An item that is much better than the others by nature need not be: another order of sums
         makes it like them. The gradient of a bias is a sum in which much cancels.
         """
-        slack = 2 * self.slack if item.endswith(".bias") else self.slack
+        slack = self.known.slack * (2 if item.endswith(".bias") else 1)
         return min(self.honest.by_name[item], self._usual) - slack
 
     @cached_property
     def _usual(self) -> float:
         return statistics.median(self.honest.by_name.values())
+
+    def __str__(self) -> str:
+        """Give the name and the fewest bits, forward and of gradients."""
+        forward, gradient = self.honest.forward, self.honest.gradient
+        slack = self.known.slack
+        return f"{self.name}: {forward - slack:.2f}, {gradient - slack:.2f}"
+
+    def lack(self, shown: Bits) -> float:
+        """Return the bits that the parts of ``shown`` lack in their mean; more than nothing each.
+
+        Where honest runs of a format differ in single parts as much as formats do, this tells them
+        apart. What is better than honest makes up for nothing; the gradient of a bias is a sum in
+        which much cancels, and is left out.
+        """
+        lacks = [
+            max(0.0, self.honest.by_name[item] - value)
+            for item, value in shown.by_name.items()
+            if item.startswith("branches/") and not item.endswith(".bias")
+        ]
+        return statistics.fmean(lacks) if lacks else 0.0
+
+    def distance(self, shown: Bits) -> float:
+        """Return by how many bits the mean of ``shown`` lies from an honest run in the class."""
+        own = self.honest.by_name
+        return abs(statistics.fmean(own[item] - value for item, value in shown.by_name.items()))
+
+    def is_reached(self, shown: Bits) -> bool:
+        """Tell whether ``shown`` is of the class, in each part and in their mean."""
+        return not self.short(shown) and self.lack(shown) <= self.known.slack_of_mean
 
     def short(self, shown: Bits) -> dict[str, float]:
         """Return the items of ``shown`` that do not reach the class, with what they lack."""
@@ -175,18 +203,14 @@ class Probes:
         self._precision, self._evidence = precision, evidence
         self._shown = bits(seen, reference)
         host = fewest_bits(ways(reference, "host"), reference, PROBES[:1])
-        names = dict.fromkeys([precision.name, *_CLASSES])
+        known = self._known = precision.judged_as
+        self._below = () if known is None else narrower(known)
         self._borders = [
-            Border(
-                name,
-                Bits(shown),
-                _slack(name, precision),
-                host if name == precision.name else {},
-            )
-            for name in names
-            if (shown := fewest_bits(ways(honest, name), reference))
+            Border(one, Bits(shown), host if one is known else {})
+            for one in (*([known] if known is not None else []), *self._below)
+            if (shown := fewest_bits(ways(honest, one.name), reference))
         ]
-        self._declared = next((b for b in self._borders if b.name == precision.name), None)
+        self._declared = next((b for b in self._borders if b.known is known), None)
 
     def honest_is_honest(self) -> bool:
         """Tell whether the run that was to be honest is of the declared class itself.
@@ -214,18 +238,19 @@ class Probes:
         )
 
     def _effective(self) -> str | None:
-        for border in self._borders:
-            if not border.short(self._shown):
-                return border.name
+        reached = [border for border in self._borders if border.is_reached(self._shown)]
+        if self._declared in reached:
+            return self._precision.name
+        if reached:  # the nearest: neighbours among narrow formats lie half a bit apart
+            return min(reached, key=lambda border: border.distance(self._shown)).name
         if len(self._borders) > 1:  # every narrower class was measured, and none was reached
             return None
         fewest = min(self._shown.forward, self._shown.gradient)
-        below = _CLASSES[_CLASSES.index(self._precision.name) + 1 :] if self._is_known() else ()
-        # Floors cannot tell FP16 from BF16; the narrower name claims less.
-        return next((name for name in below if name != "FP16" and fewest >= FLOORS[name]), None)
-
-    def _is_known(self) -> bool:
-        return self._precision.name in _CLASSES
+        # Floors cannot tell FP16 from BF16, nor formats of 8 bits and fewer from one another; the
+        # narrower name, which is held against, claims less.
+        if self._known is None or self._known.bits <= NARROW_BITS:
+            return None
+        return next((one.name for one in self._below if fewest >= one.floor), None)
 
     def branches(self) -> Finding:
         """Return E2."""
@@ -238,7 +263,13 @@ class Probes:
         worst = max(short, key=lambda item: short[item], default=None)
         fewest = min(self._shown.by_name, key=lambda item: self._shown.by_name[item])
         item = worst or fewest
-        if worst is None:
+        lack, most = border.lack(self._shown), border.known.slack_of_mean
+        if worst is None and not lack <= most:
+            message = (
+                f"all {len(self._shown.by_name)} parts together are too rough: on average "
+                f"{lack:.2f} bits less than honest (limit {most})"
+            )
+        elif worst is None:
             message = f"each of {len(self._shown.by_name)} parts computes as an honest one does"
         else:
             message = (
@@ -248,7 +279,7 @@ class Probes:
             )
         return compared(
             "E2",
-            not short,
+            border.is_reached(self._shown),
             message,
             self._evidence,
             measured=f"{_said(self._shown.by_name[item])} bits ({_readable(item)})",
@@ -258,13 +289,8 @@ class Probes:
 
     def live(self) -> Finding:
         """Return E3."""
-        medians = {
-            probe: statistics.median(
-                v for k, v in self._shown.by_name.items() if k.startswith(f"{probe}/")
-            )
-            for probe in PROBES
-        }
-        return live_weights(medians, self._evidence)
+        medians = _medians(self._shown)
+        return live_weights(medians, self._evidence, self._known)
 
     def effective(self) -> Finding:
         """Return P1."""
@@ -284,40 +310,59 @@ class Probes:
             self._evidence,
             measured=f"forward {seen.forward_min} bits, gradients {seen.gradient_min}",
             honest=f"forward {seen.honest_forward_min} bits, gradients {seen.honest_gradient_min}",
-            limit="; ".join(
-                f"{b.name}: {b.honest.forward - b.slack:.2f}, {b.honest.gradient - b.slack:.2f}"
-                for b in self._borders
-            ),
+            limit="; ".join(map(str, self._borders)),
         )
 
     def _by_floor(self) -> Finding:
         """Return P1 where no honest run can be compared with: it can only convict."""
-        declared = self._precision.name
-        floor = FLOORS.get(declared, FLOORS["FP8"])
+        if self._known is None:
+            return not_observed("P1", UNKNOWN, self._evidence)
         shown = self._shown.by_name
-        known = self._declared or Border(declared, self._shown, 0.0)
-        if all(value >= known.floor(item) for item, value in shown.items()):
+        border = self._declared or Border(self._known, self._shown)
+        reached = all(value >= border.floor(item) for item, value in shown.items())
+        if reached or self._known.declared:
             return not_observed("P1", ROUGH, self._evidence)
         fewest = min(shown.values())
         return compared(
             "P1",
             False,
-            f"declared {declared}, computes in less",
+            f"declared {self._known.name}, computes in less",
             self._evidence,
             measured=f"{fewest:.2f} bits",
             honest="not measured",
-            limit=f"{floor} bits",
+            limit=f"{self._known.floor} bits",
             basis="fixed",
         )
 
     def without_yardstick(self, *rules: str) -> list[Finding]:
         """Return that ``rules`` were not observed, for want of an honest run to compare with."""
-        return [not_observed(rule, ROUGH, self._evidence) for rule in rules]
+        why = UNKNOWN if self._known is None else ROUGH
+        return [not_observed(rule, why, self._evidence) for rule in rules]
 
 
-def live_weights(medians: Mapping[str, float], evidence: tuple[str, ...]) -> Finding:
-    """Return E3 from the bits of each probe: unrelated numbers have none."""
-    stale = [probe for probe, value in medians.items() if not value >= _UNRELATED]
+def _medians(shown: Bits) -> dict[str, float]:
+    """Return the median bits of each probe."""
+    return {
+        probe: statistics.median(v for k, v in shown.by_name.items() if k.startswith(f"{probe}/"))
+        for probe in PROBES
+    }
+
+
+def live_weights(
+    medians: Mapping[str, float],
+    evidence: tuple[str, ...],
+    known: PrecisionClass | None,
+) -> Finding:
+    """Return E3 from the bits of each probe: unrelated numbers have none.
+
+    In a format that nobody knows few bits may be honest, in one without a significand they are.
+    """
+    limit = _UNRELATED if known is None else known.least_live
+    stale = [probe for probe, value in medians.items() if not value >= limit]
+    if known is None and stale:
+        return not_observed("E3", UNKNOWN, evidence)
+    if known is not None and known.is_too_rough:
+        return not_observed("E3", TOO_ROUGH, evidence)
     message = "written weights and new tokens in the same memory were computed with"
     if stale:
         message = (
@@ -331,18 +376,13 @@ def live_weights(medians: Mapping[str, float], evidence: tuple[str, ...]) -> Fin
         evidence,
         measured=", ".join(f"{probe} {_said(value)} bits" for probe, value in medians.items()),
         honest="several bits",
-        limit=f"{_UNRELATED} bits",
+        limit=f"{limit} bits",
         basis="fixed",
     )
 
 
 def _said(bits: float) -> str:
     return f"{round(bits, 2) + 0.0:.2f}"  # never "-0.00"
-
-
-def _slack(name: str, precision: Precision) -> float:
-    wide = name == precision.name and name == "FP32"
-    return SLACK_FLOAT32 if wide else SLACK
 
 
 def _readable(item: str) -> str:

@@ -16,7 +16,7 @@ from llmb.records.finding import Finding, Level, Status
 
 _SETTING = re.compile(r"precision|tf32|reduc|accum|default_dtype", re.IGNORECASE)
 _VARIABLE = re.compile(
-    r"environment\..*(TF32|FP32|BF16|FP16|FP8|FPMATH|PRECISION|DOWNCAST|ACCUM|MATH_MODE)"
+    r"environment\..*(TF32|FP32|BF16|FP16|FP[468]|FPMATH|PRECISION|DOWNCAST|ACCUM|MATH_MODE)"
 )
 _SIGNIFICANT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 _NAMED_AT_MOST = 6

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llmb.config import Mode, Precision, RunConfig
+from llmb.formats import NARROW_BITS
 from llmb.measure import clock
 from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.builtin.host import compute_threads
@@ -25,7 +26,6 @@ _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source an
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
 _SUSTAINED_S = 2.0  # long enough for a card that is limited by its power to slow down
-_EIGHT_BITS = 8
 #: The products that make the logits: FP8 training leaves them in the wider format.
 _HEADS = ("lm_head", "wte", "word_embeddings")
 _SQUARES = (1024, 2048, 4096, 8192)
@@ -154,7 +154,7 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
     """
     dtype = getattr(torch, precision.dtype)
     x, w = (_random((size, size), dtype, device) for _ in range(2))
-    if precision.bits <= _EIGHT_BITS:
+    if precision.bits <= NARROW_BITS:
         return {"plain": _eight_bit_products(x, w, w)["forward"]}
     found: dict[Layout, Product] = {"plain": _products(x, w, w)["forward"]}
     if x.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
@@ -200,7 +200,7 @@ def _operations(
     # Made where they are used: at a large batch the host would take minutes for y alone.
     sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
     x, w, y = (_random(size, dtype, device) for size in sizes)
-    narrow = precision.bits <= _EIGHT_BITS and gemm.name not in _HEADS
+    narrow = precision.bits <= NARROW_BITS and gemm.name not in _HEADS
     return _eight_bit_products(x, w, y) if narrow else _products(x, w, y)
 
 
@@ -215,7 +215,8 @@ def _products(x: Tensor, w: Tensor, y: Tensor) -> Products:
 def _eight_bit_products(x: Tensor, w: Tensor, y: Tensor) -> Products:
     """Return the products of 8-bit operands, scaled once a tensor, with BF16 results.
 
-    As FP8 training does them: E4M3 for activations and weights, E5M2 for gradients, the right
+    They stand for narrower formats too, of which no torch has products on every device. As FP8
+    training does them: E4M3 for activations and weights, E5M2 for gradients, the right
     operand in column-major order, fast accumulation in the forward product. Casting is not part of
     what is timed.
     """

@@ -20,6 +20,7 @@ from llmb.observe import probes
 from llmb.observe.shards import whole
 from llmb.observe.sketch import SIDE, sketch
 from llmb.reference.data import Batch
+from llmb.reference.elements import Format
 from llmb.reference.formats import emulate
 from llmb.reference.models import model_of, replace_parameter
 from llmb.reference.shapes import Shape
@@ -142,7 +143,7 @@ def plain_pass(
     device: str,
     collect: Collector,
     *,
-    format_name: str | None = None,
+    emulated: Format | None = None,
     wide_loss: bool = False,
     autocast: torch.dtype | None = None,
     parts: int = 1,
@@ -155,7 +156,7 @@ def plain_pass(
     above the weights memory holds the gradients of about one layer. With ``finish``, which waits
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
     each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged; with
-    ``format_name`` products are rounded to that format; with ``wide_loss`` the loss is computed in
+    ``emulated`` products are rounded to that format; with ``wide_loss`` the loss is computed in
     float32 and its gradient rounded to the logits' type; forward passes run under ``autocast`` to
     that type. The loss is multiplied by ``copies`` for the way back, and gradients are divided by
     it again (``copies_of``).
@@ -163,8 +164,8 @@ def plain_pass(
     model: nn.Module = bare(shape)
     for name, _ in list(model.named_parameters()):
         replace_parameter(model, name, weights(name).to(device=device, dtype=dtype))
-    if format_name is not None:
-        model = emulate(model, format_name)
+    if emulated is not None:
+        model = emulate(model, emulated)
     model.eval()
     takers = {name: _taker(name, collect, copies) for name, _ in model.named_parameters()}
     if finish is None:

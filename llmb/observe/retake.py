@@ -14,6 +14,7 @@ from torch import Tensor
 
 from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
+from llmb.formats import Format, PrecisionClass, narrower
 from llmb.observe import probes
 from llmb.observe.passes import (
     LIVE,
@@ -34,14 +35,6 @@ from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
 C = TypeVar("C", Sketches, Samples)
-#: Narrower classes whose borders a run in a format is held against, widest first.
-BORDERS = {
-    "FP32": ("TF32", "BF16", "FP8"),
-    "TF32": ("BF16", "FP8"),
-    "FP16": ("BF16", "FP8"),
-    "BF16": ("FP8",),
-}
-_EIGHT_BITS = 8
 #: The exponent of float16's largest power of two.
 _MOST_SCALE = 15
 
@@ -123,7 +116,7 @@ class Retake:
         dtype: torch.dtype,
         device: str,
         batch: int,
-        fmt: str | None = None,
+        fmt: Format | None = None,
         *,
         wide_loss: bool = False,
         autocast: torch.dtype | None = None,
@@ -147,7 +140,7 @@ class Retake:
         where: Tensor,
         dtype: torch.dtype,
         device: str,
-        fmt: str | None = None,
+        fmt: Format | None = None,
         *,
         wide_loss: bool = False,
         autocast: torch.dtype | None = None,
@@ -217,7 +210,7 @@ class Retake:
         device: str,
         batch: int,
         collect: Sketches | Samples,
-        fmt: str | None,
+        fmt: Format | None,
         parts: int,
         *,
         wide_loss: bool,
@@ -244,7 +237,7 @@ class Retake:
         with as_computed(self._config, autocast or dtype, device):
             return plain_pass(
                 *(weights, shape, whole, dtype, device, collect),
-                format_name=fmt,
+                emulated=fmt,
                 wide_loss=wide_loss,
                 autocast=autocast,
                 parts=parts,
@@ -258,12 +251,11 @@ class Retake:
         return self._batches.make(self._token_seeds[name])
 
 
-def how(precision: Precision) -> tuple[torch.dtype, str | None]:
+def how(precision: Precision) -> tuple[torch.dtype, Format | None]:
     """Return dtype and emulated format in which an honest run in ``precision`` computes."""
     dtype: torch.dtype = getattr(torch, precision.dtype)
-    if precision.bits <= _EIGHT_BITS:
-        return dtype, "FP8"
-    return dtype, "TF32" if precision.name == "TF32" else None
+    known = precision.judged_as
+    return dtype, None if known is None else known.format
 
 
 def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
@@ -291,13 +283,15 @@ def loss_scale(batch: Batch) -> int:
     return 1 << min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
 
 
-def how_border(name: str) -> tuple[torch.dtype, str | None]:
-    """Return dtype and emulated format of the honest run at the border of class ``name``."""
-    return {
-        "TF32": (torch.float32, "TF32"),
-        "BF16": (torch.bfloat16, None),
-        "FP8": (torch.bfloat16, "FP8"),
-    }[name]
+def borders(precision: Precision) -> tuple[PrecisionClass, ...]:
+    """Return the narrower classes that a run in ``precision`` is held against, widest first."""
+    known = precision.judged_as
+    return () if known is None else narrower(known)
+
+
+def how_border(border: PrecisionClass) -> tuple[torch.dtype, Format | None]:
+    """Return dtype and emulated format of the honest run at the border of a class."""
+    return getattr(torch, border.dtype or "bfloat16"), border.format
 
 
 def wide(precision: Precision) -> torch.dtype:

@@ -23,6 +23,7 @@ from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
 from llmb.records.audited import GRADIENTS, LOGITS, STEP_VALUES, STEPS, StepsEvidence
 from llmb.reference.data import random_tokens
+from llmb.reference.elements import Format
 from llmb.reference.formats import emulate
 from llmb.reference.models import replace_parameter
 from llmb.reference.shapes import Shape
@@ -79,7 +80,7 @@ class Outputs:
         self._batches = StepBatches(config, shape)
 
     def logits(
-        self, name: str, dtype: torch.dtype, device: str, format_name: str | None = None
+        self, name: str, dtype: torch.dtype, device: str, emulated: Format | None = None
     ) -> dict[str, Tensor]:
         """Return ``{"<pass>/logits": ...}`` of pass ``name``, flat, float32 on the host."""
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
@@ -90,8 +91,8 @@ class Outputs:
             value = self._weights.read(parameter)
             value = edits[parameter](value) if parameter in edits else value
             replace_parameter(model, parameter, value.to(device=device, dtype=dtype))
-        if format_name is not None:
-            model = emulate(model, format_name)
+        if emulated is not None:
+            model = emulate(model, emulated)
         model.eval()
         chosen, ids, first = self._sequence(name)
         with torch.no_grad(), as_computed(self._config, dtype, device):

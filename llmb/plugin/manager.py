@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmb.config import AUTO_DEVICE, BF16, FP16, FP32, TF32, Precision, Refused, RunConfig
+from llmb.config import AUTO_DEVICE, Precision, Refused, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, is_out_of_memory
+from llmb.formats import fault_of
 from llmb.plugin import hookspecs
 from llmb.plugin.backend import Backend
 from llmb.plugin.discovery import BUILT_IN, entry_point, find
@@ -26,23 +27,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _OPTIMIZER_SWITCHES = {"foreach", "fused", "capturable"}
-#: What these names mean, whoever offers them.
-_OWN_FORMATS = {precision.name: precision for precision in (FP32, TF32, FP16, BF16)}
 _VIEW = ("padding", "read", "write")
 #: What plugin code may raise. Ctrl-C never reaches a child, so an interrupt is the plugin's own.
 _ANYTHING = (Exception, SystemExit, KeyboardInterrupt)
-
-
-def _misnomer(offered: Precision) -> str | None:
-    """Return what of a format is not what its name says to every reader, None where all is."""
-    name = offered.name.upper()
-    known = _OWN_FORMATS.get(name)
-    if known is not None and offered.dtype != known.dtype:
-        return f"dtype {offered.dtype!r}, that name is for {known.dtype!r}"
-    for word, meant in _OWN_FORMATS.items():
-        if word in name and offered.bits < meant.bits:
-            return f"{offered.bits} bits, {word} has {meant.bits}"
-    return None
 
 
 def _torchs_own(device: str) -> str:
@@ -133,10 +120,12 @@ class Plugin:
         formats: tuple[Precision | Refused, ...]
         formats = self._each("llmb_precisions", Precision, Refused, config=config)
         for offered in formats:
-            if isinstance(offered, Precision) and (fault := _misnomer(offered)) is not None:
+            if not isinstance(offered, Precision):
+                continue
+            named = offered.name, offered.bits, offered.dtype, offered.format
+            if (fault := fault_of(*named)) is not None:
                 raise PluginFaultError(
-                    f"plugin {self.name!r}: llmb_precisions returned {offered.name} with {fault}: "
-                    "use a name of its own"
+                    f"plugin {self.name!r}: llmb_precisions returned {offered.name} with {fault}"
                 )
         names = [precision.name.upper() for precision in formats]
         for name in names:

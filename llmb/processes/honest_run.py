@@ -22,7 +22,7 @@ from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.retake import BORDERS, Retake, how, how_border, wide
+from llmb.observe.retake import Retake, borders, how, how_border, wide
 from llmb.observe.retake_outputs import Outputs, outputs_of
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin import discovery
@@ -126,17 +126,19 @@ def _apart(channel: Channel, what: str) -> Iterator[None]:
 def honest_outputs(
     channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
 ) -> dict[str, Tensor]:
-    """Return the logits of honest runs in each class."""
+    """Return the logits of honest runs in each class; none in a format that llmb cannot compute."""
     config, found = order.config, dict[str, Tensor]()
+    if config.precision.judged_as is None:
+        return found
     again = _outputs(order, retake, shape)
     dtype, fmt = how(config.precision)
     for name in order.passes:
         channel.send(Phase(name=name))
         one = again.logits(name, dtype, config.device, fmt)
         found |= {f"{config.precision.name}/{key}": value for key, value in one.items()}
-    for border in BORDERS.get(config.precision.name, ()) if order.borders else ():
+    for border in borders(config.precision) if order.borders else ():
         its_dtype, its_format = how_border(border)
-        with _border(channel, border, found) as its:
+        with _border(channel, border.name, found) as its:
             for name in (LIVE, *PROBES):
                 its |= again.logits(name, its_dtype, config.device, its_format)
     return found
@@ -181,8 +183,13 @@ def outputs_reference(
 def honest_passes(
     channel: Channel, order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the passes show in the declared format, and the probes in narrower ones."""
+    """Return what the passes show in the declared format, and the probes in narrower ones.
+
+    Nothing in a format that llmb cannot compute in.
+    """
     config, found = order.config, dict[str, Tensor]()
+    if config.precision.judged_as is None:
+        return found
     batches = {
         name: config.micro_batch_size if name in PROBES else config.global_batch_size
         for name in order.passes
@@ -198,9 +205,9 @@ def honest_passes(
             one = retake.sketches(name, dtype, config.device, batches[name], fmt)
             found |= {f"{declared}/{key}": value for key, value in one.items()}
     found |= retake.with_wide_loss(declared, batches, where, config.device)
-    for border in BORDERS.get(declared, ()) if order.borders else ():
+    for border in borders(config.precision) if order.borders else ():
         its_dtype, its_format = how_border(border)
-        with _border(channel, border, found) as its:
+        with _border(channel, border.name, found) as its:
             for name in PROBES:
                 its |= retake.sketches(name, its_dtype, config.device, 1, its_format)
     return found

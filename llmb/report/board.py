@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from llmb.audit.rule import RULES_VERSION
 from llmb.config import Mode
+from llmb.formats import KNOWN
 from llmb.records.finding import Status, Verdict
 from llmb.report.bundles import Entry, Refused, Shelf
 from llmb.workloads import WORKLOADS
@@ -17,7 +18,6 @@ MARKED = {
     Verdict.FLAGGED: "consistent, and a human should look",
     Verdict.UNVERIFIED: "a blocking rule could not be observed",
 }
-_PRECISIONS = ("FP64", "FP32", "TF32", "FP16", "BF16", "FP8")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _place(group: Group) -> tuple[int, str, int, int, str]:
         _index(list(WORKLOADS), group.workload),
         group.workload,
         _index(modes, group.mode),
-        _index(_PRECISIONS, format_),
+        _index([known.name for known in KNOWN], format_),
         group.precision,
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 from llmb import workloads
 from llmb.config import THUNDER, Choices, Executor, Mode, Precision, RunRequest
 from llmb.errors import UnavailableError, UsageError
+from llmb.formats import NARROW_BITS
 from llmb.reference.shapes import BertShape, LlamaShape, Shape
 from llmb.workloads import Workload, checkpointing
 from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
@@ -15,7 +16,6 @@ from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 #: Untimed steps until an executor has compiled what it compiles: the first step, the second with
 #: the optimizer's state there, and two more in which graphs are captured.
 _WARMUP_STEPS = {"eager": 1, "inductor": 4, "thunder": 3}
-_EIGHT_BITS = 8
 
 
 def check_installed(executor: Executor) -> None:
@@ -76,7 +76,7 @@ def _check_executor(request: RunRequest, workload: Workload, precision: Precisio
                 "--sac-freq: thunder decides itself what it computes again; leave it out, or use "
                 "--executor inductor"
             )
-    narrow = precision.bits <= _EIGHT_BITS
+    narrow = precision.bits <= NARROW_BITS
     if narrow and workload.document == "llm-train-bench":
         if request.executor != "eager":
             raise UsageError(

@@ -20,6 +20,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.errors import UnavailableError, UsageError
+from llmb.formats import KNOWN
 from llmb.parallel import checks
 from llmb.supervision import memory
 from llmb.supervision.choices import settle
@@ -27,6 +28,7 @@ from llmb.supervision.memory import is_cpu
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 
+#: What everybody asks for: those of which it is said why a plugin does not offer them.
 _COMMON_FORMATS = (*(p.name for p in (FP32, TF32, FP16, BF16)), "FP8")
 
 
@@ -221,7 +223,7 @@ def _named(offer: Offer, name: str) -> Precision:
                 f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
                 f"{offer.device}: {refused.reason} (it offers {offered})"
             )
-    if wanted in _COMMON_FORMATS:
+    if any(wanted == known.name for known in KNOWN):
         raise UnavailableError(
             f"--precision {wanted}: plugin {offer.plugin!r} does not offer it on "
             f"{offer.device} (it offers {offered})"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from llmb.config import BF16, FP16, FP32, TF32, Precision, Refused
+from llmb.config import Precision, Refused
+from llmb.formats import UNKNOWN, fault_of
 from llmb.sdk.report import CheckError
 from llmb.sdk.subject import Subject
-
-#: What these names mean to everybody: bits, and torch's dtype.
-_COMMON = {p.name: (p.bits, p.dtype) for p in (FP32, TF32, FP16, BF16)}
 
 
 def offered(subject: Subject) -> tuple[Precision, ...]:
@@ -35,15 +33,19 @@ def formats(subject: Subject) -> str:
                 f"{precision.name} has {precision.bits} bits and is stored in the {bits} of "
                 f"{precision.dtype}: bits are those of an operand as it is multiplied"
             )
-        common = _COMMON.get(precision.name.upper())
-        if common not in (None, (precision.bits, precision.dtype)):
-            raise CheckError(
-                f"{precision.name} is known as {common[0]} bits in {common[1]}, not "
-                f"{precision.bits} in {precision.dtype}: give your format a name of its own"
-            )
+        fault = fault_of(precision.name, precision.bits, precision.dtype, precision.format)
+        if fault is not None:
+            raise CheckError(f"{precision.name} has {fault}")
     if {p.name for p in offered(subject)} != {p.name for p in found}:
         raise CheckError("llmb_precisions returned other formats the second time")
-    return ", ".join(p.name + (" (slow)" if p.is_slow else "") for p in found)
+    return ", ".join(map(_remarked, found))
+
+
+def _remarked(precision: Precision) -> str:
+    remarks = ["slow"] * precision.is_slow
+    if precision.judged_as is None:
+        remarks.append(f"UNVERIFIED: {UNKNOWN}")
+    return precision.name + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def refusals(subject: Subject) -> str:

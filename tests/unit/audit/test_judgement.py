@@ -22,11 +22,11 @@ from llmb.audit.bench import UnreadableError
 from llmb.audit.judgement import Judgement
 from llmb.audit.rules import RULES
 from llmb.config import BF16, FP16, FP32, TF32, Precision
+from llmb.formats import KNOWN, Element, Format
 from llmb.plugin import ParameterView
 from llmb.records import audited, evidence
 from llmb.records.finding import Status
 from llmb.records.run_record import PrecisionBits
-from llmb.reference import formats
 from llmb.reference.formats import _Emulated, emulate
 from tests.unit import builders_audit
 from tests.unit.audit import test_outputs
@@ -36,6 +36,10 @@ from tests.unit.builders_runtime import workload_facts
 __all__ = ["small_vocabulary"]  # a fixture
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+MXFP8 = Precision(name="MXFP8", bits=8, dtype="bfloat16")
+MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+DATA = {known.name: known.format for known in KNOWN}
+DATA["BF16"] = Format(Element(8, 7, (2 - 2.0**-7) * 2.0**127), head=True)
 MIXED = BF16.model_copy(update={"master_weights": True})
 
 
@@ -171,9 +175,11 @@ def chunked_loss(model: nn.Module) -> nn.Module:
         ({"post_process": fuse, "parameter_map": fused_views}, {"precision": FP32}),
         ({"post_process": Autocast}, {"precision": MIXED}),
         ({"post_process": chunked_loss}, {}),
-        ({"post_process": lambda model: emulate(model, "FP8")}, {"precision": FP8}),
+        ({"post_process": lambda model: emulate(model, DATA["FP8"])}, {"precision": FP8}),
+        ({"post_process": lambda model: emulate(model, DATA["MXFP8"])}, {"precision": MXFP8}),
+        ({"post_process": lambda model: emulate(model, DATA["MXFP4"])}, {"precision": MXFP4}),
     ],
-    ids=["wrapped", "fused", "fused FP32", "autocast", "chunked", "FP8"],
+    ids=["wrapped", "fused", "fused FP32", "autocast", "chunked", "FP8", "MXFP8", "MXFP4"],
 )
 def test_an_honest_transform_is_never_accused(
     tmp_path: Path, how: dict[str, Any], changes: dict[str, Any]
@@ -194,7 +200,7 @@ def skip_layer(model: nn.Module) -> nn.Module:
 
 def one_matrix_in_fp8(model: nn.Module) -> nn.Module:
     mlp = model.model.layers["0"].mlp
-    mlp.up_proj = _Emulated(mlp.up_proj, formats.round_e4m3, formats.round_e5m2)
+    mlp.up_proj = _Emulated(mlp.up_proj, DATA["FP8"])
     return model
 
 
@@ -311,6 +317,8 @@ def test_a_forbidden_act_ends_in_its_rule(
         ("BF16", FP32, {"P1", "E1", "G1"}),
         ("BF16", TF32, {"P1", "E1", "G1"}),
         ("FP8", BF16, {"P1", "E2", "E1"}),
+        ("NVFP4", FP8, {"P1", "E2", "E1", "G1"}),
+        ("MXFP4", MXFP8, {"P1", "E2", "E1", "G1"}),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, set) else "",
 )
@@ -318,11 +326,41 @@ def test_a_narrower_format_than_declared_fails_and_the_record_gets_the_class_tha
     tmp_path: Path, narrower: str, declared: Precision, rules: set[str]
 ) -> None:
     judged = builders_audit.audit(
-        tmp_path, post_process=lambda model: emulate(model, narrower), precision=declared
+        tmp_path, post_process=lambda model: emulate(model, DATA[narrower]), precision=declared
     ).judge()
     assert broken(judged) >= rules, statuses_of(judged)
     assert judged.audit.verdict.value == "INVALID"
     assert judged.effective == narrower
+
+
+@pytest.mark.parametrize("computes", ["BF16", "MXFP4"])
+def test_a_format_that_nobody_knows_is_unverified_with_a_note_whatever_it_computes(
+    tmp_path: Path, computes: str
+) -> None:
+    unknown = Precision(name="ACME5", bits=5, dtype="bfloat16")
+    judged = builders_audit.audit(
+        tmp_path, post_process=lambda model: emulate(model, DATA[computes]), precision=unknown
+    ).judge()
+    notes = {f.id: f.status for f in judged.audit.findings if "Precision(format=" in f.message}
+    assert notes == dict.fromkeys(("E1", "E2", "G1", "P1"), Status.NOT_OBSERVED)
+    assert not broken(judged)
+    assert judged.audit.verdict.value == "UNVERIFIED"
+    assert (judged.effective, judged.precision_observed) == (None, False)
+
+
+def test_data_that_a_plugin_declares_are_the_measure_of_its_format(tmp_path: Path) -> None:
+    data = Format(Element(2, 2, 7.0, scale="e8m0", block=32))
+    declared = Precision(name="ACME5", bits=5, dtype="bfloat16", format=data)
+    honest = builders_audit.audit(
+        tmp_path / "honest", post_process=lambda model: emulate(model, data), precision=declared
+    ).judge()
+    assert not broken(honest)
+    assert honest.effective == "ACME5"
+    rough = Format(Element(2, 1, 6.0, scale="float32"))
+    less = builders_audit.audit(
+        tmp_path / "less", post_process=lambda model: emulate(model, rough), precision=declared
+    ).judge()
+    assert broken(less) >= {"E2", "P1"}
 
 
 # -- evidence that is missing ---------------------------------------------------------------

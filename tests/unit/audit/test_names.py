@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.audit import equivalence, precision, replay
-from llmb.observe import passes, probes, retake, witness
+from llmb.observe import passes, probes, witness
 from llmb.observe.passes import bare
 from llmb.reference.shapes import BertShape, Gpt2Shape
 from tests.unit.builders_audit import SMALL
@@ -16,11 +16,6 @@ def test_judges_know_the_probes_the_passes_and_the_optimizers_numbers_by_their_n
     assert equivalence.LOSS == passes.LOSS
     assert replay._KINDS == witness.KINDS
     assert (passes.LIVE, passes.STEP) == ("live", "step")
-
-
-def test_every_class_that_a_border_is_measured_for_has_a_floor() -> None:
-    borders = {name for narrower in retake.BORDERS.values() for name in narrower}
-    assert borders | set(retake.BORDERS) <= set(precision.FLOORS)
 
 
 @pytest.mark.parametrize("shape", [SMALL, Gpt2Shape(), BertShape()], ids=["llama", "gpt2", "bert"])

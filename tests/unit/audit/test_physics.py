@@ -185,3 +185,14 @@ def test_padding_and_dropout_may_be_nothing() -> None:
     bert = {"family": "bert", "shapes": {**asdict(BertShape()), "dropout": 0.0}}
     assert physics.shape_of(facts(**bert)) is not None
     assert physics.shape_of(facts(family="mamba")) is None
+
+
+def test_above_products_of_eight_bits_a_run_in_fewer_is_neither_passed_nor_convicted() -> None:
+    """A device may multiply 4 bits twice or three times as fast, and llmb times none of them."""
+    assert judge(ceilings(1.1), bits=4).status is Status.PASS
+    for peak in (None, 100.0):
+        found = judge(ceilings(0.4), peak=peak, bits=4)
+        assert found.status is Status.NOT_OBSERVED
+        assert "which has 8 bits: none in 4 was timed" in found.message
+    assert judge(ceilings(0.4), peak=0.9, bits=4).status is Status.FAIL, "above the datasheet's"
+    assert judge(ceilings(0.4), bits=8).status is Status.FAIL

@@ -8,13 +8,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from llmb.audit.precision import FLOORS, Bits, Border, Probes, bits, of_class
+from llmb import formats
+from llmb.audit.precision import Bits, Border, Probes, bits, of_class
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Level, Status
 
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+#: Data of a plugin, for a format that llmb does not know: as MXFP4, of five bits.
+FIVE = formats.Format(formats.Element(2, 2, 7.0, scale="e8m0", block=32))
+DECLARED = Precision(name="ACME5", bits=5, dtype="bfloat16", format=FIVE)
+UNKNOWN = Precision(name="ACME5", bits=5, dtype="bfloat16")
+KNOWN = {known.name: known for known in formats.KNOWN}
 PARTS = (
     "branches/model.layers.0.self_attn.q_proj.weight",
     "branches/model.layers.0.self_attn.o_proj.weight",
@@ -88,24 +94,24 @@ def test_a_class_is_told_by_the_name_before_the_first_slash() -> None:
 
 
 def test_a_part_may_be_three_quarters_of_a_bit_rougher_than_honest_and_no_more() -> None:
-    border = Border("BF16", Bits(dict.fromkeys(PARTS, 7.5)), 0.75)
+    border = Border(KNOWN["BF16"], Bits(dict.fromkeys(PARTS, 7.5)))
     assert border.short(Bits(with_(7.5, UP=6.75))) == {}
     assert border.short(Bits(with_(7.5, UP=6.7))) == {UP: pytest.approx(0.05)}
 
 
 def test_a_part_that_is_better_by_nature_need_only_be_as_good_as_most() -> None:
-    border = Border("BF16", Bits(with_(7.5, UP=11.0)), 0.75)
+    border = Border(KNOWN["BF16"], Bits(with_(7.5, UP=11.0)))
     assert border.limit(UP) == 6.75
     assert border.limit(DOWN) == 6.75
-    rough = Border("BF16", Bits(with_(7.5, UP=6.0)), 0.75)
+    rough = Border(KNOWN["BF16"], Bits(with_(7.5, UP=6.0)))
     assert rough.limit(UP) == 5.25
 
 
-@pytest.mark.parametrize("name", FLOORS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
-    tampered = Border(name, Bits(dict.fromkeys(PARTS, 0.5)), 0.75)
-    assert set(tampered.short(Bits(dict.fromkeys(PARTS, FLOORS[name] - 0.1)))) == set(PARTS)
-    assert tampered.short(Bits(dict.fromkeys(PARTS, FLOORS[name] + 0.1))) == {}
+    tampered = Border(KNOWN[name], Bits(dict.fromkeys(PARTS, 0.5)))
+    assert set(tampered.short(Bits(dict.fromkeys(PARTS, KNOWN[name].floor - 0.1)))) == set(PARTS)
+    assert tampered.short(Bits(dict.fromkeys(PARTS, KNOWN[name].floor + 0.1))) == {}
 
 
 @pytest.mark.parametrize(
@@ -114,9 +120,9 @@ def test_a_class_has_a_floor_whatever_was_measured_as_honest(name: str) -> None:
 def test_a_floor_follows_the_hosts_honest_run_down_by_two_bits_and_no_further(
     host: float, floor: float
 ) -> None:
-    border = Border("BF16", Bits(dict.fromkeys(PARTS, 0.5)), 0.75, host={UP: host})
+    border = Border(KNOWN["BF16"], Bits(dict.fromkeys(PARTS, 0.5)), host={UP: host})
     assert border.floor(UP) == floor
-    assert border.floor(DOWN) == FLOORS["BF16"] == 5.0, "of that the host has shown nothing"
+    assert border.floor(DOWN) == KNOWN["BF16"].floor == 5.0, "of that the host has shown nothing"
 
 
 @pytest.mark.parametrize("part", ["c_fc.bias", "ln_f.weight", "ln_1.weight", "LayerNorm.weight"])
@@ -125,12 +131,12 @@ def test_the_floor_of_a_sum_over_all_tokens_lies_two_bits_deeper(
     part: str, host: float | None, floor: float
 ) -> None:
     item = f"branches/h.0.{part}"
-    border = Border("BF16", Bits({item: 0.5}), 0.75, host={} if host is None else {item: host})
+    border = Border(KNOWN["BF16"], Bits({item: 0.5}), host={} if host is None else {item: host})
     assert border.floor(item) == floor
 
 
 def test_bits_that_are_no_number_reach_no_class() -> None:
-    border = Border("FP8", Bits(dict.fromkeys(PARTS, 4.0)), 0.75)
+    border = Border(KNOWN["FP8"], Bits(dict.fromkeys(PARTS, 4.0)))
     assert UP in border.short(Bits(with_(4.0, UP=math.nan)))
 
 
@@ -303,14 +309,88 @@ def test_a_run_better_than_it_declares_is_of_the_class_it_declares() -> None:
     assert judged.measured().effective == "BF16"
 
 
-def test_a_format_of_a_vendors_own_is_judged_by_its_own_honest_run_and_the_lowest_floor() -> None:
-    own = arrays(3.9, "MXFP4/")
-    good = Probes(arrays(3.5), own, RIGHT, MXFP4, ())
-    assert good.effective().status is Status.PASS
-    assert good.measured().effective == "MXFP4"
-    bad = Probes(arrays(1.9), arrays(2.0, "MXFP4/"), RIGHT, MXFP4, ())
+@pytest.mark.parametrize("precision", [MXFP4, DECLARED], ids=["known", "declared"])
+def test_a_narrow_format_is_judged_by_an_honest_run_in_it(precision: Precision) -> None:
+    own = arrays(2.3, f"{precision.name}/")
+    good = Probes(arrays(1.9), own, RIGHT, precision, ())
+    findings = (good.branches(), good.live(), good.effective())
+    assert {finding.status for finding in findings} == {Status.PASS}
+    assert good.measured().effective == precision.name
+    bad = Probes(arrays(1.3), own, RIGHT, precision, ())
+    assert bad.branches().status is Status.FAIL
     assert bad.effective().status is Status.FAIL
     assert bad.measured().effective is None
+
+
+def test_parts_of_a_narrow_format_may_differ_more_than_their_mean() -> None:
+    nvfp4 = Precision(name="NVFP4", bits=4, dtype="bfloat16")
+    own = arrays(2.3, "NVFP4/")
+
+    def judged(shown: Mapping[str, float]) -> Probes:
+        return Probes(arrays(shown), own, RIGHT, nvfp4, ())
+
+    assert judged(with_(2.2, UP=1.35)).branches().status is Status.PASS
+    assert judged(with_(1.95)).branches().status is Status.PASS
+    together = judged(with_(1.85))
+    assert together.branches().status is together.effective().status is Status.FAIL
+    assert together.measured().effective is None
+    assert "together are too rough: on average 0.45 bits less" in together.branches().message
+    made_up = dict.fromkeys(PARTS, 1.85) | {UP: 9.0, DOWN: 9.0}
+    assert judged(made_up).branches().status is Status.PASS, "a third is as honest ones"
+    hidden = dict.fromkeys(PARTS, 1.6) | {UP: 9.0}
+    assert judged(hidden).branches().status is Status.FAIL, "better ones make up for nothing"
+
+
+def test_a_mean_that_is_no_number_is_not_reached() -> None:
+    border = Border(KNOWN["NVFP4"], Bits(dict.fromkeys(PARTS, 2.3)))
+    assert not border.is_reached(Bits(with_(2.3, UP=math.nan)))
+    assert not border.is_reached(Bits(with_(2.3, UP=-40.0)))
+
+
+def test_an_eight_bit_run_that_computes_in_less_is_named_by_the_border_it_reaches() -> None:
+    mxfp8 = Precision(name="MXFP8", bits=8, dtype="bfloat16")
+    every = {"MXFP8": 4.0, "FP8": 3.9, "MXFP6": 3.0, "NVFP4": 2.3, "MXFP4": 1.9}
+    own = {k: v for name, b in every.items() for k, v in arrays(b, f"{name}/").items()}
+    for shown, name in ((3.6, "MXFP8"), (2.9, "MXFP6"), (2.2, "NVFP4"), (1.8, "MXFP4")):
+        judged = Probes(arrays(shown), own, RIGHT, mxfp8, ())
+        assert judged.measured().effective == name
+        assert judged.effective().status is (Status.PASS if name == "MXFP8" else Status.FAIL)
+    by_floors = Probes(arrays(2.4), arrays(4.0, "MXFP8/"), RIGHT, mxfp8, ())
+    assert by_floors.measured().effective is None, "floors of narrow formats lie too near"
+
+
+@pytest.mark.parametrize("shown", [7.4, 2.0, 0.1, -3.0])
+def test_of_a_format_that_nobody_knows_nothing_is_observed_and_the_note_says_what_helps(
+    shown: float,
+) -> None:
+    judged = Probes(arrays(shown), {}, RIGHT, UNKNOWN, ("e",))
+    findings = [judged.effective(), *judged.without_yardstick("E1", "E2", "G1")]
+    for finding in findings:
+        assert finding.status is Status.NOT_OBSERVED
+        assert "Precision(format=...)" in finding.message
+    live = judged.live()
+    assert live.status is (Status.PASS if shown >= 1.5 else Status.NOT_OBSERVED)
+    assert not judged.honest_is_honest()
+    assert judged.measured().effective is None
+
+
+def test_below_the_derived_floor_of_declared_data_nothing_is_observed() -> None:
+    """Nobody has measured an honest run in it: without a yardstick it can convict nobody."""
+    rough = arrays(1.0, "ACME5/")
+    judged = Probes(arrays(1.0), rough, RIGHT, DECLARED, ())
+    assert not judged.honest_is_honest()
+    assert judged.effective().status is Status.NOT_OBSERVED
+    known = Probes(arrays(0.5), arrays(0.5, "MXFP4/"), RIGHT, MXFP4, ())
+    assert known.effective().status is Status.FAIL
+
+
+def test_a_format_without_a_significand_cannot_show_that_anything_was_computed() -> None:
+    """Data that are noise would make any run as good as an honest one."""
+    noise = formats.Format(formats.Element(3, 0, 16.0, scale="e8m0", block=32))
+    precision = Precision(name="ACME4", bits=4, dtype="bfloat16", format=noise)
+    for shown in (1.4, 0.8):
+        judged = Probes(arrays(shown), arrays(shown, "ACME4/"), RIGHT, precision, ())
+        assert judged.live().status is Status.NOT_OBSERVED
 
 
 def test_the_fewest_bits_forward_and_backward_are_recorded_beside_the_honest_ones() -> None:

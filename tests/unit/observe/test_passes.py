@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from llmb.formats import class_of
 from llmb.observe import passes, probes
 from llmb.observe.passes import Samples, Sketches, plain_pass, without_layers
 from llmb.observe.sketch import sketch
@@ -19,6 +20,7 @@ from llmb.reference.llama import Llama
 from llmb.reference.models import build
 from tests.unit.builders_audit import SMALL
 
+FP8 = class_of("FP8", None).format
 IDS = random_tokens(3, 4, SMALL.sequence_length, SMALL.vocab_size)
 
 
@@ -66,8 +68,8 @@ def test_loss_and_gradients_are_those_of_the_reference_model_bit_for_bit(
 
 def test_with_a_format_the_products_are_rounded_to_it() -> None:
     kept = Kept()
-    loss, gradients = by_hand(emulate(model_of(), "FP8"))
-    assert run(kept, format_name="FP8") == loss
+    loss, gradients = by_hand(emulate(model_of(), FP8))
+    assert run(kept, emulated=FP8) == loss
     assert all(torch.equal(kept.gradients[name], gradients[name]) for name in gradients)
     assert loss != by_hand(model_of())[0]
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from llmb.audit.distance import gaps
+from llmb.formats import class_of
 from llmb.observe import probes
 from llmb.observe.passes import Sketches
 from llmb.observe.probes import BRANCHES, HEAD, PROBES
-from llmb.reference import formats
 from llmb.reference.data import make_batch
 from llmb.reference.formats import _Emulated
 from llmb.reference.models import build
@@ -186,13 +186,16 @@ def lost(cheat: Callable[[nn.Module], object]) -> dict[str, float]:
     return {item: value - found[item] for item, value in honest().items()}
 
 
+FP8 = class_of("FP8", None).format
+
+
 def in_fp8(matrix: str) -> Callable[[nn.Module], object]:
     """Return a post-processing that computes one matrix in FP8, forward and backward."""
 
     def cheat(model: nn.Module) -> None:
         owner, _, last = matrix.rpartition(".")
         linear = model.get_submodule(matrix)
-        emulated = _Emulated(linear, formats.round_e4m3, formats.round_e5m2)
+        emulated = _Emulated(linear, FP8)
         setattr(model.get_submodule(owner), last, emulated)
 
     return cheat

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from llmb.audit.distance import gaps
+from llmb.formats import class_of
 from llmb.observe import probes
 from llmb.observe.passes import Sketches
 from llmb.observe.probes import HEAD, PROBES
@@ -85,15 +86,17 @@ def lost(family: str, cheat: Cheat) -> dict[str, float]:
     return {item: value - found[item] for item, value in honest(family).items()}
 
 
+FP8 = class_of("FP8", None).format
+
+
 def in_fp8(matrix: str) -> Cheat:
     def cheat(model: nn.Module) -> None:
         owner, _, last = matrix.rpartition(".")
-        roundings = formats.FORMATS["FP8"]
         linear = model.get_submodule(matrix)
         new = (
-            formats._EmulatedHead(*roundings)
+            formats._EmulatedHead(FP8)
             if isinstance(linear, TiedHead)
-            else formats._Emulated(linear, *roundings)
+            else formats._Emulated(linear, FP8)
         )
         setattr(model.get_submodule(owner), last, new)
 
@@ -184,7 +187,10 @@ def test_an_out_projection_that_is_wrong_in_its_forward_product_alone_shows_in_w
 ) -> None:
     def cheat(model: nn.Module) -> None:
         module = model.get_submodule(out)
-        plain, (rounded, _) = module.forward, formats.FORMATS["FP8"]
+        plain = module.forward
+
+        def rounded(value: torch.Tensor) -> torch.Tensor:
+            return formats.round_to(value, FP8.forward)
 
         def forward(x: torch.Tensor) -> torch.Tensor:
             right = plain(x)

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
+from llmb.formats import KNOWN, Element, Format
 from llmb.observe import probes, retake, weights_file
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
-from llmb.observe.retake import BORDERS, Retake, autocast_of, how, how_border, loss_scale, wide
+from llmb.observe.retake import Retake, autocast_of, borders, how, how_border, loss_scale, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
@@ -24,6 +25,12 @@ CONFIG = run_config(batch_size=4)
 SEED = 17
 TOKENS = {LIVE: 101, STEP: 202}
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
+DATA = {known.name: known.format for known in KNOWN}
+FOUR = " ".join(known.name for known in KNOWN if known.bits < 5)
+NAMES = [known.name for known in KNOWN]
+BELOW_FP8 = " ".join(NAMES[NAMES.index("FP8") + 1 :])
+FIVE = Format(Element(2, 2, 7.0, scale="e8m0", block=32))
 
 
 def weights(seed: int) -> dict[str, Tensor]:
@@ -46,14 +53,14 @@ def opened(
     return Retake(config, SMALL, SEED, TOKENS, folder, digests, shared=shared)
 
 
-def by_hand(name: str, seed: int, ids: Tensor, fmt: str | None = None) -> dict[str, Tensor]:
+def by_hand(name: str, seed: int, ids: Tensor, fmt: Format | None = None) -> dict[str, Tensor]:
     collect, values = Sketches(name, SEED, SMALL), weights(seed)
     if name in probes.PROBES:
         for target, edit in probes.edits(name, SMALL, "bfloat16").items():
             values[target] = edit(values[target])
     loss = plain_pass(
         *(values.__getitem__, SMALL, Batch(ids, ids), torch.float32, "cpu", collect),
-        format_name=fmt,
+        emulated=fmt,
     )
     collect.loss(torch.tensor(loss))
     return collect.tensors
@@ -67,9 +74,9 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
     return set(found) == set(expected) and all(torch.equal(found[k], expected[k]) for k in found)
 
 
-@pytest.mark.parametrize("fmt", [None, "FP8"])
+@pytest.mark.parametrize("fmt", [None, DATA["FP8"]], ids=["plain", "FP8"])
 def test_the_last_step_is_made_again_from_the_live_weights_and_the_streams_own_tokens(
-    tmp_path: Path, digests: dict[str, str], fmt: str | None
+    tmp_path: Path, digests: dict[str, str], fmt: Format | None
 ) -> None:
     with opened(tmp_path, digests) as again:
         found = again.sketches(LIVE, torch.float32, "cpu", 4, fmt)
@@ -136,7 +143,7 @@ def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
     where = torch.arange(0, 9000, 13)
     with opened(tmp_path, digests) as again:
         plain = again.samples(where, torch.float32, "cpu")
-        rough = again.samples(where, torch.float32, "cpu", "FP8")
+        rough = again.samples(where, torch.float32, "cpu", DATA["FP8"])
     error = float((plain - rough).norm() / plain.norm())
     assert 2**-6 < error < 0.5
 
@@ -326,27 +333,46 @@ def test_another_error_is_no_reason_to_try_again(
     ("precision", "expected"),
     [
         (FP32, (torch.float32, None)),
-        (TF32, (torch.float32, "TF32")),
+        (TF32, (torch.float32, DATA["TF32"])),
         (FP16, (torch.float16, None)),
         (BF16, (torch.bfloat16, None)),
-        (FP8, (torch.bfloat16, "FP8")),
-        (FP8.model_copy(update={"name": "MXFP4", "bits": 4}), (torch.bfloat16, "FP8")),
+        (FP8, (torch.bfloat16, DATA["FP8"])),
+        (MXFP4, (torch.bfloat16, DATA["MXFP4"])),
+        (MXFP4.model_copy(update={"dtype": "float32"}), (torch.float32, DATA["MXFP4"])),
+        (MXFP4.model_copy(update={"format": DATA["FP8"]}), (torch.bfloat16, DATA["MXFP4"])),
+        (MXFP4.model_copy(update={"name": "A4", "format": FIVE}), (torch.bfloat16, FIVE)),
         (BF16.model_copy(update={"master_weights": True}), (torch.bfloat16, None)),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_an_honest_run_computes_in_its_formats_own_type(
-    precision: Precision, expected: tuple[torch.dtype, str | None]
+    precision: Precision, expected: tuple[torch.dtype, Format | None]
 ) -> None:
     assert how(precision) == expected
 
 
-def test_borders_are_narrower_classes_widest_first_and_each_can_be_made() -> None:
-    widths = {"FP32": 24, "TF32": 11, "FP16": 11, "BF16": 8, "FP8": 4}
-    for name, borders in BORDERS.items():
-        chain = [widths[border] for border in (name, *borders)]
-        assert chain == sorted(chain, reverse=True)
-        assert all(how_border(border) for border in borders)
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [
+        (FP32, "TF32 BF16 FP8"),
+        (TF32, "BF16 FP8"),
+        (FP16, "BF16 FP8"),
+        (BF16, "FP8"),
+        (FP8, BELOW_FP8),
+        (MXFP4.model_copy(update={"name": KNOWN[-1].name}), ""),
+        (MXFP4.model_copy(update={"name": "A5", "bits": 5, "format": FIVE}), FOUR),
+        (MXFP4.model_copy(update={"name": "A4"}), ""),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_run_is_held_against_narrower_classes_widest_first_and_each_can_be_made(
+    precision: Precision, expected: str
+) -> None:
+    assert [border.name for border in borders(precision)] == expected.split()
+    for border in borders(precision):
+        dtype, emulated = how_border(border)
+        assert dtype.is_floating_point
+        assert (emulated is None) == (border.name == "BF16")
 
 
 @pytest.mark.parametrize(

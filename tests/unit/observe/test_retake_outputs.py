@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.config import FP32, Mode, RunConfig
+from llmb.formats import class_of
 from llmb.observe import probes, weights_file
 from llmb.observe.outputs import Output, look
 from llmb.observe.passes import without_layers
@@ -139,8 +140,9 @@ def test_a_cache_that_forgets_shows(tmp_path: Path) -> None:
 def test_narrower_formats_and_types_can_be_asked_for(tmp_path: Path) -> None:
     outputs = again(tmp_path, FORWARD)
     right = outputs.logits("live", torch.float64, "cpu")["live/logits"]
+    fp8 = class_of("FP8", None).format
     errors = []
-    for dtype, name in ((torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, "FP8")):
+    for dtype, name in ((torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, fp8)):
         found = outputs.logits("live", dtype, "cpu", name)["live/logits"]
         assert found.dtype is torch.float32
         errors.append(float((found - right).norm() / right.norm()))

@@ -17,6 +17,7 @@ from torch import nn
 
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
+from llmb.formats import KNOWN
 from llmb.observe.passes import Sketches, plain_pass
 from llmb.observe.witness import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
@@ -32,6 +33,7 @@ from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabu
 __all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
+NAMES = [known.name for known in KNOWN]
 LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.0, operand_bits=8)
 
 
@@ -99,7 +101,7 @@ def test_every_file_is_announced_with_its_digest(run: Audited) -> None:
         (TF32, {"BF16", "FP8"}),
         (FP16, {"BF16", "FP8"}),
         (BF16, {"FP8"}),
-        (FP8, set()),
+        (FP8, set(NAMES[NAMES.index("FP8") + 1 :])),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -111,6 +113,12 @@ def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probe
     probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
     narrow = precision.dtype != "float32"
     assert made(run) == own | probes | (wide_losses(precision.name) if narrow else set())
+
+
+def test_in_a_format_that_nobody_knows_there_is_no_honest_run(beside: Beside) -> None:
+    unknown = Precision(name="ACME5", bits=5, dtype="bfloat16")
+    run = beside(unknown)
+    assert made(run) == set()
 
 
 def wide_losses(name: str) -> set[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from llmb.config import BF16, FP32, TF32, Precision, Refused
 from llmb.errors import UnavailableError
+from llmb.formats import Element, Format
 from llmb.plugin import DeclaredPatch, Device, NativeLibrary, Peak, PluginOption
 from llmb.sdk.checks import answers, backend, hooks, precisions
 from llmb.sdk.report import SkipError
@@ -205,7 +206,7 @@ def test_a_peak_of_a_format_that_does_not_exist_is_refused() -> None:
         ({"dtype": "int32"}, "floating-point"),
         ({"dtype": "nn"}, "floating-point"),
         ({"bits": 32}, "stored in the 16"),
-        ({"name": "FP16"}, "FP16 is known as 16 bits in float16, not 16 in bfloat16"),
+        ({"name": "FP16"}, "FP16 has dtype 'bfloat16', that name is for 'float16'"),
         ({"name": "bf16", "bits": 8}, "a name of its own"),
     ],
 )
@@ -223,7 +224,14 @@ def test_formats_of_a_vendors_own_pass() -> None:
         Precision(name="ACME12", bits=12, dtype="float32", master_weights=True, native=False),
     )
     said = precisions.formats(subject(precisions=lambda config: own))
-    assert said == "TF32, FP8, ACME12 (slow)"
+    assert said.startswith("TF32, FP8, ACME12 (slow, UNVERIFIED: llmb does not know this format")
+    assert "Precision(format=...)" in said
+
+
+def test_a_format_of_a_vendors_own_with_data_passes_without_a_remark() -> None:
+    data = Format(Element(2, 2, 7.0, scale="e8m0", block=32))
+    own = (Precision(name="ACME5", bits=5, dtype="bfloat16", format=data),)
+    assert precisions.formats(subject(precisions=lambda config: own)) == "ACME5"
 
 
 def test_formats_that_change_from_call_to_call_are_refused() -> None:
