@@ -154,26 +154,17 @@ def test_world_size_is_the_product_of_all_four_dimensions() -> None:
     assert Parallelism(dp_replicate=2, dp_shard=3, tp=5, pp=7).world_size == 210
 
 
-def test_a_child_gets_this_environment_plus_the_plugins_variables_plus_its_address(
+def test_numpy_may_be_imported_with_one_thread_and_the_variable_is_as_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("KEPT", "yes")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    address = config.WorkerAddress(socket_path="/tmp/s", nonce="n")
-    child = config.child_environment(address, {"OMP_NUM_THREADS": "4", "LLMB_NONCE": "forged"})
-    assert child["KEPT"] == "yes"
-    assert child["OMP_NUM_THREADS"] == "4"
-    assert (child["LLMB_SOCKET"], child["LLMB_NONCE"]) == ("/tmp/s", "n")
-    assert os.environ["OMP_NUM_THREADS"] == "1"
-
-
-def test_a_child_takes_its_address_out_of_the_environment_so_that_no_plugin_reads_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("LLMB_SOCKET", "/tmp/s")
-    monkeypatch.setenv("LLMB_NONCE", "n")
-    assert config.worker_address() == config.WorkerAddress(socket_path="/tmp/s", nonce="n")
-    assert not {"LLMB_SOCKET", "LLMB_NONCE"} & set(os.environ)
+    for before in (None, "4"):
+        if before is None:
+            monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+        else:
+            monkeypatch.setenv("OPENBLAS_NUM_THREADS", before)
+        with config.one_blas_thread():
+            assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+        assert os.environ.get("OPENBLAS_NUM_THREADS") == before
 
 
 def test_the_environment_handed_out_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
