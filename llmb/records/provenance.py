@@ -33,14 +33,13 @@ class Provenance:
         """Return one line: ``made by llmb 0.1.0 (reference 17021ed72954); ...``."""
         made = f"made by llmb {self.version} (reference {self.digest[:12]})"
         here = f"llmb {self.version_here}"
+        if (self.version, self.digest) == (self.version_here, self.digest_here):
+            return f"{made}, as here"
         if self.digest == self.digest_here:
-            return f"{made}, the same reference as here" + (
-                f" in {here}" if self.version != self.version_here else ""
-            )
-        here = f"{here} (reference {self.digest_here[:12]})"
-        if self.reasons is None:
-            return f"{made}; the {self.family} computation of {here} is another"
-        return f"{made}; the {self.family} computation is the same in {here}"
+            return f"{made}; {here} has the same reference"
+        how = "the same" if self.is_same else "not the same"
+        here = f"{here} ({self.digest_here[:12]})"
+        return f"{made}; the {self.family} computation is {how} in {here}"
 
 
 def provenance(record: RunRecord, digest_here: str | None = None) -> Provenance:

@@ -107,7 +107,7 @@ def _check_possible(record: RunRecord) -> None:
     made = _provenance(record)
     if not made.is_same:
         install = pip_install("llmb", version) or f"use llmb {version}"
-        raise UnavailableError(f"{made}: {install}")
+        raise UnavailableError(f"the bundle was {made}: {install}")
     try:
         workloads.of(record.config)
     except UsageError as error:
