@@ -52,7 +52,9 @@ def files_of(family: str, folder: Path = pins.FOLDER) -> list[Path]:
 
 def family_digest(family: str, folder: Path = pins.FOLDER) -> str:
     """Return the sha256 of the code of ``family``: comments, docstrings and layout do not count."""
-    code = {path.name: code_of(path.read_text(encoding="utf-8")) for path in files_of(family, folder)}
+    code = {
+        path.name: code_of(path.read_text(encoding="utf-8")) for path in files_of(family, folder)
+    }
     return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
 
 

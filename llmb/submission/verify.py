@@ -330,7 +330,7 @@ def _reference(case: Case) -> Iterator[str]:
     record, published = case.record, references.table()
     version, theirs = record.llmb_version, record.reference_digest
     ours = pins.reference_digest(pins.pinned_digests())
-    if theirs == ours and version == __version__ or published.has(version, theirs):
+    if (theirs == ours and version == __version__) or published.has(version, theirs):
         return
     row = published.find(theirs)
     if row is None:

@@ -78,9 +78,7 @@ def traced(model: torch.nn.Module, steps: Iterator[object], losses: list[Tensor]
     found: Trace = {f"start {name}": p.detach().clone() for name, p in model.named_parameters()}
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(
-            lambda p, name=name: found.update(
-                {f"gradient {len(losses)} {name}": p.grad.clone()}
-            )
+            lambda p, name=name: found.update({f"gradient {len(losses)} {name}": p.grad.clone()})
         )
     for done in steps:
         losses.append(done.loss)  # type: ignore[attr-defined]
