@@ -328,15 +328,15 @@ def _ranks(case: Case) -> Iterator[str]:
 
 def _reference(case: Case) -> Iterator[str]:
     record, published = case.record, references.table()
-    version, theirs = record.llmb_version, record.reference_digest
+    version, digest = record.llmb_version, record.reference_digest
     ours = pins.reference_digest(pins.pinned_digests())
-    if (theirs == ours and version == __version__) or published.has(version, theirs):
+    if (version, digest) == (__version__, ours) or published.has(version, digest):
         return
-    row = published.find(theirs)
+    row, theirs = published.find(digest), digest[:12]
     if row is None:
-        yield f"made with a reference nobody published ({theirs[:12]!r}, this llmb has {ours[:12]!r})"
+        yield f"made with a reference nobody published ({theirs!r}, this llmb has {ours[:12]!r})"
     else:
-        yield f"reference {theirs[:12]!r} is that of llmb {row.version}, and of no {version!r}"
+        yield f"reference {theirs!r} is that of llmb {row.version}, and of no {version!r}"
 
 
 _Faults = Callable[[Case], Iterator[str]]

@@ -184,7 +184,6 @@ def test_the_family_of_a_shape_has_its_model_in_its_own_file() -> None:
 
 
 def test_the_command_writes_both_files_and_changes_nothing_the_second_time(
-    copied: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -1,4 +1,4 @@
-"""Which references compute the same: the table says so, and nothing follows that it does not say."""
+"""Which references compute the same: what the table says, and nothing that it does not say."""
 
 from __future__ import annotations
 
