@@ -100,7 +100,7 @@ def test_every_bundle_beside_these_tests_has_a_row_and_is_run_by_this_llmb() -> 
         digest, family = record["reference_digest"], record["workload"].get("family", "llama")
         assert table.has(record["llmb_version"], digest), path
         assert table.reasons(family, digest, NOW.digest) is not None, (
-            f"{path.parent.name}: its {family} code has changed, so that llmb reproduce refuses it. "
+            f"{path.parent.name}: its {family} code has changed: llmb reproduce refuses it. "
             "No number changed: confirm it; no step runs the file: name it in tests/versions.py "
             "(docs/developing.md). A true change: leave its bundles out here, and say so in an ADR"
         )
