@@ -2,7 +2,7 @@
 
 LlmbError                    1  a defect of llmb itself
 ├── UsageError               2  a flag, a value or a combination that cannot work
-├── UnavailableError         3  plugin, device or format not there on this machine
+├── UnavailableError         3  plugin, device or format not there, or another version needed
 ├── RunFailedError           4  the run started and did not finish
 │   └── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
 ├── AuditInvalidError        5  a blocking rule of the audit failed
@@ -32,7 +32,7 @@ class UsageError(LlmbError):
 
 
 class UnavailableError(LlmbError):
-    """The plugin, device or precision is not available on this machine."""
+    """The plugin, device, precision or version of a workload is not available here."""
 
     exit_code = 3
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli.standings import signers_of
-from llmb.cli.text import printable
+from llmb.cli.text import made_by, printable
 
 if TYPE_CHECKING:
     from llmb.config import Place, RunRequest
@@ -66,6 +66,9 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     the bundle's; the seed is drawn afresh. The new run links to the bundle by its id. Handed in
     (llmb package-submission), signed with another key than the original's, it makes a CONSISTENT
     original REPRODUCED if it is CONSISTENT, on the same class of hardware, and within 5 %.
+
+    A bundle of an older llmb is run if its model family computes the same here. If it does not,
+    the command ends with exit code 3 and names the version to install.
 
     \b
     Examples:
@@ -173,6 +176,7 @@ def _before(
 ) -> dict[str, Any]:
     """Return what is known before the run, as JSON data."""
     from llmb.cli.show import command_line
+    from llmb.records.provenance import provenance
     from llmb.reproduction import conditions, hardware, replay
     from llmb.reproduction.differences import differences
 
@@ -185,6 +189,7 @@ def _before(
         "bundle": printable(str(path)),
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
+        "made_by": made_by(provenance(record, here.conditions.reference)),
         "signers": sorted(map(printable, signers_of(verification))),
         "command": command_line(record, same_seed=False),
         "differences": [

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from llmb.records.printable import printable
 
-__all__ = ["printable", "size_of"]
+if TYPE_CHECKING:
+    from llmb.records.provenance import Provenance
+
+__all__ = ["made_by", "printable", "size_of"]
+
+
+def made_by(found: Provenance) -> dict[str, Any]:
+    """Return which llmb made a record and whether this one computes the same, as JSON data."""
+    return {
+        "llmb_version": printable(found.version),
+        "reference_digest": printable(found.digest),
+        "family": printable(found.family),
+        "llmb_version_here": found.version_here,
+        "reference_digest_here": found.digest_here,
+        "same_computation": found.is_same,
+        # One of each change to the family's code between the two that changes no number.
+        "reasons": list(found.reasons or ()),
+        "line": printable(str(found)),
+    }
 
 
 def size_of(count: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmb.cli.standings import add_standings, say_standings
-from llmb.cli.text import printable
+from llmb.cli.text import made_by, printable
 
 if TYPE_CHECKING:
     from llmb.submission.verify import Verification
@@ -37,7 +37,8 @@ def command(
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
     Files and digests, every derived number, the findings that evidence supports, the verdict,
-    signatures. Ends with exit code 6 if any check of any bundle fails.
+    signatures; and which llmb made it, and whether this one computes the same. Ends with exit code
+    6 if any check of any bundle fails.
 
     \b
     Examples:
@@ -129,12 +130,14 @@ def _one(
             )
         if not failed:
             click.echo(f"OK  {verification.bundle_id}\n    {printable(verification.headline)}")
+            click.echo(f"    {printable(str(verification.provenance))}")
     return {
         "bundle": name,
         "ok": not failed,
         "reason": "; ".join(failed) or None,
         "bundle_id": verification.bundle_id,
         "headline": printable(verification.headline),
+        "made_by": made_by(verification.provenance),
         "checks": checks,
         "signatures": [
             {

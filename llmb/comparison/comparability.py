@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from llmb.records.finding import Verdict
+from llmb.records.provenance import same_computation
 from llmb.records.run_record import RunRecord
 
 
@@ -144,6 +145,10 @@ def _choices(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
             names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
             a, b = ({name: one[name] for name in names if name in one} for one in (a, b))
         yield from _unlike(item, a, b, Weight.NOTED, reason)
+    if base.workload.family == other.workload.family and not same_computation(base, other):
+        digests = (base.reference_digest[:12], other.reference_digest[:12])
+        reason = f"the {base.workload.family} computation of another llmb"
+        yield Difference("reference_digest", *digests, Weight.NOTED, reason)
 
 
 def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:
@@ -180,7 +185,6 @@ def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:
     yield "os", system.os, ""
     yield "env", system.env, ""
     yield "llmb_version", record.llmb_version, ""
-    yield "reference_digest", record.reference_digest[:12], "the reference of another llmb"
     yield "seed", config.seed, "other weights and tokens"
 
 

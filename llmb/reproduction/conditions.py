@@ -33,7 +33,9 @@ class Conditions:
 
     llmb: str
     rules: str
+    #: Digest of the reference, and the family of models that is run with it.
     reference: str
+    family: str
     #: None: it is not installed.
     plugin: PluginState | None
     system: SystemDescription
@@ -50,6 +52,7 @@ def of_record(record: RunRecord) -> Conditions:
         llmb=record.llmb_version,
         rules=record.rules_version,
         reference=record.reference_digest,
+        family=record.workload.family,
         plugin=PluginState(
             name=plugin.name,
             distribution=plugin.distribution,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from llmb.records import references
 from llmb.reproduction.conditions import Conditions, PluginState
 from llmb.reproduction.install import pip_install
 
@@ -39,7 +40,7 @@ def _software(there: Conditions, here: Conditions) -> Iterator[Difference]:
         yield Difference("llmb", there.llmb, here.llmb, install)
     if there.rules != here.rules:
         yield Difference("rules", there.rules, here.rules, install)
-    if there.reference != here.reference:
+    if references.table().reasons(there.family, there.reference, here.reference) is None:
         closer = install if there.llmb != here.llmb else None
         yield Difference("reference", there.reference[:12], here.reference[:12], closer)
     ours, theirs = here.system, there.system

@@ -151,6 +151,7 @@ def _conditions(
         llmb=__version__,
         rules=RULES_VERSION,
         reference=pins.reference_digest(pins.actual_digests()),
+        family=record.workload.family,
         plugin=None if plugin is None else _plugin_state(plugin, record, answer),
         system=system,
         hardware=hardware.describe(device, system.cpu, system.devices, ranks, nodes)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llmb.config import RunConfig
 from llmb.records.finding import Reproduction, Verdict
+from llmb.records.provenance import same_computation
 from llmb.records.run_record import RunRecord
 from llmb.reproduction import hardware
 from llmb.reproduction.agreement import Agreement, agreement
@@ -186,6 +187,9 @@ def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
         yield f"other rules: {theirs.rules_version}, {ours.rules_version}"
     if ours.workload != theirs.workload:
         yield "another workload"
+    elif not same_computation(ours, theirs):
+        versions = f"llmb {theirs.llmb_version}, llmb {ours.llmb_version}"
+        yield f"another computation of family {ours.workload.family}: {versions}"
     other = [*_other_configuration(ours.config, theirs.config)]
     if other:
         yield f"another configuration: {', '.join(other)}"

@@ -12,7 +12,10 @@ from llmb.config import Choices, DataSource, OptionValue, RunConfig, RunRequest,
 from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
+from llmb.records.provenance import Provenance, provenance
 from llmb.records.run_record import RunRecord
+from llmb.reference import pins
+from llmb.reproduction.install import pip_install
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
     whoever knows it can prepare for its weights and tokens (rules.md wants fresh tokens).
 
     Raises:
-        UnavailableError: it cannot be done again here: other rules, files of the original that were
-            not given.
+        UnavailableError: it cannot be done again here: other rules, another computation of its
+            model family, files of the original that were not given.
         UsageError: a file that was given is not the original's, or the original had none; an
             option was given that the original has.
     """
@@ -79,6 +82,9 @@ def notes(record: RunRecord) -> tuple[str, ...]:
 
 
 def _notes(record: RunRecord) -> Iterator[str]:
+    made = _provenance(record)
+    if (made.version, made.digest) != (made.version_here, made.digest_here):
+        yield str(made)
     if record.class_ == "debug":
         yield f"the original is a debug run ({'; '.join(record.waivers)}): so is this one"
     if record.audit.verdict.value != "CONSISTENT":
@@ -98,10 +104,18 @@ def _check_possible(record: RunRecord) -> None:
             f"the bundle is of rules {record.rules_version}, this llmb has rules {RULES_VERSION}: "
             f"their figures cannot be compared; llmb {version} made it"
         )
+    made = _provenance(record)
+    if not made.is_same:
+        install = pip_install("llmb", version) or f"use llmb {version}"
+        raise UnavailableError(f"the bundle was {made}: {install}")
     try:
         workloads.of(record.config)
     except UsageError as error:
         raise UnavailableError(f"{error} (the bundle was made by llmb {version})") from None
+
+
+def _provenance(record: RunRecord) -> Provenance:
+    return provenance(record, pins.reference_digest(pins.actual_digests()))
 
 
 def _options(record: RunRecord, places: Places) -> dict[str, str]:

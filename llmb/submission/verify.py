@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from llmb import __version__
 from llmb.audit.judgement import Judgement
 from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, UnavailableError
-from llmb.records import diff, evidence, run_directory
+from llmb.records import diff, evidence, references, run_directory
 from llmb.records.bundle import Bundle, read_bundle
 from llmb.records.finding import Status, Verdict
+from llmb.records.provenance import Provenance, provenance
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
@@ -28,8 +30,6 @@ _SHOWN = 5
 _MOST_LINES = 5000
 #: Said of a check that failed by an error of its own: a defect of llmb, and still a refusal.
 UNFORESEEN = "what is there cannot be checked"
-#: Digest and llmb version of every reference that has made a submission; lines are only added.
-_KNOWN_REFERENCES = Path(__file__).parent / "known_references.txt"
 
 #: Rules of the first bundles: of them only a few could be observed, so they claim little.
 _OLD_RULES = "1"
@@ -54,6 +54,11 @@ class Verification:
     checks: tuple[Check, ...]
     #: Who signed; empty where nobody did, or where no signature could be checked.
     signatures: tuple[Signature, ...] = ()
+
+    @property
+    def provenance(self) -> Provenance:
+        """Who made it, and whether this llmb runs its workload."""
+        return provenance(self.record)
 
     @property
     def ok(self) -> bool:
@@ -322,12 +327,16 @@ def _ranks(case: Case) -> Iterator[str]:
 
 
 def _reference(case: Case) -> Iterator[str]:
-    record = case.record
+    record, published = case.record, references.table()
+    version, digest = record.llmb_version, record.reference_digest
     ours = pins.reference_digest(pins.pinned_digests())
-    known = {line.split()[0] for line in _KNOWN_REFERENCES.read_text().splitlines()}
-    if record.reference_digest not in {ours, *known}:
-        theirs = record.reference_digest[:12]
+    if (version, digest) == (__version__, ours) or published.has(version, digest):
+        return
+    row, theirs = published.find(digest), digest[:12]
+    if row is None:
         yield f"made with a reference nobody published ({theirs!r}, this llmb has {ours[:12]!r})"
+    else:
+        yield f"reference {theirs!r} is that of llmb {row.version}, and of no {version!r}"
 
 
 _Faults = Callable[[Case], Iterator[str]]

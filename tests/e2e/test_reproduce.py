@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import llmb
 from llmb.records.bundle import read_bundle
 from llmb.records.members import read_folder
 from llmb.submission import layout
@@ -140,6 +141,42 @@ def test_a_damaged_bundle_is_refused_before_anything_is_started(
     done = reproduce(bundle, tmp_path / "runs")
     assert (done.code, len(done.said)) == (REFUSED, 1)
     assert "'log.txt' is not the file the manifest lists" in done.said[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def older(bundle: Path, digest: str) -> Path:
+    """Make a bundle one of llmb 0.1.0 with the reference of that digest, manifest and all."""
+    record = json.loads((bundle / "record.json").read_bytes())
+    record |= {"llmb_version": "0.1.0", "reference_digest": digest}
+    (bundle / "record.json").write_text(json.dumps(record))
+    (bundle / "MANIFEST.json").unlink()
+    return bundle_of(bundle, bundle)
+
+
+#: Of the first llama-1.4b bundles, whose llama computes as here; and one that is not known to.
+SAME = "17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8"
+EARLIER = "649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886"
+
+
+def test_a_bundle_of_an_older_llmb_is_run_where_its_family_computes_the_same(
+    bundle: Path, tmp_path: Path
+) -> None:
+    done = reproduce(older(bundle, SAME), tmp_path / "runs")
+    assert done.code == 0, done.stderr
+    (line,) = (line for line in done.stdout.splitlines() if "made by" in line)
+    assert "made by llmb 0.1.0 (reference 17021ed72954); the llama computation is the same" in line
+    link = done.record["reproduction_of"]
+    assert link["bundle_id"] == read_bundle(bundle).bundle_id
+    assert done.record["llmb_version"] == llmb.__version__
+    assert "another computation" not in done.stdout
+
+
+def test_a_bundle_of_another_computation_is_not_run_and_the_version_is_named(
+    bundle: Path, tmp_path: Path
+) -> None:
+    done = reproduce(older(bundle, EARLIER), tmp_path / "runs")
+    assert (done.code, len(done.said)) == (UNAVAILABLE, 1)
+    assert done.said[0].endswith(": pip install llmb==0.1.0")
     assert not (tmp_path / "runs").exists()
 
 

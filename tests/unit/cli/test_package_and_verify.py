@@ -158,6 +158,28 @@ def test_an_index_that_does_not_fit_its_bundles_is_refused_in_one_line(
     assert reason in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("digest", "same", "words"),
+    [
+        ("17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8", True, "is the same"),
+        ("649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886", False, "is not the"),
+    ],
+)
+def test_a_bundle_of_an_older_llmb_says_who_made_it_and_whether_that_is_run_here(
+    call, tmp_path, digest, same, words
+):
+    changes = {"llmb_version": "0.1.0", "reference_digest": digest}
+    record = builders.make_record(repeats=1).model_copy(update=changes)
+    path = builders.write(tmp_path / "older", builders.bundle_files(record))
+    done = call("verify", path)
+    assert done.exit_code == 0
+    line = f"made by llmb 0.1.0 (reference {digest[:12]}); the llama computation {words}"
+    assert line in done.stdout.splitlines()[-1]
+    (result,) = json.loads(call("verify", path, "--json").stdout)
+    assert result["made_by"]["same_computation"] is same
+    assert result["made_by"]["reference_digest"] == digest
+
+
 def test_a_broken_bundle_among_others_is_named(call, submissions, record, tmp_path):
     builders.write(submissions / "Acme/box/x/y", {"MANIFEST.json": b"{}"})
     done = call("verify", "--all", submissions, "--json")

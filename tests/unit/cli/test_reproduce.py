@@ -75,6 +75,46 @@ def test_json_is_one_object_with_what_is_in_the_way(tmp_path: Path, record: RunR
     assert plugin["closer"] == "pip install llmb-fast==1.0"
 
 
+#: The references of llmb 0.1.0: of the flagship bundles, and an earlier one.
+SAME = "17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8"
+EARLIER = "649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886"
+
+
+def older(tmp_path: Path, record: RunRecord, digest: str) -> Path:
+    """Write the bundle of ``record`` as llmb 0.1.0 would have made it with that reference."""
+    changes = {"llmb_version": "0.1.0", "reference_digest": digest}
+    files = builders.bundle_files(record.model_copy(update=changes))
+    return builders.write(tmp_path / "older", files)
+
+
+def test_an_older_llmb_whose_family_computes_the_same_is_said_in_one_line(
+    tmp_path: Path, record: RunRecord
+) -> None:
+    path = older(tmp_path, record, SAME)
+    done = call(path, "--dry-run")
+    (line,) = (line for line in done.output.splitlines() if "made by" in line)
+    assert line.startswith("note: made by llmb 0.1.0 (reference 17021ed72954); the llama comp")
+    assert "reference:" not in done.output, "it is no difference"
+    assert "plugin 'fast' is not installed" in str(done.exception), "and nothing else is in the way"
+    made = json.loads(call(path, "--dry-run", "--json").stdout)["made_by"]
+    assert (made["same_computation"], made["family"]) == (True, "llama")
+    assert len(made["reasons"]) == 1
+
+
+def test_an_older_llmb_whose_family_computes_otherwise_ends_in_three_with_the_version(
+    tmp_path: Path, record: RunRecord
+) -> None:
+    done = call(older(tmp_path, record, EARLIER), "--dry-run", "--json")
+    assert isinstance(done.exception, UnavailableError)
+    assert "(reference 649af7d83608); the llama computation is not the same" in str(done.exception)
+    assert str(done.exception).endswith(": pip install llmb==0.1.0")
+    data = json.loads(done.stdout)
+    assert data["blocked"] == str(done.exception)
+    assert (data["made_by"]["same_computation"], data["made_by"]["reasons"]) == (False, [])
+    (reference,) = (each for each in data["differences"] if each["subject"] == "reference")
+    assert reference["there"] == "649af7d83608"
+
+
 def test_a_damaged_bundle_is_refused_before_anything_else(bundle: Path) -> None:
     (bundle / "record.json").write_text("{}")
     assert isinstance(call(bundle).exception, BundleRefusedError)

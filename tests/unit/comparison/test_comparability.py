@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from llmb.comparison.comparability import Weight, differences
+from llmb.records import references
 from tests.builders import edited
 from tests.unit.builders_times import template
 
 OTHER_RUN = "f" * 32
+#: The reference of the first bundles, whose llama computes as today's.
+OLDER = "17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8"
 
 
 def changed(*path, value):
@@ -97,6 +100,13 @@ def test_what_the_rules_keep_apart_is_marked_and_shown(base, path, value, item) 
 )
 def test_what_a_submitter_may_choose_is_said_alone(base, path, value, item) -> None:
     assert weights(base, changed(*path, value=value)) == {item: Weight.NOTED}
+
+
+def test_two_references_that_compute_the_same_for_the_family_are_one(base) -> None:
+    older = changed("reference_digest", value=OLDER)
+    assert weights(base, older) == {}
+    first = changed("reference_digest", value=references.table().references[0].digest)
+    assert weights(base, first) == {"reference_digest": Weight.NOTED}
 
 
 def test_two_debug_runs_are_a_before_and_an_after(base) -> None:

@@ -43,6 +43,13 @@ def test_the_same_conditions_differ_in_nothing() -> None:
     assert lines(THERE) == []
 
 
+def test_a_reference_that_computes_the_same_for_the_family_is_no_difference() -> None:
+    older = "17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8"
+    assert lines(THERE, replace(THERE, reference=older)) == []
+    bert = replace(THERE, family="bert")
+    assert lines(bert, replace(bert, reference=older)) != []
+
+
 FILES = dict(THERE.plugin.files) if THERE.plugin else {}
 CPU, MEMORY = THERE.system.cpu, THERE.system.memory
 

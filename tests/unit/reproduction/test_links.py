@@ -87,6 +87,12 @@ REPETITION_LACKS = {
         f"other rules: {RULES_VERSION}, 77",
     ),
     "workload": (lambda record: changed(record, "workload", parameters=1), "another workload"),
+    "reference": (
+        lambda record: record.model_copy(
+            update={"llmb_version": "0.1.0", "reference_digest": "0" * 64}
+        ),
+        "another computation of family llama: llmb .*, llmb 0.1.0",
+    ),
     "batch size": (config(batch_size=4), "another configuration: batch_size"),
     "options": (config(plugin_options={}), "another configuration: plugin_options"),
     "plugin": (config(plugin="other"), "another configuration: plugin"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
 from llmb.plugin.options import PluginOption, resolve
 from llmb.records.run_record import RunRecord
+from llmb.reference import pins
 from llmb.reference.models import build
 from llmb.reproduction.replay import Places, _text, notes, request_of
 from llmb.supervision import selection
@@ -113,6 +115,41 @@ def test_what_this_llmb_cannot_do_again_is_refused_as_not_available(
 ) -> None:
     with pytest.raises(UnavailableError, match=words):
         request_of(RECORD.model_copy(update=change))
+
+
+#: References of llmb 0.1.0: the one whose llama computes as here, and an earlier one.
+SAME = "17021ed72954ec1e5343180f741ee8a83891feccf9231d52781d69cb14af9cf8"
+EARLIER = "649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886"
+
+
+def test_the_workload_of_an_older_llmb_is_run_where_its_family_computes_the_same() -> None:
+    record = RECORD.model_copy(update={"llmb_version": "0.1.0", "reference_digest": SAME})
+    assert request_of(record) == request_of(RECORD)
+    (said,) = (note for note in notes(record) if "made by llmb 0.1.0" in note)
+    assert "the llama computation is the same in llmb" in said
+    assert not any("made by" in note for note in notes(RECORD))
+
+
+@pytest.mark.parametrize(("digest", "family"), [(EARLIER, "llama"), (SAME, "bert")])
+def test_where_the_family_computes_otherwise_the_version_to_install_is_named(
+    digest: str, family: str
+) -> None:
+    workload = RECORD.workload.model_copy(update={"family": family})
+    changes = {"llmb_version": "0.1.0", "reference_digest": digest, "workload": workload}
+    words = f"the {family} computation is not the same in llmb .*: pip install llmb==0.1.0"
+    with pytest.raises(UnavailableError, match=words):
+        request_of(RECORD.model_copy(update=changes))
+
+
+def test_a_reference_that_was_changed_here_runs_no_bundle_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reference"
+    shutil.copytree(pins.FOLDER, folder)
+    (folder / "optimizer.py").write_text("# another\n")
+    monkeypatch.setattr(pins, "FOLDER", folder)
+    with pytest.raises(UnavailableError, match="computation is not the same"):
+        request_of(RECORD)
 
 
 def test_many_ranks_are_asked_for_again_each_on_a_device_of_its_own() -> None:

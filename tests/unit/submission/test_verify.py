@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from llmb.errors import BundleRefusedError
+from llmb.records import references
 from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
-from llmb.reference import pins
+from llmb.records.references import Reference, Table
 from llmb.submission import verify as verification
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import Check, Verification, verify, verify_bundle
@@ -326,52 +326,38 @@ def test_another_reference_is_said_so(record):
     assert (check.name, "nobody published" in check.message) == ("reference", True)
 
 
-def test_a_reference_that_was_published_once_stays_known(record, tmp_path, monkeypatch):
-    published = tmp_path / "known.txt"
-    published.write_text(f"{'1' * 64} 0.0.1\n{'0' * 64} 0.0.2\n")
-    monkeypatch.setattr(verification, "_KNOWN_REFERENCES", published)
+def made_by(version, digest):
+    return lambda data: data.update(llmb_version=version, reference_digest=digest)
 
-    def older(digest):
-        return lambda data: data.update(reference_digest=digest)
 
-    assert failed(forge(record, older("0" * 64))) == []
-    assert failed(forge(record, older("2" * 64))) == ["reference"]
+def test_a_reference_that_was_published_once_stays_known_under_its_own_version(record, monkeypatch):
+    rows = (Reference("0.0.1", "1" * 64, {}), Reference("0.0.2", "0" * 64, {}))
+    monkeypatch.setattr(references, "table", lambda: Table(rows))
+    assert failed(forge(record, made_by("0.0.2", "0" * 64))) == []
+    assert failed(forge(record, made_by("0.0.1", "0" * 64))) == ["reference"]
+    assert failed(forge(record, made_by("0.0.2", "2" * 64))) == ["reference"]
     assert failed(forge(record, lambda data: None)) == []  # this llmb's own is always known
 
 
-def test_the_list_of_published_references_has_a_digest_and_a_version_in_each_line():
-    lines = verification._KNOWN_REFERENCES.read_text().splitlines()
-    assert all(re.fullmatch(r"[0-9a-f]{64} \d+\.\d+\.\d+", line) for line in lines)
-    assert len({line.split()[0] for line in lines}) == len(lines)
+def test_a_version_that_never_had_the_reference_is_named_with_the_one_that_did(record):
+    first = references.table().references[0]
+    files = forge(record, made_by("0.0.9", first.digest))
+    (check,) = (c for c in verify_bundle(from_files(with_manifest(files))).checks if not c.ok)
+    expected = f"reference {first.digest[:12]!r} is that of llmb 0.1.0, and of no '0.0.9'"
+    assert check.message == expected
 
 
-#: Of every llmb that has made a submission; whoever drops a line makes bundles unreadable.
-PUBLISHED = {"649af7d83608b5067109ea718ef3f0fce24e609314ada6221fbe096abf664886"}
-
-
-def test_no_published_reference_is_ever_dropped_from_the_list():
-    lines = verification._KNOWN_REFERENCES.read_text().splitlines()
-    assert {line.split()[0] for line in lines} >= PUBLISHED
-    record = builders.make_record(repeats=1)
-    for digest in (*PUBLISHED, pins.reference_digest(pins.pinned_digests())):
-        made = builders.edited(
-            record, lambda data, digest=digest: data.update(reference_digest=digest)
-        )
-        files = builders.run_files(record) | {"record.json": pretty_bytes(made)}
-        assert failed(files) == []
-
-
-SUBMISSIONS = Path(__file__).parents[3] / "submissions"
-
-
-@pytest.mark.skipif(not SUBMISSIONS.is_dir(), reason="these tests came without the submissions")
-def test_the_reference_of_every_submission_beside_these_tests_is_known():
-    known = verification._KNOWN_REFERENCES.read_text().split()
-    ours = pins.reference_digest(pins.pinned_digests())
-    records = list(SUBMISSIONS.rglob("record.json"))
-    assert records
-    for record in records:
-        assert json.loads(record.read_bytes())["reference_digest"] in {ours, *known}, record
+def test_every_published_reference_is_accepted_and_said_to_be_run_here_or_not(record):
+    found = {}
+    for row in references.table().references:
+        files = forge(record, made_by(row.version, row.digest))
+        verified = verify_bundle(from_files(with_manifest(files)))
+        assert verified.ok, row
+        found[row.digest[:12]] = verified.provenance.is_same
+    # Nobody compared the numbers of the first, whose rules no longer run either.
+    assert found == {"649af7d83608": False, "17021ed72954": True} | {
+        digest: True for digest in found if digest not in ("649af7d83608", "17021ed72954")
+    }
 
 
 def committed(**changes):
