@@ -190,7 +190,7 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
     """Return the ceilings of the device ``request`` chooses, without a run.
 
     Raises:
-        LlmbError: the device is not available, or the calibrator failed.
+        LlmbError: the device is not available, or the process that measures failed.
     """
     workload = workloads.of(request)
     negotiated = negotiate(request, workload)

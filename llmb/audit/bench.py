@@ -36,7 +36,7 @@ HONEST = Evidence(audited.HONEST, arrays.read)
 REFERENCE = Evidence(audited.REFERENCE, arrays.read)
 DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read)
 
-#: Bits to which a device's reference must agree with the verifier's, where both were computed.
+#: Bits to which a device's reference must agree with the host's, where both were computed.
 _DEVICE_BITS = 12.0
 
 
@@ -129,7 +129,7 @@ class Bench:
 
     @cached_property
     def reference(self) -> Arrays | None:
-        """Return what is right: by the verifier, and by the device where that agrees with it."""
+        """Return what is right: by the host, and by the device where that agrees with it."""
         by_host, by_device = self.read(REFERENCE), self.read(DEVICE_REFERENCE)
         if by_host is None or by_device is None:
             return by_host

@@ -198,7 +198,7 @@ def _class(precision: Precision) -> PrecisionClass:
 def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> bool:
     """Tell whether the device's honest run may serve as a yardstick for the last step.
 
-    It is held to the host's, where the verifier has made it, and to what its class has at most.
+    It is held to the host's, where there is one, and to what its class has at most.
     """
     if precision.judged_as is None:
         return False

@@ -1,7 +1,7 @@
 """Rule K1: a run is not faster than its device can be.
 
 Two bounds hold model FLOP/s from above. A datasheet's dense peak is the plugin's own word, so it
-can only convict. The best rate of any product that the calibrator timed is llmb's own measurement:
+can only convict. The best rate of any product that ``ceilings`` timed is llmb's own measurement:
 a run must stay below it to pass (docs/adr/0012).
 """
 

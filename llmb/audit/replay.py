@@ -70,7 +70,7 @@ def finding(
     *,
     skipped: int = 0,
 ) -> Finding:
-    """Return O2 from what the worker read and what the calibrator's AdamW made of it.
+    """Return O2 from what the worker read and what the honest run's AdamW made of it.
 
     ``constants`` are those the workload is trained with; a gradient scaler left ``skipped`` steps
     out, in which nothing may change.

@@ -51,7 +51,7 @@ def finding(
 ) -> Finding:
     """Return P3 from the settings of one worker, in ``path``, and the litmus of the device.
 
-    ``litmus`` is None where no calibrator took it.
+    ``litmus`` is None where no honest run took it.
     """
     steered = [*_changes(settings), *_variables(settings)]
     narrow = [] if litmus is None else [*_narrow(litmus)]

@@ -47,7 +47,7 @@ def finding(
     steps: int,
     path: str,
 ) -> Finding:
-    """Return W1 from what the worker found and what the verifier made from the seed.
+    """Return W1 from what the worker found and what the reference run made from the seed.
 
     ``steps`` optimizer steps lie between the two ends: AdamW moves no weight further than they can.
     (SGD may, by as much as a gradient is large.)

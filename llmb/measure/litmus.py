@@ -1,7 +1,7 @@
 """How wide a device's matrix products are inside: sums that come out right only if they are.
 
 A note to the reader of a record (rule P3), not a proof: a device may choose another kernel for
-another shape. Run in the calibrator, with the plugin's settings in place.
+another shape. Run in ``honest_run``, with the plugin's settings in place.
 """
 
 from __future__ import annotations

@@ -45,13 +45,13 @@ class ParameterView(Protocol):
 def llmb_environment_variables(config: RunConfig) -> Mapping[str, str] | None:
     """Return variables that must be set before torch is imported (threads, allocator, runtime).
 
-    Called in the probe; the supervisor sets them for worker and calibrator.
+    Called in ``offer``; the supervisor sets them for ``worker`` and ``honest_run``.
     """
 
 
 @hookspec(firstresult=True)
 def llmb_backend(config: RunConfig) -> Backend | None:
-    """Return the backend of ``config.device``. Called first in worker, calibrator and probe.
+    """Return the backend of ``config.device``. Called first in every process.
 
     Without this hook the harness drives the CPU or the accelerator torch itself knows.
     """

@@ -1,6 +1,6 @@
 """Loads exactly one plugin and calls its hooks, each through a typed and checked method.
 
-Imported only by the processes that may hold vendor code: probe, calibrator, worker.
+Imported only by processes that may hold vendor code: not by ``reference_run``.
 """
 
 from __future__ import annotations

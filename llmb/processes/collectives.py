@@ -1,6 +1,6 @@
 """The short-lived process, one a rank, that measures what collectives attain: no model, no record.
 
-It holds the plugin's backend and environment, as a calibrator does.
+It holds the plugin's backend and environment, as ``ceilings`` does.
 """
 
 from __future__ import annotations

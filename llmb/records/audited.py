@@ -13,10 +13,10 @@ from llmb.records import evidence
 #: File names within ``evidence/repeat-<n>/``; who writes each.
 GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
 STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
-HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # calibrator
+HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
-REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # verifier
-#: Passes too large for a host: the reference on the device itself, by the calibrator.
+REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
+#: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
 #: Joins the name of a 16-bit format in an honest run whose loss is computed in float32, as autocast
@@ -32,7 +32,7 @@ BY_HONEST_RUN = frozenset(
 )
 BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE})
 
-#: Weights that travel from the worker to calibrator and verifier, and are then deleted.
+#: Weights that travel from the worker to honest and reference run, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
 
 

@@ -38,7 +38,7 @@ from llmb.wire.messages import (
 from llmb.workloads.arithmetic import parameter_count
 
 E = TypeVar("E", bound=Frozen)
-#: A calibrator or verifier that says nothing for so long is taken to hang.
+#: An honest or reference run that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
 #: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
 #: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
@@ -59,7 +59,7 @@ class Folders:
 
 @dataclass(frozen=True)
 class Examined:
-    """What calibrator and verifier left: evidence by name, and what went wrong."""
+    """What honest and reference run left: evidence by name, and what went wrong."""
 
     evidence: dict[str, str]
     failures: tuple[str, ...]
@@ -117,7 +117,7 @@ class Examiner:
         with ExitStack() as reference_process, ExitStack() as honest_process:
             right = self._task(_REFERENCE_RUN, _REFERENCE, reference, reference_process)
             shown = self._task(_HONEST_RUN, _HONEST, honest, honest_process)
-            # The verifier is met before the vendor's code is loaded in the calibrator, so none can
+            # The reference run is met before the honest run loads the vendor's code, so none can
             # speak in its place.
             for task in (right, shown):
                 try:
@@ -159,7 +159,7 @@ class Examiner:
                 child.end()
 
     def _orders(self, streamed: Streamed) -> tuple[HonestOrder, ReferenceOrder]:
-        """Return what calibrator and verifier are asked for.
+        """Return what honest and reference run are asked for.
 
         Raises:
             RunFailedError: the worker has not left what they need.
@@ -213,7 +213,7 @@ class Examiner:
     def _do(self, *tasks: _Task) -> None:
         """Order what is not done yet of ``tasks``, and hear of all until each is over.
 
-        A calibrator ends with its task: then no vendor's code runs any more.
+        An honest run ends with its task: then no vendor's code runs any more.
         """
         waiting = [task for task in tasks if not task.is_over]
         for task in waiting:

@@ -127,7 +127,7 @@ def for_children(config: RunConfig) -> RunConfig:
 
 
 class Probes:
-    """One probe process per plugin, all at work at once; leaving the context ends them."""
+    """One process ``offer`` per plugin, all at work at once; leaving the context ends them."""
 
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
         """Prepare probes of ``plugins`` for ``request``."""

@@ -1,4 +1,4 @@
-"""Messages of the calibrator's measurements: ceilings of a run, and rates for an estimate."""
+"""Messages of ``ceilings``: ceilings of a run, and rates for an estimate."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class EvidenceFile(Frozen):
 
 
 class Unmade(Frozen):
-    """The calibrator failed to make one part of its order (``what``); it makes the other parts."""
+    """The honest run failed to make one part of its order (``what``); it makes the other parts."""
 
     kind: Literal["unmade"] = "unmade"
     what: str
@@ -261,11 +261,11 @@ class Collected(Frozen):
     rates: tuple[CollectiveRate, ...]
 
 
-# -- audit: calibrator and verifier -----------------------------------------------------------
+# -- audit: honest run and reference run ------------------------------------------------------
 
 
 class HonestOrder(Frozen):
-    """Ask a calibrator what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
+    """Ask what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
 
     kind: Literal["honest"] = "honest"
     config: RunConfig
@@ -289,7 +289,7 @@ class HonestOrder(Frozen):
 
 
 class ReferenceOrder(Frozen):
-    """Ask a verifier what is right: the same passes in a wider format, on the CPU, no plugin."""
+    """Ask what is right: the same passes in a wider format, on the CPU, no plugin."""
 
     kind: Literal["reference"] = "reference"
     config: RunConfig
@@ -302,7 +302,7 @@ class ReferenceOrder(Frozen):
     digests: dict[str, str]
     #: dtypes in which parameters are stored, by name: what rule W1 compares.
     stored_dtypes: dict[str, str]
-    #: A calibrator, with the vendor's code in it, runs meanwhile: it could alter the weights.
+    #: An honest run, with the vendor's code in it, runs meanwhile: it could alter the weights.
     shared: bool = False
 
 

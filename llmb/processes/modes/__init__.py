@@ -50,7 +50,7 @@ class Task(Protocol):
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
     ) -> None:
-        """Leave what calibrator and verifier need."""
+        """Leave what honest and reference run need."""
         ...
 
 

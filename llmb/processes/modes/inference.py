@@ -57,7 +57,7 @@ class Inference(ABC):
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
     ) -> None:
-        """Leave what calibrator and verifier need: logits, weights, audited steps, the probes."""
+        """Leave what honest and reference run need: logits, weights, audited steps, the probes."""
         stage, last = self._stage, stream.last
         if last is None:
             return

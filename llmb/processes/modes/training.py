@@ -168,7 +168,7 @@ class Training:
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
     ) -> None:
-        """Leave what calibrator and verifier need: weights, gradients, audited steps, the probes.
+        """Leave what honest and reference run need: weights, gradients, audited steps, the probes.
 
         The order matters: the last step's gradients first, and what destroys the weights last.
         """
