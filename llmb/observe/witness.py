@@ -156,7 +156,7 @@ class Witness:
         seen = _Seen(step, seed, shown, places, counter, without)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
-            torch._foreach_copy_(self._copy, [local(p.detach()) for p in self._own])
+            torch._foreach_copy_(self._copy, [local(p) for p in self._own])
             gradients = _gradients(seen)
             seen.tensors["gradient"] = self._gather(seen, "gradient", gradients)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", gradients)
@@ -287,7 +287,7 @@ class Witness:
         if is_elsewhere(parameter):
             return None
         if kind == "value":
-            return parameter.detach()
+            return parameter
         state: dict[str, Tensor] = self._optimizer.state.get(parameter, {})
         return state.get(kind)
 
@@ -306,8 +306,7 @@ class Witness:
 
 
 def _gradients(seen: _Seen) -> list[Tensor | None]:
-    grads = (None if is_elsewhere(p) else p.grad for _, p in seen.shown)
-    return [None if grad is None else grad.detach() for grad in grads]
+    return [None if is_elsewhere(p) else p.grad for _, p in seen.shown]
 
 
 def _segments(seen: _Seen) -> tuple[Segment, ...]:
