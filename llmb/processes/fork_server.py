@@ -95,7 +95,7 @@ def _become(module: str, log: int, channel: int) -> None:
     host.allow_debuggers(yes=module not in _CLOSED)
     os.dup2(log, _OUTPUT)
     os.dup2(log, _ERRORS)
-    os.dup2(channel, _CHANNEL)
+    os.dup2(channel, _CHANNEL, inheritable=False)
     os.closerange(_CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
     give_descriptor(_CHANNEL)
     _draw_anew()

@@ -25,7 +25,9 @@ def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[
 
     The address travels in the environment because torchrun passes no file descriptors on.
     """
-    return {**os.environ, **extra, _SOCKET: address.socket_path, _NONCE: address.nonce}
+    variables = {**os.environ, **extra, _SOCKET: address.socket_path, _NONCE: address.nonce}
+    variables.pop(_DESCRIPTOR, None)  # with it a plugin's own file would be taken for the channel
+    return variables
 
 
 def worker_address() -> WorkerAddress:

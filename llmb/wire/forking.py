@@ -15,17 +15,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock
 from typing import IO
 
 import llmb
-from llmb.config import (
-    environment,
-    without_waiting,
-)
+from llmb.config import environment, without_waiting
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire.address import descriptor_environment
@@ -51,7 +48,6 @@ ROOT = Path(llmb.__file__).resolve().parent.parent
 _SERVER = "llmb.processes.fork_server"
 #: Importing torch from a cold network file system takes minutes.
 _ANSWER_S = 300.0
-_EXIT_S = 5.0
 #: Of torch: packages under it are imported with torch, and could be a vendor's.
 _AUTOLOADED, _AUTOLOADS = "torch.backends", "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
@@ -128,10 +124,10 @@ class ForkServer:
         return self._process.pid
 
     def refuses(self, wanted: Mapping[str, str]) -> str | None:
-        """Return why a process that wants the environment variables ``wanted`` is none of its own.
+        """Return why a process with the environment variables ``wanted`` cannot be forked.
 
-        None: it can be forked. A process without wishes takes the server's variables. Variables are
-        read when libraries are loaded, and those of a fork are loaded already.
+        None: it can. A process that wants no variables takes the server's. Other variables come too
+        late for a fork: libraries read theirs when they are loaded, and the server has loaded them.
         """
         if self._trouble is not None:
             return self._trouble
@@ -178,9 +174,7 @@ class ForkServer:
     def end(self) -> None:
         """End the server; the processes it has made go on."""
         self._control.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_S)
-        self._process.kill()
+        self._process.kill()  # it has nothing to lose, and may be in the middle of an import
         self._process.wait()
         self._output.close()
 
@@ -192,12 +186,12 @@ _notes: list[dict[str, str]] = []
 
 @contextmanager
 def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkServer | None]:
-    """Let a fork server make the processes of a run inside, where that can be done.
+    """Fork the processes of a run that are started inside this context, where that can be done.
 
-    The server has the variables of the plugin cpu where no other ``plugin`` or ``device`` was asked
-    for.
-    None: they are spawned. Only for a program of llmb's own: this process becomes the parent of all
-    its descendants whose parents end. A server inside another is the outer one.
+    Gives None where they are spawned instead. The server has the environment variables of the
+    plugin cpu unless another ``plugin`` or ``device`` was asked for. Inside another context the
+    outer server goes on. For llmb's own command line only: this process becomes the parent of each
+    descendant whose own parent ends.
     """
     if _servers:
         yield _servers[-1]

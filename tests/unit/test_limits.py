@@ -162,7 +162,7 @@ LIMITS: dict[str, dict[str, float]] = {
     },
     "wire.channel": {"_MAX_LINE": 2**24, "_MOST_CHARACTERS": 2000},
     "wire.child": {"_CONNECT_S": 300.0, "_EXIT_S": 20.0},
-    "wire.forking": {"_ANSWER_S": 300.0, "_EXIT_S": 5.0},
+    "wire.forking": {"_ANSWER_S": 300.0},
     "measure.statistics": {
         "_RESAMPLES": 5_000,
     },

@@ -14,6 +14,9 @@ from llmb.wire.address import (
     worker_address,
 )
 
+#: Variables that a plugin asks for.
+FORGED = {"OMP_NUM_THREADS": "4", "LLMB_NONCE": "forged", "LLMB_DESCRIPTOR": "5"}
+
 
 def test_a_child_gets_this_environment_plus_the_plugins_variables_plus_its_address(
     monkeypatch: pytest.MonkeyPatch,
@@ -21,7 +24,8 @@ def test_a_child_gets_this_environment_plus_the_plugins_variables_plus_its_addre
     monkeypatch.setenv("KEPT", "yes")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     address = WorkerAddress(socket_path="/tmp/s", nonce="n")
-    child = child_environment(address, {"OMP_NUM_THREADS": "4", "LLMB_NONCE": "forged"})
+    child = child_environment(address, FORGED)
+    assert "LLMB_DESCRIPTOR" not in child
     assert child["KEPT"] == "yes"
     assert child["OMP_NUM_THREADS"] == "4"
     assert (child["LLMB_SOCKET"], child["LLMB_NONCE"]) == ("/tmp/s", "n")

@@ -34,6 +34,8 @@ def work(channel):
     facts = {
         "environment": dict(os.environ),
         "descriptors": sorted(int(name) for name in os.listdir("/proc/self/fd")),
+        "inherited": [n for n in range(3, 64) if os.path.exists(f"/proc/self/fd/{n}")
+                      and os.get_inheritable(n)],
         "session": os.getsid(0) == os.getpid(),
         "parent": os.getppid(),
         "threads": len(os.listdir("/proc/self/task")),
@@ -135,7 +137,7 @@ def test_a_fork_is_what_a_new_process_is(pair: tuple[dict[str, Any], dict[str, A
     assert fork == new
     assert fork["parent"] == os.getpid()
     assert (fork["session"], fork["threads"], fork["shared"]) == (True, 1, [])
-    assert fork["llmb"] == []
+    assert fork["llmb"] == fork["inherited"] == []
 
 
 def test_a_fork_draws_other_numbers_than_a_new_process(
