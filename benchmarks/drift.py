@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from llmb.config import BF16, FP32, Mode, Parallelism, Place, Precision, RunConfig
+from llmb.config import BF16, FP32, Mode, Parallelism, Precision, RankAddress, RunConfig
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
 from llmb.reference.data import Batch, make_batch
@@ -104,7 +104,7 @@ def losses(
 def of_rank(rank: int, world_size: int, port: int, steps: int, output: Path) -> None:
     """Train in every way as one of the ranks; rank 0 leaves what came of it."""
     torch.set_num_threads(1)
-    place = Place(
+    place = RankAddress(
         rank=rank,
         world_size=world_size,
         local_rank=rank,

@@ -92,7 +92,7 @@ def shares(steps: int, *, audited: bool) -> None:
     from llmb.plugin.builtin import host
     from llmb.plugin.builtin.cpu import CpuBackend
     from llmb.plugin.manager import Plugin
-    from llmb.processes.step_stream import Batches, StepStream, Told, fence
+    from llmb.processes.step_stream import Batches, FencePayload, StepStream, fence
     from llmb.reference.models import build
     from llmb.reference.optimizer import build_optimizer
     from llmb.reference.shapes import LlamaShape
@@ -145,7 +145,7 @@ def shares(steps: int, *, audited: bool) -> None:
         inside.append(time.perf_counter() - began - (stream.pause_ns / 1e9 - paused))
         worker.send(Tick(index=done.step.index, ns=time.monotonic_ns()))
         if done.step.fence:
-            worker.send(fence(done, plugin, backend, samples, stream, Told()))
+            worker.send(fence(done, plugin, backend, samples, stream, FencePayload()))
         stamps.append(time.perf_counter())
         total = time.perf_counter() - begin
     worker.send(Worked(steps=stream.done))

@@ -203,7 +203,7 @@ class Parallelism(Frozen):
         return self.dp_replicate * self.dp_shard
 
 
-class Place(Frozen):
+class RankAddress(Frozen):
     """One of the ranks, and where they meet."""
 
     rank: int = Field(ge=0)

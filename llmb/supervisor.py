@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from llmb import workloads
-from llmb.config import Place, RunRequest
+from llmb.config import RankAddress, RunRequest
 from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
@@ -46,7 +46,7 @@ def run(
     display: Display,
     commitment: SeedCommitment | None = None,
     original: Original | None = None,
-    place: Place | None = None,
+    place: RankAddress | None = None,
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
@@ -101,7 +101,7 @@ def _run(
     display: Display,
     commitment: SeedCommitment | None,
     original: Original | None,
-    place: Place | None,
+    place: RankAddress | None,
     line: Stations,
     began_ns: int,
     starts: Mapping[str, str],
@@ -153,7 +153,7 @@ def foresee(request: RunRequest, nproc: int) -> None:
     negotiate(request, workload, last_of(nproc))
 
 
-def follow(request: RunRequest, place: Place, display: Display) -> None:
+def follow(request: RunRequest, place: RankAddress, display: Display) -> None:
     """Carry out another rank's part of the run that rank 0's supervisor records.
 
     Nothing is left here: its worker's evidence is rank 0's, and goes with it.
@@ -169,7 +169,7 @@ def follow(request: RunRequest, place: Place, display: Display) -> None:
     following.follow(*(negotiated, place, request.rank_timeout_s, display), profile=request.profile)
 
 
-def _interrupted(place: Place | None) -> str:
+def _interrupted(place: RankAddress | None) -> str:
     by = "interrupted by the user"
     return by if place is None else f"{by}, or by its launcher because another rank had failed"
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from llmb import __version__  # noqa: E402
 from llmb.records import references  # noqa: E402
-from llmb.records.references import Reference, Table  # noqa: E402
+from llmb.records.references import Reference, ReferenceTable  # noqa: E402
 from llmb.reference import pins  # noqa: E402
 from llmb.reference.shapes import FAMILIES  # noqa: E402
 
@@ -91,7 +91,7 @@ def of_folder(version: str, families: Iterable[str], folder: Path = pins.FOLDER)
     )
 
 
-def renewed(table: Table, row: Reference, frozen: str | None) -> Table:
+def renewed(table: ReferenceTable, row: Reference, frozen: str | None) -> ReferenceTable:
     """Return ``table`` with ``row`` as its last.
 
     Args:
@@ -129,7 +129,7 @@ def why_frozen(version: str, root: Path = ROOT) -> str | None:
     return None
 
 
-def text_of(table: Table) -> str:
+def text_of(table: ReferenceTable) -> str:
     """Return ``table`` as it is written."""
     return json.dumps(asdict(table), indent=1) + "\n"
 

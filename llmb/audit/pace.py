@@ -19,7 +19,7 @@ from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances, hindrances
 from llmb.audit.rule import Rule
 from llmb.audit.time import T2
-from llmb.measure.statistics import Block, blocks
+from llmb.measure.statistics import StepBlock, blocks
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
@@ -127,13 +127,13 @@ def _halves(timing: RepeatTiming) -> _Pace | None:
 
 def _audited(timing: RepeatTiming) -> _Pace | None:
     """Return blocks with an audited step against those without, None with too few of either."""
-    others: list[Block] = []
-    audited: list[Block] = []
+    others: list[StepBlock] = []
+    audited: list[StepBlock] = []
     end, looked_at = timing.warmup_steps, sorted(timing.audited_steps)
     for block in _blocks(timing):
         begin, end = end, end + block.steps  # the steps counted from 0: the first is ``begin``
         reads = bisect_left(looked_at, end) - bisect_left(looked_at, begin)
-        unread = Block(block.steps, max(1, block.ns - reads * _READING_NS))
+        unread = StepBlock(block.steps, max(1, block.ns - reads * _READING_NS))
         (audited if reads else others).append(unread)
     if min(len(others), len(audited)) < _LEAST_PER_KIND:
         return None
@@ -143,24 +143,24 @@ def _audited(timing: RepeatTiming) -> _Pace | None:
     return _Pace(timing, _slower(audited, others), spread, clear)
 
 
-def _blocks(timing: RepeatTiming) -> tuple[Block, ...]:
+def _blocks(timing: RepeatTiming) -> tuple[StepBlock, ...]:
     """Return the fence blocks of the window, none where the stamps are no timeline."""
     every = blocks(timing)
     return every if all(block.steps > 0 and block.ns > 0 for block in every) else ()
 
 
-def _pace(block: Block) -> float:
+def _pace(block: StepBlock) -> float:
     """Return nanoseconds a step."""
     return block.ns / block.steps
 
 
-def _slower(some: Sequence[Block], others: Sequence[Block]) -> float:
+def _slower(some: Sequence[StepBlock], others: Sequence[StepBlock]) -> float:
     """Return how much longer a step took in ``some`` blocks than in ``others``."""
     one, other = (sum(b.ns for b in part) / sum(b.steps for b in part) for part in (some, others))
     return one / other - 1
 
 
-def _spread(some: Sequence[Block]) -> float:
+def _spread(some: Sequence[StepBlock]) -> float:
     paces = [_pace(block) for block in some]
     return max(paces) / min(paces) - 1
 

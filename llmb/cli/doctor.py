@@ -10,7 +10,7 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.supervision.diagnosis import Diagnosis, PluginState, TorchState
+    from llmb.supervision.diagnosis import DiagnosedPlugin, Diagnosis, TorchState
 
 _INDENT = 14
 
@@ -95,7 +95,7 @@ def _torch(torch: TorchState) -> Iterator[str]:
         yield _row("", f"TORCH_DEVICE_BACKEND_AUTOLOAD={torch.autoload}")
 
 
-def _plugin(plugin: PluginState) -> Iterator[str]:
+def _plugin(plugin: DiagnosedPlugin) -> Iterator[str]:
     origin = f"{plugin.distribution} {plugin.version}"
     yield _row(f"plugin {plugin.name}", f"{plugin.state}, {origin}")
     if plugin.reason is not None:

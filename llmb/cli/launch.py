@@ -59,7 +59,7 @@ def command(
     llmb launch --print pbs --nodes 64 --ranks-per-node 12 -- run --tp 12
     llmb launch --print k8s --resource vendor.example/gpu -- run --tp 8 > job.yaml
     """
-    from llmb.parallel.jobs import SCHEDULERS, Job, with_output
+    from llmb.parallel.jobs import SCHEDULERS, LaunchJob, with_output
 
     given = {"image": image, "resource": resource}
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -69,7 +69,7 @@ def command(
         raise UsageError("ARGUMENTS: not readable text")
     if resource is not None and not re.fullmatch(r"[a-z0-9./-]+", resource):
         raise UsageError(f"--resource {resource}: write it as vendor.example/gpu")
-    job = Job(nodes, ranks_per_node, with_output(arguments), minutes)
+    job = LaunchJob(nodes, ranks_per_node, with_output(arguments), minutes)
     job = replace(job, **chosen)  # type: ignore[arg-type]
     if "--nproc" in job.arguments:
         raise UsageError("--nproc: the scheduler starts the ranks; use --ranks-per-node")

@@ -12,7 +12,7 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.report.board import Board, Repetition
+    from llmb.report.board import Board, BoardRepetition
     from llmb.report.bundles import Shelf
 
 FORMATS = ("markdown", "csv", "json", "html")
@@ -42,15 +42,15 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
         write(output, text)
 
 
-def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[Repetition]]]:
+def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
     """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it.
 
     What repeats or is repeated is verified first, signatures included: nothing else counts.
     """
     from llmb.cli.standings import signers_of
     from llmb.errors import BundleRefusedError
-    from llmb.report.board import Repetition
-    from llmb.report.bundles import Refused, Shelf
+    from llmb.report.board import BoardRepetition
+    from llmb.report.bundles import RefusedBundle, Shelf
     from llmb.reproduction import links
     from llmb.submission.verify import verify
 
@@ -73,12 +73,14 @@ def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[Repetition]]]:
     sound = [member for member in members if member.bundle_id not in refused]
     found = {
         name: [
-            Repetition(one.reproduction.bundle_id, one.reproduction.difference_percent, one.lacking)
+            BoardRepetition(
+                one.reproduction.bundle_id, one.reproduction.difference_percent, one.lacking
+            )
             for one in standing.repetitions
         ]
         for name, standing in links.standings(sound).items()
     }
-    bad = [Refused(every[name].path, reason) for name, reason in refused.items()]
+    bad = [RefusedBundle(every[name].path, reason) for name, reason in refused.items()]
     kept = tuple(entry for entry in shelf.entries if entry.bundle_id not in refused)
     every_bad = sorted((*shelf.refused, *bad), key=lambda one: one.path)
     return Shelf(kept, tuple(every_bad)), found

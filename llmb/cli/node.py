@@ -16,7 +16,7 @@ from llmb.errors import RequirementError, UsageError
 
 if TYPE_CHECKING:
     from llmb.config import RunRequest
-    from llmb.node.plan import Plan
+    from llmb.node.plan import NodePlan
 
 _SHARE = Amount(min=0.0, max=1.0)
 #: Timed steps of a run, unless something else is said.
@@ -108,7 +108,7 @@ def command(arguments: tuple[str, ...], **flags: Any) -> None:
         raise RequirementError(f"this node is not fit: {report.reasons[0]}{more}")
 
 
-def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> Plan:
+def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
     """Return the examination that the options ask for, settled with the plugins."""
     from llmb.config import environment
     from llmb.node import plan
@@ -127,7 +127,7 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> Plan:
     folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     shares = (flags["min_device"], flags["min_together"], flags["min_efficiency"])
-    return plan.Plan(
+    return plan.NodePlan(
         request=request,
         arguments=plan.arguments_of(given, negotiated.config),
         negotiated=negotiated,

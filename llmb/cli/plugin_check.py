@@ -11,7 +11,7 @@ import click
 from llmb.errors import ConformanceError
 
 if TYPE_CHECKING:
-    from llmb.sdk.report import Outcome, Report
+    from llmb.sdk.report import CheckReport, Outcome
 
 _WORDS = {"pass": "ok", "fail": "FAIL", "skip": "skip"}
 _STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
@@ -75,7 +75,7 @@ def command(
         )
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     from rich.console import Console
     from rich.text import Text
 

@@ -28,7 +28,7 @@ _MINUTE_S = 60
 _LEAST_CORES = 0.02
 
 
-class Rate:
+class ProgressRate:
     """Tokens per second since the stream's first step, for the eye only: not synchronised."""
 
     def __init__(self, tokens_per_step: int) -> None:
@@ -108,7 +108,7 @@ class Live:
             transient=True,
         )
         self._task: TaskID | None = None
-        self._rate, self._doing = Rate(0), Doing()
+        self._rate, self._doing = ProgressRate(0), Doing()
         self._is_silent = False
         self._drawn_ns = 0
 
@@ -133,7 +133,7 @@ class Live:
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Show a stream of steps."""
-        self._rate = Rate(tokens_per_step)
+        self._rate = ProgressRate(tokens_per_step)
         self._doing.stream(label, steps)
         self._begin(label, steps)
 
@@ -180,7 +180,7 @@ class Plain:
     def __init__(self, console: Console) -> None:
         """Write to ``console``."""
         self._console = console
-        self._rate, self._doing = Rate(0), Doing()
+        self._rate, self._doing = ProgressRate(0), Doing()
         self._told = 0  # minutes of the present silence
         self._last_ns = 0
 
@@ -198,7 +198,7 @@ class Plain:
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         """Remember what the steps belong to."""
-        self._rate, self._told = Rate(tokens_per_step), 0
+        self._rate, self._told = ProgressRate(tokens_per_step), 0
         self._doing.stream(label, steps)
 
     def note(self, text: str) -> None:

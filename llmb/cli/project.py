@@ -15,7 +15,7 @@ from llmb.cli.amounts import Amount
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
-    from llmb.measure.step_figures import Step
+    from llmb.measure.step_figures import StepFigures
     from llmb.records.run_record import Metric
     from llmb.workloads import Workload
 
@@ -228,7 +228,7 @@ def _node_hours(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     return result, list(plan.warnings)
 
 
-def _nodes(steps: Iterable[Step]) -> int:
+def _nodes(steps: Iterable[StepFigures]) -> int:
     from llmb.measure.step_figures import DEVICES_PER_NODE
 
     found = {-(-step.world_size // DEVICES_PER_NODE) for step in steps}
@@ -237,7 +237,7 @@ def _nodes(steps: Iterable[Step]) -> int:
     return found.pop()
 
 
-def _measured(path: Path) -> tuple[Workload, Step]:
+def _measured(path: Path) -> tuple[Workload, StepFigures]:
     from llmb.projection.step import measured_step
     from llmb.records.bundle import read_record
 
@@ -254,7 +254,7 @@ def _workload(flags: Mapping[str, Any]) -> Workload:
     return find(name, {}, definition)
 
 
-def _untimed(workload: Workload, flags: Mapping[str, Any]) -> Step:
+def _untimed(workload: Workload, flags: Mapping[str, Any]) -> StepFigures:
     """Return the step of ``workload``, of one second until its own are known."""
     from llmb.projection.step import given_step
 
@@ -266,7 +266,7 @@ def _peak(flags: Mapping[str, Any]) -> float | None:
     return None if peak is None else peak * 1e12
 
 
-def _result(workload: Workload, step: Step, peak_flops: float | None) -> dict[str, Any]:
+def _result(workload: Workload, step: StepFigures, peak_flops: float | None) -> dict[str, Any]:
     from llmb.projection.step import figures
 
     found: Iterable[Metric] = figures(workload, step, peak_flops)

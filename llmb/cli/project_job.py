@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from llmb.projection.hardware_files import Hardware
     from llmb.projection.job import Job
-    from llmb.projection.jobs import Asked
-    from llmb.projection.step_time import Constants, StepTime
+    from llmb.projection.jobs import JobRequest
+    from llmb.projection.step_time import Constants, ProjectedStep
     from llmb.workloads import Workload
 
 #: What a search decides, and is not told.
@@ -64,10 +64,10 @@ def project(
     return result, notes
 
 
-def _asked(flags: Mapping[str, Any]) -> Asked:
-    from llmb.projection.jobs import Asked
+def _asked(flags: Mapping[str, Any]) -> JobRequest:
+    from llmb.projection.jobs import JobRequest
 
-    return Asked(
+    return JobRequest(
         world_size=flags["world_size"],
         global_batch=flags["global_batch"],
         tp=flags["tp"],
@@ -112,7 +112,7 @@ def _calibrated(
 
 def _search(
     workload: Workload,
-    asked: Asked,
+    asked: JobRequest,
     flags: Mapping[str, Any],
     hardware: Hardware,
     constants: Constants,
@@ -141,7 +141,7 @@ def _search(
     return best.job, {"tried": found.tried, "left_out": found.left_out, "layouts": rows}
 
 
-def _why(time: StepTime, best: StepTime) -> str:
+def _why(time: ProjectedStep, best: ProjectedStep) -> str:
     """Return in which parts ``time`` is longer, the one with the largest difference first."""
     more = {name: value - best.parts()[name] for name, value in time.parts().items()}
     worst = sorted(more, key=lambda name: -more[name])[:2]
@@ -170,13 +170,13 @@ def _described(
     constants: Constants,
     tokens: float | None,
 ) -> dict[str, Any]:
-    from llmb.measure.step_figures import Step
+    from llmb.measure.step_figures import StepFigures
     from llmb.projection.memory import peak_memory
     from llmb.projection.step import figures
     from llmb.projection.step_time import step_time
 
     time, memory = step_time(job, hardware, constants), peak_memory(job)
-    step = Step(time.total, round(job.sequences), job.tokens, job.devices)
+    step = StepFigures(time.total, round(job.sequences), job.tokens, job.devices)
     shown = list(figures(workload, step, hardware.peak_flops))
     return {
         "workload": workload.name,
@@ -197,7 +197,7 @@ def _described(
     }
 
 
-def _hfu(shown: list[Any], time: StepTime) -> list[dict[str, Any]]:
+def _hfu(shown: list[Any], time: ProjectedStep) -> list[dict[str, Any]]:
     """Return the share of the peak with what is computed twice."""
     mfu = next((m.value for m in shown if m.name == "MFU by gemm_full"), None)
     if mfu is None:

@@ -14,7 +14,7 @@ from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.report.document import Report
-    from llmb.report.runs import Run
+    from llmb.report.runs import ReportedRun
 
 #: Short names of the documents; a test holds them to those with published tables.
 DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench")
@@ -111,7 +111,7 @@ def _documents(
         write(output, text)
 
 
-def _runs(paths: tuple[Path, ...]) -> list[Run]:
+def _runs(paths: tuple[Path, ...]) -> list[ReportedRun]:
     """Return every run that can be read; a line on stderr for each that cannot."""
     from llmb.errors import BundleRefusedError
     from llmb.report import collect

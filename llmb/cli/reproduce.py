@@ -14,7 +14,7 @@ from llmb.cli.standings import signers_of
 from llmb.cli.text import made_by, printable
 
 if TYPE_CHECKING:
-    from llmb.config import Place, RunRequest
+    from llmb.config import RankAddress, RunRequest
     from llmb.errors import LlmbError
     from llmb.records.reproduction import Original
     from llmb.records.run_record import RunRecord
@@ -129,7 +129,7 @@ def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None,
         return None, error
 
 
-def _not_as_many(record: RunRecord, place: Place | None) -> LlmbError | None:
+def _not_as_many(record: RunRecord, place: RankAddress | None) -> LlmbError | None:
     """Return why the processes that are there cannot be the ranks of ``record``, None: they can."""
     from llmb.errors import UnavailableError
 
@@ -146,7 +146,7 @@ def _not_as_many(record: RunRecord, place: Place | None) -> LlmbError | None:
     return None
 
 
-def _follow(request: RunRequest | None, place: Place, blocked: LlmbError | None) -> None:
+def _follow(request: RunRequest | None, place: RankAddress, blocked: LlmbError | None) -> None:
     """Hold another rank than the first, whose process says all there is to say."""
     from llmb import supervisor
     from llmb.cli.progress import display
@@ -234,7 +234,7 @@ def _run(
     request: RunRequest,
     report: dict[str, Any],
     flags: dict[str, Any],
-    place: Place | None,
+    place: RankAddress | None,
 ) -> None:
     from llmb import supervisor
     from llmb.cli.progress import display

@@ -26,7 +26,7 @@ _COUNTED = ("nproc", "dp_replicate", "dp_shard", "tp", "pp")
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One number of ranks: its record, where that lies, and how it compares with one rank."""
 
     ranks: int
@@ -127,7 +127,7 @@ def _without_ours(arguments: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def _points(folder: Path, counts: Sequence[int]) -> Iterator[Point]:
+def _points(folder: Path, counts: Sequence[int]) -> Iterator[ScalingPoint]:
     from dataclasses import replace
 
     from llmb.comparison.figures import run_of
@@ -143,7 +143,7 @@ def _points(folder: Path, counts: Sequence[int]) -> Iterator[Point]:
         figures = run_of(record).figures
         alone = alone or figures
         rate, each = (f"tokens_per_second{end}" for end in ("", "_per_device"))
-        yield Point(
+        yield ScalingPoint(
             ranks=count,
             record=record,
             path=path,
@@ -152,7 +152,7 @@ def _points(folder: Path, counts: Sequence[int]) -> Iterator[Point]:
         )
 
 
-def _show(points: Sequence[Point], flags: dict[str, Any]) -> None:
+def _show(points: Sequence[ScalingPoint], flags: dict[str, Any]) -> None:
     kind = "strong" if flags["strong"] else "weak"
     if flags["as_json"]:
         click.echo(json.dumps({"scaling": kind, "points": [_data(p) for p in points]}, indent=1))
@@ -179,7 +179,7 @@ def _show(points: Sequence[Point], flags: dict[str, Any]) -> None:
     click.echo(f"{kind} scaling: {words}; runs in {points[0].path.parent.parent}")
 
 
-def _data(point: Point) -> dict[str, Any]:
+def _data(point: ScalingPoint) -> dict[str, Any]:
     return {
         "ranks": point.ranks,
         "tokens_per_second": point.record.result.tokens_per_second,

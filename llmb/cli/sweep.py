@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from llmb.sweep.directory import SweepDirectory
     from llmb.sweep.execution import Progress
     from llmb.sweep.overview import Overview
-    from llmb.sweep.plan import Asked, Plan, Point
+    from llmb.sweep.plan import Point, SweepPlan, SweepRequest
     from llmb.sweep.planning import Planned
     from llmb.sweep.points import PointState
 
@@ -150,8 +150,8 @@ def _given(ctx: click.Context) -> set[str]:
     return {n for n in names - {*_ASIDE} if ctx.get_parameter_source(n) is not default}
 
 
-def _asked(ctx: click.Context, flags: dict[str, Any]) -> Asked:
-    from llmb.sweep.plan import Asked
+def _asked(ctx: click.Context, flags: dict[str, Any]) -> SweepRequest:
+    from llmb.sweep.plan import SweepRequest
 
     names = [part.strip() for text in flags["precisions"] for part in text.split(",")]
     if not all(name and name.isprintable() for name in names):
@@ -162,7 +162,7 @@ def _asked(ctx: click.Context, flags: dict[str, Any]) -> Asked:
     sizes = flags["batch_sizes"]
     if sizes is None and flags["preset"] == "debug" and flags["max_batch_size"] is None:
         sizes = tuple(size * request.accumulate for size in _DEBUG_SIZES)
-    return Asked(
+    return SweepRequest(
         request=request.model_copy(update={"batch_size": None}),
         precisions=tuple(dict.fromkeys(name.upper() for name in names)),
         batch_sizes=sizes,
@@ -229,7 +229,7 @@ def _opening(directory: SweepDirectory) -> str:
     )
 
 
-def _left_out(plan: Plan) -> Iterator[str]:
+def _left_out(plan: SweepPlan) -> Iterator[str]:
     for each in plan.left_out:
         how = f"; --precision {each.name} runs it all the same" if each.emulated else ""
         yield f"{each.name} is left out: {each.reason}{how}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from llmb.cli.text import printable
 from llmb.sweep.overview import Overview, missing
-from llmb.sweep.points import Measured, PointState
+from llmb.sweep.points import MeasuredPoint, PointState
 
 if TYPE_CHECKING:
     from rich.console import JustifyMethod
@@ -80,7 +80,7 @@ def _cells(state: PointState, is_best: bool) -> tuple[str, ...]:
     )
 
 
-def _precision(state: PointState, found: Measured) -> str:
+def _precision(state: PointState, found: MeasuredPoint) -> str:
     effective = found.effective_precision
     same = effective in (None, state.precision)
     return state.precision if same else f"{state.precision}, effective {effective}"

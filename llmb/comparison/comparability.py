@@ -40,7 +40,7 @@ class Weight(str, Enum):
 
 
 @dataclass(frozen=True)
-class Difference:
+class ConditionDifference:
     """One item in which two runs are not alike, or that must be said of either."""
 
     item: str
@@ -55,7 +55,7 @@ class Difference:
         return f"{self.item}: {both}" + (f" ({self.reason})" if self.reason else "")
 
 
-def differences(base: RunRecord, other: RunRecord) -> tuple[Difference, ...]:
+def differences(base: RunRecord, other: RunRecord) -> tuple[ConditionDifference, ...]:
     """Return everything to be said of comparing ``other`` with ``base``, the gravest first."""
     found = [*_work(base, other), *_standing(base, other), *_choices(base, other)]
     order = list(Weight)
@@ -64,13 +64,13 @@ def differences(base: RunRecord, other: RunRecord) -> tuple[Difference, ...]:
 
 def _unlike(
     item: str, base: object, other: object, weight: Weight, reason: str = ""
-) -> Iterator[Difference]:
+) -> Iterator[ConditionDifference]:
     """Yield a difference where two values differ."""
     if base != other:
-        yield Difference(item, _words(base), _words(other), weight, reason)
+        yield ConditionDifference(item, _words(base), _words(other), weight, reason)
 
 
-def _work(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
+def _work(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
     """Yield what makes the work itself another."""
     refused = Weight.REFUSED
     a, b = base.workload, other.workload
@@ -92,44 +92,46 @@ def _work(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
         if record.audit.verdict is Verdict.INVALID:
             verdicts = (base.audit.verdict.value, other.audit.verdict.value)
             reason = f"{name}: a blocking rule failed, so there is no figure to compare"
-            yield Difference("verdict", *verdicts, refused, reason)
+            yield ConditionDifference("verdict", *verdicts, refused, reason)
 
 
-def _sizes(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
+def _sizes(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
     a, b = base.workload.shapes, other.workload.shapes
     names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
     if names:
         values = [", ".join(f"{name} {shapes.get(name)}" for name in names) for shapes in (a, b)]
         reason = "tokens of a model of another size are other work"
-        yield Difference("sizes", values[0], values[1], Weight.REFUSED, reason)
+        yield ConditionDifference("sizes", values[0], values[1], Weight.REFUSED, reason)
 
 
-def _standing(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
+def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
     """Yield what keeps figures of the same work from being ranked together."""
     apart = Weight.NOT_COMPARABLE
     if base.run_id == other.run_id:
-        yield Difference("run", base.run_id, other.run_id, apart, "one run twice")
+        yield ConditionDifference("run", base.run_id, other.run_id, apart, "one run twice")
     formats = [record.precision.effective or "not observed" for record in (base, other)]
     if formats[0] != formats[1] or "not observed" in formats:
         reason = "figures are grouped by the lowest precision that was seen to compute"
-        yield Difference("effective_precision", formats[0], formats[1], apart, reason)
+        yield ConditionDifference("effective_precision", formats[0], formats[1], apart, reason)
     reason = "a change of the rules that breaks comparability raises their version"
     yield from _unlike("rules_version", base.rules_version, other.rules_version, apart, reason)
     if "debug" in (base.class_, other.class_):
         # Two debug runs of the same sizes are the same work: a developer's before and after.
         weight = Weight.NOTED if base.class_ == other.class_ else apart
         reason = "a debug run is comparable with none but its like"
-        yield Difference("class", base.class_, other.class_, weight, reason)
+        yield ConditionDifference("class", base.class_, other.class_, weight, reason)
     if base.waivers or other.waivers:
         waivers = ["; ".join(record.waivers) or "none" for record in (base, other)]
-        yield Difference("waivers", waivers[0], waivers[1], apart, "what a run was let off")
+        yield ConditionDifference(
+            "waivers", waivers[0], waivers[1], apart, "what a run was let off"
+        )
     reason = "sequences of another length are other work for attention"
     yield from _unlike("dynamic", base.config.dynamic, other.config.dynamic, apart, reason)
     verdicts = (base.audit.verdict, other.audit.verdict)
     for verdict, reason in _SHORT_OF.items():
         if verdict in verdicts:
             values = (verdicts[0].value, verdicts[1].value)
-            yield Difference("verdict", values[0], values[1], Weight.NOTED, reason)
+            yield ConditionDifference("verdict", values[0], values[1], Weight.NOTED, reason)
 
 
 _SHORT_OF = {
@@ -138,7 +140,7 @@ _SHORT_OF = {
 }
 
 
-def _choices(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
+def _choices(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
     """Yield what a submitter may choose, what ran it, and how it was timed."""
     for (item, a, reason), (_, b, _) in zip(_chosen(base), _chosen(other), strict=True):
         if isinstance(a, dict) and isinstance(b, dict):
@@ -148,7 +150,7 @@ def _choices(base: RunRecord, other: RunRecord) -> Iterator[Difference]:
     if base.workload.family == other.workload.family and not same_computation(base, other):
         digests = (base.reference_digest[:12], other.reference_digest[:12])
         reason = f"the {base.workload.family} computation of another llmb"
-        yield Difference("reference_digest", *digests, Weight.NOTED, reason)
+        yield ConditionDifference("reference_digest", *digests, Weight.NOTED, reason)
 
 
 def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:

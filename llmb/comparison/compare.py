@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmb.comparison.comparability import Difference, Weight, differences
+from llmb.comparison.comparability import ConditionDifference, Weight, differences
 from llmb.comparison.figures import Run, run_of, times_per_token
 from llmb.comparison.ratio import Ratio, ratio_of
 from llmb.comparison.significance import RankTest, rank_test
@@ -15,7 +15,7 @@ SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class LeftOutRun:
     """A figure, or a test, of both runs that was not compared, and why."""
 
     name: str
@@ -28,15 +28,15 @@ class Comparison:
 
     base: Run
     other: Run
-    differences: tuple[Difference, ...]
+    differences: tuple[ConditionDifference, ...]
     ratios: tuple[Ratio, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[LeftOutRun, ...]
     steps: RankTest | None
     #: Whether a difference is shown, of what, and what is not shown: sentences.
     conclusion: tuple[str, ...]
 
     @property
-    def refusals(self) -> tuple[Difference, ...]:
+    def refusals(self) -> tuple[ConditionDifference, ...]:
         """Why the runs are not compared; empty where they are."""
         return tuple(one for one in self.differences if one.weight is Weight.REFUSED)
 
@@ -65,27 +65,27 @@ def compare_runs(base: Run, other: Run) -> Comparison:
     ratios, left_out = _ratios(base, other)
     steps, why_not = _steps(base.record, other.record)
     if why_not is not None:
-        left_out = (*left_out, LeftOut("rank test", why_not))
+        left_out = (*left_out, LeftOutRun("rank test", why_not))
     comparison = Comparison(base, other, found, ratios, left_out, steps, ())
     return Comparison(base, other, found, ratios, left_out, steps, _conclusion(comparison))
 
 
-def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOut, ...]]:
+def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOutRun, ...]]:
     """Return the ratio of every figure that both have, and what is left out."""
     ratios, left_out = [], []
     for name, figure in base.figures.items():
         against = other.figures.get(name)
         if against is None:
-            left_out.append(LeftOut(name, "not measured in the other run"))
+            left_out.append(LeftOutRun(name, "not measured in the other run"))
         elif (figure.unit, figure.basis) != (against.unit, against.basis):
             of_which = (one.basis or one.unit for one in (figure, against))
-            left_out.append(LeftOut(name, "; against ".join(of_which)))
+            left_out.append(LeftOutRun(name, "; against ".join(of_which)))
         elif figure.value <= 0.0 or against.value <= 0.0:
-            left_out.append(LeftOut(name, "not above 0"))
+            left_out.append(LeftOutRun(name, "not above 0"))
         else:
             ratios.append(ratio_of(figure, against))
     only = (name for name in other.figures if name not in base.figures)
-    left_out += [LeftOut(name, "not measured in the base run") for name in only]
+    left_out += [LeftOutRun(name, "not measured in the base run") for name in only]
     return tuple(ratios), tuple(left_out)
 
 

@@ -36,7 +36,7 @@ class _Index(BaseModel):
 
 
 @dataclass(frozen=True)
-class Place:
+class StoredTensor:
     """Where a parameter is stored, and how."""
 
     file: Path
@@ -51,7 +51,7 @@ class Checkpoint:
     """Every weight of a model in safetensors files; nothing of them is in memory."""
 
     folder: Path
-    places: Mapping[str, Place]
+    places: Mapping[str, StoredTensor]
     #: What a user should know about these weights in this model.
     notes: tuple[str, ...] = ()
 
@@ -114,7 +114,7 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
     for name, size in expected.items():
         stored, file = held[name]
         turned = isinstance(shape, Gpt2Shape) and name.endswith(_TURNED)
-        places[name] = Place(file, stored, size, turned)
+        places[name] = StoredTensor(file, stored, size, turned)
     _check_headers(places.values())
     return Checkpoint(folder, places, notes)
 
@@ -164,9 +164,9 @@ def _dispensable(name: str, shape: Shape) -> bool:
     return name.endswith(_TABLES) or (isinstance(shape, Gpt2Shape) and name == "lm_head.weight")
 
 
-def _check_headers(places: Iterable[Place]) -> None:
+def _check_headers(places: Iterable[StoredTensor]) -> None:
     """Compare what the files say of their tensors with what the model needs."""
-    by_file: dict[Path, list[Place]] = {}
+    by_file: dict[Path, list[StoredTensor]] = {}
     for place in places:
         by_file.setdefault(place.file, []).append(place)
     for path, held in by_file.items():

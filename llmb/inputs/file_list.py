@@ -20,7 +20,7 @@ _LONGEST = 2**16
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedFile:
     """One line: how often a pair of files is drawn from, where it is, what it is part of."""
 
     line: int
@@ -43,7 +43,7 @@ def looks_like_list(path: Path) -> bool:
     return len(fields) == 3
 
 
-def read_list(path: Path) -> tuple[Entry, ...]:
+def read_list(path: Path) -> tuple[ListedFile, ...]:
     """Return the entries of the list at ``path``, in its order.
 
     Raises:
@@ -65,11 +65,11 @@ def read_list(path: Path) -> tuple[Entry, ...]:
         if not 0 < weight < math.inf:
             raise UsageError(f"{where}: the weight {fields[0]!r} is no positive number")
         prefix = without_suffix(path.parent / fields[1])
-        entries.append(Entry(number, weight, prefix, fields[2]))
+        entries.append(ListedFile(number, weight, prefix, fields[2]))
     return _normalised(path, entries)
 
 
-def _normalised(path: Path, entries: list[Entry]) -> tuple[Entry, ...]:
+def _normalised(path: Path, entries: list[ListedFile]) -> tuple[ListedFile, ...]:
     if not entries:
         raise UsageError(f"{str(path)!r} lists no files: write `weight prefix corpus` lines")
     try:
@@ -77,7 +77,7 @@ def _normalised(path: Path, entries: list[Entry]) -> tuple[Entry, ...]:
         total = math.fsum(entry.weight for entry in entries)
     except OverflowError:
         raise UsageError(f"{str(path)!r}: the weights add up to more than a number holds") from None
-    return tuple(Entry(e.line, e.weight / total, e.prefix, e.corpus) for e in entries)
+    return tuple(ListedFile(e.line, e.weight / total, e.prefix, e.corpus) for e in entries)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

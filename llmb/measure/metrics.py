@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from llmb.config import Mode, RunConfig
 from llmb.measure import step_figures
 from llmb.measure.statistics import Samples, samples, window_tokens
-from llmb.measure.step_figures import Step
+from llmb.measure.step_figures import StepFigures
 from llmb.records.run_record import Metric, RepeatTiming
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import flops_of
@@ -48,10 +48,10 @@ def metrics_of(
     return tuple(found)
 
 
-def step_of(config: RunConfig, timing: RepeatTiming, tokens_per_step: int) -> Step:
+def step_of(config: RunConfig, timing: RepeatTiming, tokens_per_step: int) -> StepFigures:
     """Return the mean step of the window."""
     mesh = config.parallelism
-    return Step(
+    return StepFigures(
         seconds=(timing.stop_ns - timing.start_ns) / 1e9 / timing.timed_steps,
         sequences=config.batch_size * mesh.dp_replicate * mesh.dp_shard,
         tokens=window_tokens(timing, tokens_per_step) / timing.timed_steps,
@@ -59,7 +59,7 @@ def step_of(config: RunConfig, timing: RepeatTiming, tokens_per_step: int) -> St
     )
 
 
-def _forward_tflops(mode: Mode, workload: Workload, step: Step) -> Metric:
+def _forward_tflops(mode: Mode, workload: Workload, step: StepFigures) -> Metric:
     flops = flops_of(mode, workload.shape)
     return Metric(
         name="tflops_per_device",
@@ -69,7 +69,7 @@ def _forward_tflops(mode: Mode, workload: Workload, step: Step) -> Metric:
     )
 
 
-def _litgpt_time(step: Step) -> Metric:
+def _litgpt_time(step: StepFigures) -> Metric:
     return Metric(
         name="time_45_steps_s",
         value=step.seconds * _LITGPT_STEPS,
@@ -94,7 +94,7 @@ def _calls(measured: Samples) -> Iterator[Metric]:
     )
 
 
-def _generated(measured: Samples, step: Step, timing: RepeatTiming) -> Iterator[Metric]:
+def _generated(measured: Samples, step: StepFigures, timing: RepeatTiming) -> Iterator[Metric]:
     yield Metric(
         name="generated_tokens_per_second",
         value=max(one.tokens / one.seconds for one in measured),

@@ -18,19 +18,19 @@ _Z975 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 
 @dataclass(frozen=True)
-class Block:
+class StepBlock:
     """The stretch between two consecutive fences of the window."""
 
     steps: int
     ns: int
 
 
-def blocks(timing: RepeatTiming) -> tuple[Block, ...]:
+def blocks(timing: RepeatTiming) -> tuple[StepBlock, ...]:
     """Return the fence blocks of the timed window."""
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     fences = zip(timing.fence_steps, timing.fence_ns, strict=True)
     window = [(steps, ns) for steps, ns in fences if begin <= steps <= end]
-    return tuple(Block(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(window))
+    return tuple(StepBlock(b[0] - a[0], b[1] - a[1]) for a, b in pairwise(window))
 
 
 def window_tokens(timing: RepeatTiming, tokens_per_step: int) -> int:

@@ -25,7 +25,7 @@ _NODE_HOURS = (
 
 
 @dataclass(frozen=True)
-class Step:
+class StepFigures:
     """A training step: its seconds, and its sequences and tokens on all devices together."""
 
     seconds: float
@@ -39,7 +39,9 @@ class Step:
         return self.tokens / self.seconds
 
 
-def of_document(workload: Workload, step: Step, peak_flops: float | None) -> Iterator[Metric]:
+def of_document(
+    workload: Workload, step: StepFigures, peak_flops: float | None
+) -> Iterator[Metric]:
     """Yield the figures of ``workload``'s document; ``peak_flops`` is one device's, in FLOP/s."""
     if workload.document == "alcf":
         yield from alcf(workload, step)
@@ -53,7 +55,7 @@ def of_document(workload: Workload, step: Step, peak_flops: float | None) -> Ite
         yield node_hours_per_100k_steps(step)
 
 
-def tflops_per_device(workload: Workload, step: Step) -> Metric:
+def tflops_per_device(workload: Workload, step: StepFigures) -> Metric:
     """Return model TFLOP/s of one device as the workload's document counts them."""
     flops = CONVENTIONS[workload.convention].per_token(workload.shape)
     return Metric(
@@ -64,7 +66,7 @@ def tflops_per_device(workload: Workload, step: Step) -> Metric:
     )
 
 
-def alcf(workload: Workload, step: Step) -> Iterator[Metric]:
+def alcf(workload: Workload, step: StepFigures) -> Iterator[Metric]:
     """Yield the 1T document's figures: FOM = (6 s d^2 + s^2 d) b L / T, and both readings of it.
 
     The document does not say what its numerator counts. It is half of the forward multiply-adds of
@@ -95,7 +97,7 @@ def alcf(workload: Workload, step: Step) -> Iterator[Metric]:
     )
 
 
-def mfu_percent(workload: Workload, step: Step, peak_flops: float) -> Metric:
+def mfu_percent(workload: Workload, step: StepFigures, peak_flops: float) -> Metric:
     """Return model FLOP/s by the document's own count over the datasheet's peak, in per cent."""
     achieved = tflops_per_device(workload, step).value * 1e12
     return Metric(
@@ -106,7 +108,7 @@ def mfu_percent(workload: Workload, step: Step, peak_flops: float) -> Metric:
     )
 
 
-def rates(step: Step) -> Iterator[Metric]:
+def rates(step: StepFigures) -> Iterator[Metric]:
     """Yield sequences and steps a second."""
     yield Metric(
         name="samples_per_second",
@@ -122,7 +124,7 @@ def rates(step: Step) -> Iterator[Metric]:
     )
 
 
-def node_hours_per_100k_steps(step: Step) -> Metric:
+def node_hours_per_100k_steps(step: StepFigures) -> Metric:
     """Return the NeMo document's node-hours of 100,000 steps of 4096 sequences."""
     nodes = math.ceil(step.world_size / DEVICES_PER_NODE)
     hours = node_hours(nodes, 100_000, TARGET_GLOBAL_BATCH / step.sequences, 1 / step.seconds)

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
-from llmb.config import Parallelism, Place
+from llmb.config import Parallelism, RankAddress
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.parallel.place import free_port
@@ -54,7 +54,7 @@ def time_collectives(
     return rates
 
 
-def _order(negotiated: Negotiated, place: Place) -> WorkOrder:
+def _order(negotiated: Negotiated, place: RankAddress) -> WorkOrder:
     config = selection.at(place, negotiated.offer, for_children(negotiated.config))
     mesh = Parallelism(dp_replicate=place.world_size)
     return WorkOrder(
@@ -66,10 +66,10 @@ def _order(negotiated: Negotiated, place: Place) -> WorkOrder:
     )
 
 
-def _places(count: int, port: int) -> Iterator[Place]:
+def _places(count: int, port: int) -> Iterator[RankAddress]:
     """Yield where ``count`` ranks of this host stand."""
     for rank in range(count):
-        yield Place(
+        yield RankAddress(
             rank=rank,
             world_size=count,
             local_rank=rank,
@@ -79,7 +79,7 @@ def _places(count: int, port: int) -> Iterator[Place]:
         )
 
 
-def _as_torchrun(place: Place) -> dict[str, str]:
+def _as_torchrun(place: RankAddress) -> dict[str, str]:
     """Return the variables by which plugins and libraries know a rank."""
     return {
         "RANK": str(place.rank),

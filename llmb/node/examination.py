@@ -14,8 +14,8 @@ from llmb.measure import clock
 from llmb.node import judgement
 from llmb.node.bus import RANK_TIMEOUT_S, time_collectives
 from llmb.node.nearest import nearest
-from llmb.node.plan import Plan, Seat
-from llmb.node.runs import Run, on_cores
+from llmb.node.plan import NodePlan, Seat
+from llmb.node.runs import NodeRun, on_cores
 from llmb.plugin.builtin.host import usable_cores
 from llmb.records.ceiling import Ceiling
 from llmb.records.node_report import (
@@ -23,8 +23,8 @@ from llmb.records.node_report import (
     DeviceCeiling,
     Nearest,
     NodeReport,
+    NodeStep,
     Speed,
-    Step,
     StepName,
 )
 from llmb.records.redact import redact_paths
@@ -44,7 +44,7 @@ _STILL_TO_COME = 3
 _Told = tuple[list[str], list[str]]
 
 
-def examine(plan: Plan, display: Display) -> NodeReport:
+def examine(plan: NodePlan, display: Display) -> NodeReport:
     """Carry out every step of ``plan`` and return what was found; run directories stay."""
     return _Examination(plan, display).carry_out()
 
@@ -52,11 +52,11 @@ def examine(plan: Plan, display: Display) -> NodeReport:
 class _Examination:
     """One node under examination."""
 
-    def __init__(self, plan: Plan, display: Display) -> None:
+    def __init__(self, plan: NodePlan, display: Display) -> None:
         self._plan, self._display = plan, display
         self._began_ns = clock.now_ns()
         self._devices = [seat.device for seat in plan.seats]
-        self._steps: list[Step] = []
+        self._steps: list[NodeStep] = []
         self._collectives: tuple[CollectiveRate, ...] = ()
         self._ddp: Speed | None = None
         self._record: RunRecord | None = None
@@ -76,7 +76,9 @@ class _Examination:
     def _step(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool = False) -> None:
         if of_ranks and len(self._devices) == 1:
             message = "there is one device"
-            self._steps.append(Step(name=name, status="left out", seconds=0, messages=(message,)))
+            self._steps.append(
+                NodeStep(name=name, status="left out", seconds=0, messages=(message,))
+            )
             return
         began_ns = clock.now_ns()
         try:
@@ -85,7 +87,7 @@ class _Examination:
             notes, faults = [], [str(error)]
         told = faults or notes
         self._steps.append(
-            Step(
+            NodeStep(
                 name=name,
                 status="failed" if faults else "done",
                 seconds=round((clock.now_ns() - began_ns) / 1e9, 1),
@@ -181,14 +183,14 @@ class _Examination:
         count = len(self._devices)
         self._display.phase(f"{count} ranks of one run (DDP)")
         ranks = (f"--nproc={count}", f"--rank-timeout={RANK_TIMEOUT_S:.0f}")
-        with Run((*self._arguments(), *ranks), self._plan.folder / "ddp") as run:
+        with NodeRun((*self._arguments(), *ranks), self._plan.folder / "ddp") as run:
             self._ddp = self._speed(run)
         return [], []
 
-    def _start(self, seat: Seat, step: StepName) -> Run:
+    def _start(self, seat: Seat, step: StepName) -> NodeRun:
         folder = self._plan.folder / step / str(seat.device.index)
         with on_cores(seat.cores):
-            return Run((*self._arguments(), f"--device={seat.name}"), folder)
+            return NodeRun((*self._arguments(), f"--device={seat.name}"), folder)
 
     def _arguments(self) -> tuple[str, ...]:
         """Return the options of every run."""
@@ -196,7 +198,7 @@ class _Examination:
             return self._plan.arguments
         return (*self._plan.arguments, f"--batch-size={self._batch_size}")
 
-    def _speed(self, run: Run) -> Speed:
+    def _speed(self, run: NodeRun) -> Speed:
         path, record = run.record(self._limit_s(), lambda: self._display.message(None))
         self._record = self._record or record
         result = record.result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from llmb.records.node_report import Limits, Nearest, NodeDevice, Outlier, Speed, Step
+from llmb.records.node_report import Limits, Nearest, NodeDevice, NodeStep, Outlier, Speed
 
 #: Devices of one node are alike: sellers state one figure for all, and what is healthy is within
 #: a few per cent. Ranks lose what they cannot hide of their communication.
@@ -55,7 +55,7 @@ def efficiency(devices: Sequence[NodeDevice], ddp: Speed | None) -> float | None
 
 
 def reasons(
-    steps: Sequence[Step],
+    steps: Sequence[NodeStep],
     devices: Sequence[NodeDevice],
     found: Sequence[Outlier],
     ddp_efficiency: float | None,

@@ -38,7 +38,7 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NodePlan:
     """The examination of a node."""
 
     #: What every device is given, as llmb and as the command line have it.

@@ -50,7 +50,7 @@ def cores_of(count: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(cores[a:b]) for a, b in pairwise(ends))
 
 
-class Run:
+class NodeRun:
     """An ``llmb run`` at work; leaving the context ends it and all it has started."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
@@ -63,7 +63,7 @@ class Run:
                 [*command, "--quiet"], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> NodeRun:
         """Return the run."""
         return self
 

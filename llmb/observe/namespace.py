@@ -25,7 +25,7 @@ from torch.optim import AdamW, Optimizer
 
 from llmb.observe.callables import Callables, file_of, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
-from llmb.observe.origins import Origins, Place
+from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.redact import redact_paths, redact_text
@@ -43,7 +43,7 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
 
 
-def unreachable_watch() -> Watch:
+def unreachable_watch() -> NamespaceWatch:
     """Return a watch made of code of its own: who replaces parts of this module does not blind it.
 
     To be called before any code of the plugin is loaded.
@@ -59,11 +59,11 @@ def unreachable_watch() -> Watch:
         copy: Any = sys.modules[__name__]
     finally:
         sys.modules.update(shared)
-    watch: Watch = copy.Watch()
+    watch: NamespaceWatch = copy.NamespaceWatch()
     return watch
 
 
-class Watch:
+class NamespaceWatch:
     """Torch and llmb before any code of the plugin, to be compared with what they became."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ def _is_at_home(file: str, origins: Origins) -> bool:
 
 def _kernel(change: KernelChange, origins: Origins, owner: str | None = None) -> Replacement:
     file = change.place
-    place = origins.of(file) if file and Path(file).is_file() else Place("unknown", None, "")
+    place = origins.of(file) if file and Path(file).is_file() else CodeOrigin("unknown", None, "")
     return Replacement(
         name=change.name[:_LONGEST],
         kind="kernel",
@@ -237,14 +237,14 @@ def _record_digest(name: str) -> str | None:
     return None if record is None else hashlib.sha256(record.encode()).hexdigest()
 
 
-def _whose(value: object, origins: Origins) -> Place:
+def _whose(value: object, origins: Origins) -> CodeOrigin:
     """Return whose ``value`` is; of a function wrapped by torch's own, whose the inner one is."""
     places = [origins.of(function.__code__.co_filename) for function in functions(value)]
     strange = [place for place in places if place.origin not in _AT_HOME]
     if places:
         return (strange or places)[0]
     if value is None:
-        return Place("unknown", None, "")
+        return CodeOrigin("unknown", None, "")
     return origins.of_module(_module_of(value).partition(".")[0])
 
 

@@ -40,7 +40,7 @@ _DELETED = " (deleted)"
 
 
 @dataclass(frozen=True)
-class Place:
+class CodeOrigin:
     """Whose a file is, and how it is named without telling where it lies on this machine."""
 
     origin: Origin
@@ -66,36 +66,36 @@ class Origins:
             for name in (self._plugin, *sorted(self.libraries))
             if (folder := _source_folder(name)) is not None
         }
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, CodeOrigin] = {}
 
-    def of(self, file: str) -> Place:
+    def of(self, file: str) -> CodeOrigin:
         """Return whose ``file`` is; ``<string>`` and the like are nobody's."""
         if file not in self._places:
             self._places[file] = self._find(file)
         return self._places[file]
 
-    def of_module(self, module: str) -> Place:
+    def of_module(self, module: str) -> CodeOrigin:
         """Return whose the imported ``module`` is."""
         if module.partition(".")[0] in sys.stdlib_module_names:
-            return Place("python", None, module)
+            return CodeOrigin("python", None, module)
         there = sys.modules.get(module)
         file = getattr(there, "__file__", None) or next(
             iter(getattr(there, "__path__", ())), module
         )
         return self.of(str(file))
 
-    def _find(self, file: str) -> Place:
+    def _find(self, file: str) -> CodeOrigin:
         if file.startswith("<frozen"):
-            return Place("python", None, file)
+            return CodeOrigin("python", None, file)
         path = Path(file.removesuffix(_DELETED))
         with suppress(OSError):
             path = path.resolve()
         if not path.is_absolute():
-            return Place("unknown", None, file)
+            return CodeOrigin("unknown", None, file)
         if path.is_relative_to(_LLMB):
-            return Place("llmb", None, _below(path, _LLMB))
+            return CodeOrigin("llmb", None, _below(path, _LLMB))
         if self._plugin_files is not None and path.is_relative_to(self._plugin_files):
-            return Place("plugin", self._plugin, _below(path, self._plugin_files))
+            return CodeOrigin("plugin", self._plugin, _below(path, self._plugin_files))
         inside = _longest(path, self._package_folders)
         packaged = None if inside is None else self._of_package(path, inside)
         if packaged is not None and packaged.origin != "unknown":
@@ -103,28 +103,28 @@ class Origins:
         source = _longest(path, self._sources)
         if source is not None:
             owner = self._sources[source]
-            return Place(self._origin_of(owner), owner, _below(path, source))
+            return CodeOrigin(self._origin_of(owner), owner, _below(path, source))
         return packaged or self._of_the_machine(path)
 
-    def _of_the_machine(self, path: Path) -> Place:
+    def _of_the_machine(self, path: Path) -> CodeOrigin:
         name = path.name
         if any(path.is_relative_to(folder) for folder in _python_folders()):
-            return Place("python", None, name)
+            return CodeOrigin("python", None, name)
         if any(path.is_relative_to(folder) for folder in _caches()):
-            return Place("compiler", None, name)
+            return CodeOrigin("compiler", None, name)
         known = any(path.is_relative_to(folder) for folder in _SYSTEM)
         known = known or (path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm"))
-        return Place("system" if known else "unknown", None, name)
+        return CodeOrigin("system" if known else "unknown", None, name)
 
-    def _of_package(self, path: Path, folder: Path) -> Place:
+    def _of_package(self, path: Path, folder: Path) -> CodeOrigin:
         inside = path.relative_to(folder)
         owners = self._owners(inside.parts[0])
         name = inside.as_posix()
         for owner in owners:
             origin = self._origin_of(owner)
             if origin != "other":
-                return Place(origin, owner, name)
-        return Place("other" if owners else "unknown", next(iter(owners), None), name)
+                return CodeOrigin(origin, owner, name)
+        return CodeOrigin("other" if owners else "unknown", next(iter(owners), None), name)
 
     def _origin_of(self, owner: str) -> Origin:
         if owner == self._plugin:

@@ -54,7 +54,7 @@ class Look:
 
 
 @dataclass
-class _Seen:
+class _SeenLogits:
     step: Step
     seed: int
     dtype: str
@@ -72,7 +72,7 @@ class OutputWitness:
         self._draw = random.SystemRandom()
         self._output: Output | None = None
         self._glanced: tuple[tuple[Tensor, ...], Tensor] | None = None
-        self._seen: list[_Seen] = []
+        self._seen: list[_SeenLogits] = []
 
     def show(self, output: Output) -> None:
         """Take the output of the step whose pause has come."""
@@ -106,7 +106,7 @@ class OutputWitness:
     def before(self, step: Step, seed: int) -> None:
         """Look at ``step``, whose output is there; ``seed`` says which logits."""
         tensors = {k.partition("/")[2]: t for k, t in self.glance_again(step).items()}
-        seen = _Seen(step, seed, str(self.output.logits.dtype).removeprefix("torch."))
+        seen = _SeenLogits(step, seed, str(self.output.logits.dtype).removeprefix("torch."))
         seen.tensors = tensors | look(self.output, seed, "step")
         self._seen.append(seen)
 

@@ -20,7 +20,7 @@ _AT_FULL_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class SampledIndices:
     """Elements ``first``, ``first + stride``, ... of a parameter in row-major order."""
 
     first: int
@@ -60,14 +60,14 @@ def fewer(count: int, parameters: int) -> int:
     return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
 
 
-def choose(seed: int, what: str, name: str, size: int, count: int) -> Places:
+def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:
     """Return ``count`` of ``size`` elements of ``name`` (all where there are no more)."""
     count = min(size, count)
     if count <= 1:
-        return Places(0, 1, count)
+        return SampledIndices(0, 1, count)
     digest = hashlib.sha256(f"places:{seed}:{what}:{name}".encode()).digest()
     first, second = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
     longest = (size - 1) // (count - 1)
     shortest = (longest + 1) // 2
     stride = shortest + first % (longest - shortest + 1)
-    return Places(second % (size - stride * (count - 1)), stride, count)
+    return SampledIndices(second % (size - stride * (count - 1)), stride, count)

@@ -37,7 +37,7 @@ def outputs_of(
     token_seeds: Mapping[str, int],
     folder: Path,
     digests: Mapping[str, str],
-) -> Outputs:
+) -> RerunOutputs:
     """Return the outputs to be made again, of the evidence in ``folder``.
 
     Raises:
@@ -54,10 +54,12 @@ def outputs_of(
     if kept is not None and f"{kept.index}/tokens" in values:
         drawn[STEP] = values[f"{kept.index}/tokens"]
     weights = retake.live_file
-    return Outputs(config, shape, seed, kept.seed if kept else seed, token_seeds, weights, drawn)
+    return RerunOutputs(
+        config, shape, seed, kept.seed if kept else seed, token_seeds, weights, drawn
+    )
 
 
-class Outputs:
+class RerunOutputs:
     """Makes outputs again with the weights and tokens the worker had."""
 
     def __init__(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmb.observe.places import Places
+from llmb.observe.places import SampledIndices
 
 
 def is_spread(value: Tensor) -> bool:
@@ -62,7 +62,7 @@ def write(value: Tensor, new: Tensor) -> None:
         value.copy_(new)
 
 
-def read(places: Places, value: Tensor) -> Tensor:
+def read(places: SampledIndices, value: Tensor) -> Tensor:
     """Return the elements of ``value`` at ``places``; zero where another rank's are the ones.
 
     The sum over all ranks is what is there: each element is shown by one of those that hold it.
@@ -82,7 +82,7 @@ def read(places: Places, value: Tensor) -> Tensor:
     return found
 
 
-def read_places(wanted: Sequence[tuple[Places, Tensor]], *, lazy: bool) -> list[Tensor]:
+def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) -> list[Tensor]:
     """Return those elements of each tensor.
 
     A ``lazy`` device compiles what it is told to do: there the places are data that it is given, so

@@ -23,7 +23,7 @@ from llmb.config import environment
 from llmb.observe import executed_code
 from llmb.observe.callables import file_of
 from llmb.observe.closed_components import _mapped
-from llmb.observe.origins import Origins, Place
+from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.redact import redact_text
@@ -38,7 +38,7 @@ _LONGEST = 200  # characters of a name
 _CACHED = type(functools.lru_cache(lambda: None))
 
 
-class Census:
+class ProcessCensus:
     """Who is there before any code of the plugin, to be compared with who is there later."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Census:
             yield _presence("thread", name, place)
 
     def _new_processes(self, origins: Origins) -> Iterator[Presence]:
-        places: dict[int, Place] = {}
+        places: dict[int, CodeOrigin] = {}
         own = _command(psutil.Process())
         for process in _children():  # parents before children
             if process.pid in self._processes:
@@ -112,7 +112,7 @@ class Census:
         for file in sorted(_mapped() - self._libraries):
             place = origins.of(str(file))
             if file.resolve() in known:
-                place = Place("plugin", None, file.name)
+                place = CodeOrigin("plugin", None, file.name)
             if place.origin not in _EXPECTED:
                 yield _presence("library", place.name, place)
 
@@ -123,7 +123,7 @@ class Census:
                 yield _presence(kind, _named(hook), _of_object(hook, origins))
 
 
-def _presence(kind: PresenceKind, name: str, place: Place) -> Presence:
+def _presence(kind: PresenceKind, name: str, place: CodeOrigin) -> Presence:
     return Presence(
         kind=kind,
         name=redact_text(name)[:_LONGEST],
@@ -155,7 +155,7 @@ def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
 # -- threads --------------------------------------------------------------------------------
 
 
-def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> Place:
+def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> CodeOrigin:
     """Return whose code a thread runs; of an idle one of a pool, whose the pool is."""
     files = [*_files(frame), file_of(getattr(thread, "_target", None)) or ""]
     for file in files:
@@ -165,7 +165,7 @@ def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origi
         for module in sorted(_holders(executor)):
             if origins.of_module(module).origin != "python":
                 return origins.of_module(module)
-    return Place("unknown", None, "")
+    return CodeOrigin("unknown", None, "")
 
 
 def _files(frame: FrameType | None) -> list[str]:
@@ -229,13 +229,13 @@ def _parent(process: psutil.Process) -> int:
         return 0
 
 
-def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) -> Place:
+def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) -> CodeOrigin:
     """Return whose script a process runs; a program that is no script is nobody's."""
-    unknown = Place("unknown", None, "")
+    unknown = CodeOrigin("unknown", None, "")
     if list(command) == list(own):  # a fork of the worker itself
         return unknown
     if any(part.startswith(_TRACKER) for part in command):
-        return Place("python", None, "")
+        return CodeOrigin("python", None, "")
     scripts = (part for part in command[1:] if part.endswith(".py") and Path(part).is_absolute())
     return next((origins.of(script) for script in scripts), unknown)
 
@@ -264,9 +264,9 @@ def _named(hook: object) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _of_object(hook: object, origins: Origins) -> Place:
+def _of_object(hook: object, origins: Origins) -> CodeOrigin:
     if isinstance(hook, str):
-        return Place("unknown", None, hook)
+        return CodeOrigin("unknown", None, hook)
     file = file_of(hook)
     if file is not None:
         return origins.of(file)

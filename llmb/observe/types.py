@@ -39,7 +39,7 @@ _MOST_TYPES = 64
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:]")
 
 
-class Census:
+class TypeCensus:
     """Counts operators by type; made before the plugin comes in, and used after training."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.places import GRADIENTS, STATES, VECTOR, Places, choose, fewer
+from llmb.observe.places import GRADIENTS, STATES, VECTOR, SampledIndices, choose, fewer
 from llmb.observe.shards import is_elsewhere, local, nothing_of, read_places
 from llmb.records.audited import AuditedStep, Segment
 from llmb.reference.train_loop import Step
@@ -33,7 +33,7 @@ class _Seen:
     seed: int
     #: The parameters that are shown, and which elements of each, by ``gradient`` and ``state``.
     shown: list[tuple[str, nn.Parameter]]
-    places: dict[str, list[Places]]
+    places: dict[str, list[SampledIndices]]
     #: AdamW's step counter, wherever it lies; None in the very first step.
     counter: Tensor | None
     without_gradient: tuple[str, ...]
@@ -261,7 +261,7 @@ class Witness:
             if p.requires_grad and (p.grad is not None or self._apart) and p.numel()
         ]
 
-    def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> Places:
+    def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> SampledIndices:
         """Return which elements of ``parameter`` are read, of its gradient or for the replay.
 
         Kernels treat what their vectors leave over differently, which a replayed sample cannot

@@ -11,7 +11,7 @@ _PORT = 29500
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchJob:
     """What a scheduler is asked for."""
 
     nodes: int
@@ -35,7 +35,7 @@ class Job:
         return f"{self.minutes // 60:02}:{self.minutes % 60:02}:00"
 
 
-def slurm(job: Job) -> str:
+def slurm(job: LaunchJob) -> str:
     """Return a batch script: torchrun once a node, which starts that node's ranks."""
     return f"""\
 #!/usr/bin/env bash
@@ -56,7 +56,7 @@ srun bash -c 'exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun \\
 """
 
 
-def pbs(job: Job) -> str:
+def pbs(job: LaunchJob) -> str:
     """Return a batch script: mpiexec starts every rank; llmb reads its place from PALS or PMI."""
     return f"""\
 #!/usr/bin/env bash
@@ -74,7 +74,7 @@ mpiexec -n {job.nodes * job.ranks_per_node} --ppn {job.ranks_per_node} llmb {job
 """
 
 
-def kubernetes(job: Job) -> str:
+def kubernetes(job: LaunchJob) -> str:
     """Return a PyTorchJob (Kubeflow's training operator): torchrun once a pod."""
     arguments = ["-m", "llmb", *job.arguments]
     limits = ""
@@ -122,7 +122,7 @@ spec:
 {role("Master", 1)}{workers}"""
 
 
-SCHEDULERS: dict[str, Callable[[Job], str]] = {"slurm": slurm, "pbs": pbs, "k8s": kubernetes}
+SCHEDULERS: dict[str, Callable[[LaunchJob], str]] = {"slurm": slurm, "pbs": pbs, "k8s": kubernetes}
 
 
 def with_output(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from llmb.config import Place
+from llmb.config import RankAddress
 from llmb.errors import RunFailedError, UsageError
 
 
@@ -36,7 +36,7 @@ _STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _PORTS = range(20_000, 30_000)
 
 
-def place_in(environment: Mapping[str, str]) -> Place | None:
+def place_in(environment: Mapping[str, str]) -> RankAddress | None:
     """Return where this process stands, None if it is alone.
 
     Raises:
@@ -61,7 +61,7 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
         raise UsageError(
             f"{names.rank} is {rank}: of {world_size} ranks the last is {world_size - 1}"
         )
-    return Place(
+    return RankAddress(
         rank=rank,
         world_size=world_size,
         local_rank=_number(environment, names.local_rank, 0),
@@ -72,10 +72,10 @@ def place_in(environment: Mapping[str, str]) -> Place | None:
     )
 
 
-def last_of(nproc: int) -> Place:
+def last_of(nproc: int) -> RankAddress:
     """Return the place of the last of ``nproc`` ranks on this machine, before any is started."""
     last = nproc - 1
-    return Place(
+    return RankAddress(
         rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
     )
 

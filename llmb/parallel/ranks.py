@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 import llmb
-from llmb.config import Frozen, Place, RunConfig
+from llmb.config import Frozen, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.observe.shards import whole
@@ -51,7 +51,7 @@ class Ranks:
 
     def __init__(
         self,
-        place: Place,
+        place: RankAddress,
         backend: str,
         repeat: int,
         timeout_s: float,
@@ -214,7 +214,7 @@ class Ranks:
         return ()
 
 
-def _store(place: Place, limit: timedelta, *, hosting: bool = False) -> TCPStore:
+def _store(place: RankAddress, limit: timedelta, *, hosting: bool = False) -> TCPStore:
     patience = limit if place.leads else limit + timedelta(seconds=_AHEAD_S)
     store = TCPStore(
         place.host, place.port, place.world_size, hosting, patience, wait_for_workers=False
@@ -223,7 +223,7 @@ def _store(place: Place, limit: timedelta, *, hosting: bool = False) -> TCPStore
     return store
 
 
-def _wait_for_all(place: Place, here: Store, timeout_s: float) -> None:
+def _wait_for_all(place: RankAddress, here: Store, timeout_s: float) -> None:
     """Return when every rank is here.
 
     However long rank 0 takes to come: before its worker it measures ceilings, and audits the repeat

@@ -23,7 +23,7 @@ from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
 from llmb.observe.retake import Retake, borders, how, how_border, wide
-from llmb.observe.retake_outputs import Outputs, outputs_of
+from llmb.observe.retake_outputs import RerunOutputs, outputs_of
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin import discovery
 from llmb.plugin.backend import full_float32_products, is_lazy
@@ -157,7 +157,7 @@ def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[d
         found |= {f"{name}/{key}": value for key, value in its.items()}
 
 
-def _outputs(order: HonestOrder, retake: Retake, shape: Shape) -> Outputs:
+def _outputs(order: HonestOrder, retake: Retake, shape: Shape) -> RerunOutputs:
     return outputs_of(
         *(retake, order.config, shape, order.seed, order.token_seeds),
         Path(order.evidence_folder),

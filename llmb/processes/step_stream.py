@@ -27,7 +27,7 @@ from llmb.wire.messages import AuditRequest, Fence, Message, Paused, Proceed, St
 
 
 @dataclass(frozen=True)
-class Told:
+class FencePayload:
     """What a fence tells besides clocks and counters."""
 
     #: ``{"compilations": n}`` of an executor that counts for itself.
@@ -178,7 +178,7 @@ def fence(
     backend: Backend,
     samples: FenceSamples,
     stream: StepStream,
-    told: Told,
+    told: FencePayload,
 ) -> Fence:
     """Wait for the device, read results back, and return what the supervisor stamps.
 

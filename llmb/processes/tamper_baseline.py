@@ -24,8 +24,8 @@ class TamperBaseline:
     def __init__(self, *, census: bool) -> None:
         """Look; with ``census`` listen for compiled programs, too."""
         self._names = namespace.unreachable_watch()
-        self._surroundings = surroundings.Census()
-        self.types = types.Census() if census else None
+        self._surroundings = surroundings.ProcessCensus()
+        self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()
 

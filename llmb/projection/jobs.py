@@ -12,7 +12,7 @@ from llmb.workloads import Workload
 
 
 @dataclass(frozen=True)
-class Asked:
+class JobRequest:
     """What a user says of a job; None is as in the workload's original."""
 
     world_size: int | None = None
@@ -28,7 +28,7 @@ class Asked:
     overlapped_tp: bool = False
 
 
-def devices_of(workload: Workload, asked: Asked) -> int:
+def devices_of(workload: Workload, asked: JobRequest) -> int:
     """Return how many devices the job is for.
 
     Raises:
@@ -42,7 +42,7 @@ def devices_of(workload: Workload, asked: Asked) -> int:
     return devices
 
 
-def sequences_of(workload: Workload, asked: Asked) -> int:
+def sequences_of(workload: Workload, asked: JobRequest) -> int:
     """Return the sequences of a step on all devices.
 
     Raises:
@@ -58,7 +58,7 @@ def sequences_of(workload: Workload, asked: Asked) -> int:
     return sequences
 
 
-def job_of(workload: Workload, asked: Asked) -> Job:
+def job_of(workload: Workload, asked: JobRequest) -> Job:
     """Return the job that is asked for.
 
     Raises:

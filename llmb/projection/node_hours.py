@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from llmb.errors import UsageError
-from llmb.measure.step_figures import Step
+from llmb.measure.step_figures import StepFigures
 from llmb.measure.step_figures import node_hours as _node_hours
 from llmb.projection.rounding import Range, printed
 
@@ -21,7 +21,7 @@ _RATE = re.compile(rf"([1-9][0-9]{{0,8}}):({_NUMBER})(it/s@([1-9][0-9]{{0,8}})|s
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """So many steps at one sequence length."""
 
     steps: int
@@ -42,7 +42,7 @@ class Rate:
 class Cost:
     """What one stage takes."""
 
-    stage: Stage
+    stage: TrainingStage
     rate: Rate
     iterations_per_second: float
     node_hours_per_100k_steps: float
@@ -50,7 +50,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NodeHoursPlan:
     """What all stages take together."""
 
     target_global_batch: int
@@ -64,7 +64,7 @@ class Plan:
         return sum(cost.node_hours for cost in self.costs)
 
 
-def stages(text: str) -> tuple[Stage, ...]:
+def stages(text: str) -> tuple[TrainingStage, ...]:
     """Return the stages in ``text``, such as ``150000@512,50000@2048`` (steps at a length).
 
     Raises:
@@ -78,7 +78,7 @@ def stages(text: str) -> tuple[Stage, ...]:
                 f"--steps {text}: write STEPS@LENGTH, several with commas, such as "
                 "150000@512,50000@2048"
             )
-        found.append(Stage(steps=int(match[1]), length=int(match[2])))
+        found.append(TrainingStage(steps=int(match[1]), length=int(match[2])))
     return tuple(found)
 
 
@@ -103,15 +103,15 @@ def rate(text: str) -> Rate:
     return Rate(length, samples, printed(match[2]).times(factor), text.strip())
 
 
-def measured_rate(step: Step, length: int, text: str) -> Rate:
+def measured_rate(step: StepFigures, length: int, text: str) -> Rate:
     """Return the rate of a measured step of sequences of ``length``; ``text`` says whose it is."""
     samples = step.sequences / step.seconds
     return Rate(length, samples, Range(samples, samples), text)
 
 
 def plan(
-    planned: Sequence[Stage], rates: Sequence[Rate], target_global_batch: int, nodes: int
-) -> Plan:
+    planned: Sequence[TrainingStage], rates: Sequence[Rate], target_global_batch: int, nodes: int
+) -> NodeHoursPlan:
     """Return what the planned stages cost on the ``nodes`` on which the rates were measured.
 
     Of several rates for one length the first is used; where another disagrees, a warning says so.
@@ -137,10 +137,10 @@ def plan(
                 _node_hours(nodes, stage.steps, 1, iterations),
             )
         )
-    return Plan(target_global_batch, nodes, tuple(costs), tuple(_warnings(planned, rates)))
+    return NodeHoursPlan(target_global_batch, nodes, tuple(costs), tuple(_warnings(planned, rates)))
 
 
-def _warnings(planned: Sequence[Stage], rates: Sequence[Rate]) -> Iterator[str]:
+def _warnings(planned: Sequence[TrainingStage], rates: Sequence[Rate]) -> Iterator[str]:
     lengths = {stage.length for stage in planned}
     first: dict[int, Rate] = {}
     for one in rates:

@@ -10,7 +10,7 @@ from llmb.errors import UsageError
 from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import RECOMPUTE, Job, Model
 from llmb.projection.memory import Memory, peak_memory
-from llmb.projection.step_time import Constants, StepTime, step_time
+from llmb.projection.step_time import Constants, ProjectedStep, step_time
 
 #: Sequences of a micro-batch that are tried, and stages that a rank of a pipeline may hold.
 _MICRO_BATCHES = (1, 2, 4, 8)
@@ -20,11 +20,11 @@ _MOST_STAGES, _MOST_SLICES = 256, 64
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """One layout with its time and memory."""
 
     job: Job
-    time: StepTime
+    time: ProjectedStep
     memory: Memory
 
 
@@ -32,9 +32,9 @@ class Found:
 class Search:
     """The layouts that fit, fastest first, and what became of the others."""
 
-    best: tuple[Found, ...]
+    best: tuple[SearchResult, ...]
     #: Of each way to slice and to stage, the fastest: what the choice of both costs.
-    by_mesh: tuple[Found, ...]
+    by_mesh: tuple[SearchResult, ...]
     tried: int
     #: Layouts by the reason they were left out for.
     left_out: dict[str, int]
@@ -54,8 +54,8 @@ def search(
         UsageError: none can be, or none fits.
     """
     left_out: Counter[str] = Counter()
-    found: dict[tuple[int, int], Found] = {}
-    best: list[Found] = []
+    found: dict[tuple[int, int], SearchResult] = {}
+    best: list[SearchResult] = []
     tried = 0
     for job in _layouts(model, devices, sequences, left_out):
         tried += 1
@@ -63,7 +63,7 @@ def search(
         if memory.fits(hardware.memory_bytes) == "no":
             left_out["needs more memory than a device has"] += 1
             continue
-        one = Found(job, step_time(job, hardware, constants), memory)
+        one = SearchResult(job, step_time(job, hardware, constants), memory)
         best.append(one)
         mesh = (job.tp, job.pp)
         if mesh not in found or one.time.total < found[mesh].time.total:
@@ -85,7 +85,7 @@ def search(
     )
 
 
-def _fastest(found: list[Found]) -> list[Found]:
+def _fastest(found: list[SearchResult]) -> list[SearchResult]:
     """Sort by time; of equals the simpler layout, then the one that needs less memory, first."""
     return sorted(found, key=lambda one: (one.time.total, one.job.pp, one.memory.total))
 

@@ -8,7 +8,7 @@ from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.measure import metrics, step_figures
-from llmb.measure.step_figures import Step
+from llmb.measure.step_figures import StepFigures
 from llmb.records.run_record import Metric, RunRecord
 from llmb.workloads import Workload
 from llmb.workloads.conventions import CONVENTIONS
@@ -19,7 +19,7 @@ _MULTIPLY_ADDS = ("alcf_mac", "alcf_fom")
 
 def given_step(
     workload: Workload, seconds: float, global_batch: int | None, world_size: int | None
-) -> Step:
+) -> StepFigures:
     """Return a step of ``seconds``; what is None is as in the workload's original.
 
     Raises:
@@ -36,10 +36,10 @@ def given_step(
             f"{workload.name!r} has no batch of its own on {devices} devices (one replica is "
             f"{workload.tp * workload.pp}): say how many sequences a step has with --global-batch"
         )
-    return Step(seconds, sequences, sequences * workload.shape.sequence_length, devices)
+    return StepFigures(seconds, sequences, sequences * workload.shape.sequence_length, devices)
 
 
-def measured_step(record: RunRecord) -> tuple[Workload, Step]:
+def measured_step(record: RunRecord) -> tuple[Workload, StepFigures]:
     """Return the workload of ``record`` and its mean step, on all its devices.
 
     Raises:
@@ -57,7 +57,9 @@ def measured_step(record: RunRecord) -> tuple[Workload, Step]:
     return workload, metrics.step_of(record.config, timing, tokens)
 
 
-def figures(workload: Workload, step: Step, peak_flops: float | None = None) -> Iterator[Metric]:
+def figures(
+    workload: Workload, step: StepFigures, peak_flops: float | None = None
+) -> Iterator[Metric]:
     """Yield every figure that follows from ``step``; ``peak_flops`` is one device's, in FLOP/s."""
     rate = step.tokens_per_second
     yield _figure("step_time_s", step.seconds, "s", "T")
@@ -82,7 +84,7 @@ def figures(workload: Workload, step: Step, peak_flops: float | None = None) -> 
         yield from _mfu(workload, step, peak_flops)
 
 
-def _mfu(workload: Workload, step: Step, peak_flops: float) -> Iterator[Metric]:
+def _mfu(workload: Workload, step: StepFigures, peak_flops: float) -> Iterator[Metric]:
     """Yield the share of the peak by the document's own count, and by gemm_full."""
     own, rate = workload.convention, step.tokens_per_second / step.world_size
     counted = {name: CONVENTIONS[name].per_token(workload.shape) for name in ("gemm_full", own)}

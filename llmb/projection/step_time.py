@@ -63,7 +63,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class StepTime:
+class ProjectedStep:
     """Seconds of one step on the slowest rank, by what they are spent on."""
 
     products: float
@@ -99,7 +99,7 @@ class _Passes:
         return self.forward + self.backward
 
 
-def step_time(job: Job, hardware: Hardware, constants: Constants) -> StepTime:
+def step_time(job: Job, hardware: Hardware, constants: Constants) -> ProjectedStep:
     """Return where the time of one step of ``job`` goes.
 
     Raises:
@@ -124,7 +124,7 @@ def step_time(job: Job, hardware: Hardware, constants: Constants) -> StepTime:
     backward = products.backward + attention.backward + elementwise.backward + again
     times = layers * job.micro_batches
     shards = job.dp if job.zero else 1
-    return StepTime(
+    return ProjectedStep(
         products=times * products.both,
         attention=times * attention.both,
         elementwise=times * elementwise.both,

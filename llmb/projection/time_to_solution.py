@@ -29,7 +29,7 @@ _MOST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True)
-class StepTime:
+class MeasuredStep:
     """Both terms, in seconds, and what they are made of."""
 
     compute_s: float
@@ -45,12 +45,12 @@ class StepTime:
 
 def step_time(
     shape: Shape, sequences: float, tp: int, pp: int, alpha: float, beta: float
-) -> StepTime:
+) -> MeasuredStep:
     """Return the time of a step of one replica's ``sequences``; ``alpha``, ``beta`` in seconds."""
     tokens, layers = sequences * shape.sequence_length, shape.num_hidden_layers
     macs = tokens * alcf_macs(shape) / (pp * tp)
     elements = 4 * tokens * layers * shape.hidden_size / pp
-    return StepTime(alpha * macs, beta * elements, macs, elements)
+    return MeasuredStep(alpha * macs, beta * elements, macs, elements)
 
 
 def alpha_of(text: str) -> float:

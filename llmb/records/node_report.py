@@ -29,7 +29,7 @@ class CollectiveRate(Frozen):
     bus_bytes_per_second: float
 
 
-class Step(Frozen):
+class NodeStep(Frozen):
     """How one step of the examination ended."""
 
     name: StepName
@@ -130,7 +130,7 @@ class NodeReport(Frozen):
     size: Literal["full", "debug"]
     batch_size: int
     limits: Limits
-    steps: tuple[Step, ...]
+    steps: tuple[NodeStep, ...]
     devices: tuple[NodeDevice, ...]
     collectives: tuple[CollectiveRate, ...]
     ddp: Speed | None

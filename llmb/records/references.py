@@ -39,7 +39,7 @@ class Confirmed:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReferenceTable:
     """Rows from the oldest to the newest, and the changes that change no number."""
 
     references: tuple[Reference, ...]
@@ -92,20 +92,20 @@ def _path(start: str, end: str, lines: Iterable[Confirmed]) -> list[Confirmed] |
     return ways.get(end)
 
 
-def parse(text: str) -> Table:
+def parse(text: str) -> ReferenceTable:
     """Return the table in ``text``.
 
     Raises:
         KeyError, TypeError: a row lacks a field, or has one too many.
     """
     data: dict[str, Any] = json.loads(text)
-    return Table(
+    return ReferenceTable(
         tuple(Reference(**row) for row in data["references"]),
         tuple(Confirmed(**line) for line in data["confirmed"]),
     )
 
 
 @cache
-def table() -> Table:
+def table() -> ReferenceTable:
     """Return the table of this llmb."""
     return parse(TABLE.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ from llmb.audit.rule import RULES_VERSION
 from llmb.config import Mode
 from llmb.formats import KNOWN
 from llmb.records.finding import Status, Verdict
-from llmb.report.bundles import Entry, Refused, Shelf
+from llmb.report.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
 
@@ -36,7 +36,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class BoardRepetition:
     """A bundle that repeats another's run, and what keeps it from making that one REPRODUCED."""
 
     bundle_id: str
@@ -46,7 +46,7 @@ class Repetition:
 
 
 @dataclass(frozen=True)
-class Row:
+class BoardRow:
     """One bundle as the leaderboard shows it; None is "not measured" or "not known"."""
 
     group: Group
@@ -81,7 +81,7 @@ class Row:
     executor: str
     created_utc: str
     signatures: int
-    repetitions: tuple[Repetition, ...]
+    repetitions: tuple[BoardRepetition, ...]
     entry: Entry
 
     @property
@@ -91,7 +91,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Reference:
+class BoardReference:
     """A row that a source document publishes: other people's hardware, never ranked."""
 
     workload: str
@@ -108,18 +108,18 @@ class Reference:
 class Board:
     """The leaderboard as data."""
 
-    groups: tuple[tuple[Group, tuple[Row, ...]], ...]
-    apart: tuple[Row, ...]
-    refused: tuple[Refused, ...]
-    references: tuple[Reference, ...]
+    groups: tuple[tuple[Group, tuple[BoardRow, ...]], ...]
+    apart: tuple[BoardRow, ...]
+    refused: tuple[RefusedBundle, ...]
+    references: tuple[BoardReference, ...]
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[BoardRow, ...]:
         """Every bundle that could be read: the ranked ones, then those apart."""
         return (*(row for _, rows in self.groups for row in rows), *self.apart)
 
 
-def board(shelf: Shelf, repeated: Mapping[str, Sequence[Repetition]] | None = None) -> Board:
+def board(shelf: Shelf, repeated: Mapping[str, Sequence[BoardRepetition]] | None = None) -> Board:
     """Return the leaderboard of ``shelf``.
 
     Ranked by tokens per second within workload, mode and effective precision. Debug and INVALID
@@ -132,7 +132,7 @@ def board(shelf: Shelf, repeated: Mapping[str, Sequence[Repetition]] | None = No
     rows = [
         _row(entry, tuple((repeated or {}).get(entry.bundle_id, ()))) for entry in shelf.entries
     ]
-    members: dict[Group, list[Row]] = {}
+    members: dict[Group, list[BoardRow]] = {}
     for row in rows:
         if row.unranked is None:
             members.setdefault(row.group, []).append(row)
@@ -145,9 +145,9 @@ def board(shelf: Shelf, repeated: Mapping[str, Sequence[Repetition]] | None = No
     )
 
 
-def _ranked(rows: Sequence[Row]) -> Iterator[Row]:
+def _ranked(rows: Sequence[BoardRow]) -> Iterator[BoardRow]:
     """Yield ``rows`` best first; equal figures have an equal rank."""
-    above: Row | None = None
+    above: BoardRow | None = None
     ordered = sorted(rows, key=lambda row: (-row.tokens_per_second, row.bundle_id))
     for number, row in enumerate(ordered, start=1):
         equal = above is not None and above.tokens_per_second == row.tokens_per_second
@@ -156,7 +156,7 @@ def _ranked(rows: Sequence[Row]) -> Iterator[Row]:
         yield above
 
 
-def _overlap(slower: Row, faster: Row) -> bool:
+def _overlap(slower: BoardRow, faster: BoardRow) -> bool:
     high = slower.ci95[1] if slower.ci95 else slower.tokens_per_second
     low = faster.ci95[0] if faster.ci95 else faster.tokens_per_second
     return high >= low
@@ -179,7 +179,7 @@ def _index(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def _row(entry: Entry, repetitions: tuple[Repetition, ...]) -> Row:
+def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
     group = Group(
@@ -187,7 +187,7 @@ def _row(entry: Entry, repetitions: tuple[Repetition, ...]) -> Row:
         mode=record.workload.mode,
         precision=precision.effective or f"{precision.declared} (declared, not observed)",
     )
-    return Row(
+    return BoardRow(
         group=group,
         rank=None,
         overlaps=False,
@@ -221,7 +221,7 @@ def _row(entry: Entry, repetitions: tuple[Repetition, ...]) -> Row:
     )
 
 
-def _verdict(own: Verdict, repetitions: Sequence[Repetition]) -> Verdict:
+def _verdict(own: Verdict, repetitions: Sequence[BoardRepetition]) -> Verdict:
     counts = any(not repetition.lacking for repetition in repetitions)
     return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
 
@@ -252,14 +252,14 @@ def _marks(entry: Entry) -> Iterator[str]:
         yield f"tokens of {record.workload.tokens}"
 
 
-def references() -> Iterator[Reference]:
+def references() -> Iterator[BoardReference]:
     """Yield every row with a figure that a source document publishes."""
     for document in documents().values():
         for table in document.tables:
             titles = {column.key: column.title for column in table.columns}
             for row in table.rows:
                 if row.values:
-                    yield Reference(
+                    yield BoardReference(
                         workload=table.workload,
                         document=document.name,
                         source=document.source,

@@ -16,7 +16,7 @@ from llmb.records import members, strict_json
 from llmb.records.bundle import MANIFEST, RECORD, SIGNATURES, Bundle, read_bundle
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
-from llmb.report.runs import Run, run_of
+from llmb.report.runs import ReportedRun, run_of
 
 #: What of a bundle is shown to a reader as it is.
 TEXTS = (MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
@@ -39,7 +39,7 @@ class Entry:
     availability: str | None
     bundle_id: str
     signatures: tuple[str, ...]
-    run: Run
+    run: ReportedRun
     #: Texts of the bundle by name: diffs and log.
     texts: Mapping[str, str] = field(repr=False)
     #: Where it was read; of this machine, and never shown.
@@ -52,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedBundle:
     """A bundle that is not shown, and why."""
 
     path: str
@@ -64,7 +64,7 @@ class Shelf:
     """Every bundle found, each once, in the order of their paths."""
 
     entries: tuple[Entry, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[RefusedBundle, ...]
 
 
 def gather(paths: Sequence[Path]) -> Shelf:
@@ -113,7 +113,7 @@ def _is_bundle(names: Sequence[str]) -> bool:
     return MANIFEST in names or RECORD in names
 
 
-def _read(place: Path, name: str) -> Entry | Refused:
+def _read(place: Path, name: str) -> Entry | RefusedBundle:
     try:
         bundle = read_bundle(place)
         run = run_of(bundle.record())
@@ -122,10 +122,10 @@ def _read(place: Path, name: str) -> Entry | Refused:
             raise BundleRefusedError(f"{fault}: llmb verify says more")
         return _entry(place, name, bundle, run)
     except LlmbError as error:
-        return Refused(name, str(error).replace(str(place), name))
+        return RefusedBundle(name, str(error).replace(str(place), name))
 
 
-def _contradiction(run: Run) -> str | None:
+def _contradiction(run: ReportedRun) -> str | None:
     """Return what of the headline does not follow from the record itself, None if all does."""
     record, result = run.record, run.record.result
     for key in ("tokens_per_second", "tokens_per_second_per_device"):
@@ -147,7 +147,7 @@ def _contradiction(run: Run) -> str | None:
     return None
 
 
-def _entry(place: Path, name: str, bundle: Bundle, run: Run) -> Entry:
+def _entry(place: Path, name: str, bundle: Bundle, run: ReportedRun) -> Entry:
     parts = PurePosixPath(name).parts
     submitter, system = parts[-4:-2] if len(parts) >= 4 else (None, None)
     index = _index(place)
@@ -185,12 +185,12 @@ def _index(place: Path) -> dict[str, Any]:
     return data if texts else {}
 
 
-def _once(every: Sequence[Entry | Refused]) -> Shelf:
+def _once(every: Sequence[Entry | RefusedBundle]) -> Shelf:
     entries: dict[str, Entry] = {}
     runs: dict[str, Entry] = {}
-    refused: list[Refused] = []
+    refused: list[RefusedBundle] = []
     for one in every:
-        if isinstance(one, Refused):
+        if isinstance(one, RefusedBundle):
             refused.append(one)
             continue
         there = entries.get(one.bundle_id) or runs.get(one.record.run_id)
@@ -200,7 +200,7 @@ def _once(every: Sequence[Entry | Refused]) -> Shelf:
             if there.path.endswith(".zip"):
                 entries[one.bundle_id] = replace(there, path=one.path)
         else:
-            refused.append(Refused(one.path, f"the run of it is that of {there.path!r}"))
+            refused.append(RefusedBundle(one.path, f"the run of it is that of {there.path!r}"))
     shown = sorted(entries.values(), key=lambda entry: entry.path)
     return Shelf(tuple(shown), tuple(sorted(refused, key=lambda one: one.path)))
 

@@ -16,14 +16,14 @@ USUAL = ("runs", "submissions")
 
 
 @dataclass(frozen=True)
-class Collected:
+class CollectedBundles:
     """Records, each run once, and a line for each that could not be read."""
 
     records: tuple[RunRecord, ...]
     refused: tuple[str, ...]
 
 
-def collect(paths: Sequence[Path]) -> Collected:
+def collect(paths: Sequence[Path]) -> CollectedBundles:
     """Return the records at ``paths``: run directories, bundles, record files, folders of them.
 
     Raises:
@@ -43,7 +43,7 @@ def collect(paths: Sequence[Path]) -> Collected:
     return _once(records, refused)
 
 
-def collect_usual(here: Path) -> Collected:
+def collect_usual(here: Path) -> CollectedBundles:
     """Return the records below the usual folders of ``here``; none where there are none."""
     records: list[RunRecord] = []
     refused: list[str] = []
@@ -68,8 +68,8 @@ def _take(paths: Iterable[Path], records: list[RunRecord], refused: list[str]) -
             refused.append(f"{path}: {error}")
 
 
-def _once(records: Iterable[RunRecord], refused: Iterable[str]) -> Collected:
+def _once(records: Iterable[RunRecord], refused: Iterable[str]) -> CollectedBundles:
     first: dict[str, RunRecord] = {}
     for record in records:
         first.setdefault(record.run_id, record)
-    return Collected(tuple(first.values()), tuple(refused))
+    return CollectedBundles(tuple(first.values()), tuple(refused))

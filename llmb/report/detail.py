@@ -10,7 +10,7 @@ from llmb.records.bundle import SIGNATURES
 from llmb.records.finding import Finding
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
-from llmb.report.board import Row
+from llmb.report.board import BoardRow
 from llmb.report.bundles import TEXTS
 from llmb.report.ranking import interval
 from llmb.report.render import NOT_MEASURED, number, visible
@@ -22,7 +22,7 @@ _MOST_POINTS = 400
 _MOST_ROWS = 60
 
 
-def detail(row: Row, command: str | None) -> dict[str, Any]:
+def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
     """Return the page of ``row``; ``command`` repeats its run, None where it cannot be shown."""
     record = row.entry.record
     plugin = record.plugin
@@ -69,7 +69,7 @@ def detail(row: Row, command: str | None) -> dict[str, Any]:
     return shown
 
 
-def _head(row: Row) -> dict[str, str | None]:
+def _head(row: BoardRow) -> dict[str, str | None]:
     return {
         "title": f"{row.system or 'unknown system'}: {row.group.title}",
         "tps": number(row.tokens_per_second),
@@ -80,7 +80,7 @@ def _head(row: Row) -> dict[str, str | None]:
     }
 
 
-def _facts(row: Row) -> Iterator[tuple[str, str]]:
+def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     record = row.entry.record
     result, config, timing = record.result, record.config, record.timing
     yield "Submitter", row.submitter or "unknown"
@@ -131,7 +131,7 @@ def _repeats(record: RunRecord) -> str:
     return "one process" if count == 1 else f"median of {count} processes"
 
 
-def _signatures(row: Row) -> str:
+def _signatures(row: BoardRow) -> str:
     names = [name.removeprefix(SIGNATURES) for name in row.entry.signatures]
     return f"{', '.join(names)}: llmb verify --signers checks them" if names else "none"
 

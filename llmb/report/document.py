@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from llmb.projection.rounding import contradictions
 from llmb.records.finding import Verdict
 from llmb.report import matching
-from llmb.report.runs import Run
+from llmb.report.runs import ReportedRun
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import Column, Document, Row, Table
 
@@ -21,7 +21,7 @@ class Line:
     published: tuple[float | None, ...]
     measured: tuple[float | None, ...]
     #: The fastest of the runs of this row, None where there is none.
-    run: Run | None
+    run: ReportedRun | None
     count: int
 
 
@@ -46,7 +46,7 @@ class Report:
     notes: tuple[str, ...]
 
 
-def report(name: str, document: Document, runs: Sequence[Run], *, debug: bool) -> Report:
+def report(name: str, document: Document, runs: Sequence[ReportedRun], *, debug: bool) -> Report:
     """Return the tables of ``document``, whose short name is ``name``.
 
     Debug runs are in it with ``debug`` only, and runs whose audit is INVALID not at all.
@@ -64,12 +64,14 @@ def report(name: str, document: Document, runs: Sequence[Run], *, debug: bool) -
     return Report(document, tuple(sections), tuple(_left_out(own, valid, shown)))
 
 
-def _is_of(name: str, run: Run) -> bool:
+def _is_of(name: str, run: ReportedRun) -> bool:
     workload = WORKLOADS.get(run.record.config.workload)
     return workload is not None and workload.document == name
 
 
-def _left_out(own: Sequence[Run], valid: Sequence[Run], shown: Sequence[Run]) -> Iterator[str]:
+def _left_out(
+    own: Sequence[ReportedRun], valid: Sequence[ReportedRun], shown: Sequence[ReportedRun]
+) -> Iterator[str]:
     if len(own) > len(valid):
         yield f"{_runs(len(own) - len(valid))} left out: the audit is INVALID"
     if len(valid) > len(shown):
@@ -80,13 +82,13 @@ def _runs(count: int) -> str:
     return f"{count} run" + ("s" if count != 1 else "")
 
 
-def _section(table: Table, runs: Sequence[Run]) -> Section:
+def _section(table: Table, runs: Sequence[ReportedRun]) -> Section:
     places = [(run, matching.rows_of(table, run)) for run in runs]
     lines = [
         _line(table, row.labels, row, [run for run, rows in places if n in rows])
         for n, row in enumerate(table.rows)
     ]
-    others: dict[str, list[Run]] = {}
+    others: dict[str, list[ReportedRun]] = {}
     for run, rows in places:
         if not rows:
             others.setdefault(matching.unlike(table, run), []).append(run)
@@ -95,7 +97,7 @@ def _section(table: Table, runs: Sequence[Run]) -> Section:
     return Section(table.title, table.workload, table.labels, table.columns, tuple(lines), notes)
 
 
-def _unpublished(document: Document, runs: Sequence[Run]) -> Iterator[Table]:
+def _unpublished(document: Document, runs: Sequence[ReportedRun]) -> Iterator[Table]:
     """Yield a table for each measured workload of the document that it has no table of."""
     known = {table.workload for table in document.tables}
     model = document.tables[0]
@@ -115,7 +117,9 @@ def _padded(table: Table, words: str) -> tuple[str, ...]:
     return (words, *[""] * (len(table.labels) - 1))
 
 
-def _line(table: Table, labels: tuple[str, ...], row: Row | None, runs: Sequence[Run]) -> Line:
+def _line(
+    table: Table, labels: tuple[str, ...], row: Row | None, runs: Sequence[ReportedRun]
+) -> Line:
     best = max(runs, key=_rank, default=None)
     keys = [column.key for column in table.columns]
     return Line(
@@ -127,7 +131,7 @@ def _line(table: Table, labels: tuple[str, ...], row: Row | None, runs: Sequence
     )
 
 
-def _rank(run: Run) -> tuple[bool, float]:
+def _rank(run: ReportedRun) -> tuple[bool, float]:
     """Return what is larger the better: any official run is before every debug run."""
     return not run.is_debug, run.values["tokens_per_second"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb.report.runs import Run, Setting
+from llmb.report.runs import ReportedRun, Setting
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import Row, Table
 
@@ -26,7 +26,7 @@ def wanted(table: Table, row: Row) -> dict[str, Setting]:
     return {**_USUAL, **named, **row.settings}
 
 
-def differences(table: Table, row: Row, run: Run) -> tuple[str, ...]:
+def differences(table: Table, row: Row, run: ReportedRun) -> tuple[str, ...]:
     """Return the settings of ``run`` that are not those of ``row``; none where it is that row's."""
     needed = wanted(table, row)
     found = [name for name, value in needed.items() if run.settings.get(name) != value]
@@ -38,18 +38,18 @@ def differences(table: Table, row: Row, run: Run) -> tuple[str, ...]:
     return tuple(found)
 
 
-def home(tables: Sequence[Table], run: Run) -> Table:
+def home(tables: Sequence[Table], run: ReportedRun) -> Table:
     """Return the one of ``tables`` that ``run`` stands in: of its workload, and least unlike it."""
     own = [table for table in tables if table.workload == run.record.config.workload]
     return min(own, key=lambda table: len(_fewest(table, run)))
 
 
-def rows_of(table: Table, run: Run) -> tuple[int, ...]:
+def rows_of(table: Table, run: ReportedRun) -> tuple[int, ...]:
     """Return the numbers of the rows that ``run`` belongs to."""
     return tuple(n for n, row in enumerate(table.rows) if not differences(table, row, run))
 
 
-def unlike(table: Table, run: Run) -> str:
+def unlike(table: Table, run: ReportedRun) -> str:
     """Return in words what of ``run`` is in no row, by the row that it is least unlike."""
     names = _fewest(table, run)
     if not table.rows:
@@ -59,7 +59,7 @@ def unlike(table: Table, run: Run) -> str:
     return ", ".join(_words(name, run.settings.get(name)) for name in names)
 
 
-def _fewest(table: Table, run: Run) -> tuple[str, ...]:
+def _fewest(table: Table, run: ReportedRun) -> tuple[str, ...]:
     """Return the differences from the row that ``run`` is least unlike."""
     every = [differences(table, row, run) for row in table.rows]
     return min(every, key=len, default=())

@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from llmb.report import ranking
-from llmb.report.board import MARKED, Board, Row
+from llmb.report.board import MARKED, Board, BoardRow
 from llmb.report.detail import detail
 from llmb.report.render import NOT_MEASURED, number, plain
 
@@ -91,7 +91,7 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _id(row: Row) -> str:
+def _id(row: BoardRow) -> str:
     return row.bundle_id[:_ID_DIGITS]
 
 
@@ -116,11 +116,11 @@ def _unique(names: Any) -> list[str]:
     return list(dict.fromkeys(plain(name) for name in names))
 
 
-def _openness(row: Row) -> str:
+def _openness(row: BoardRow) -> str:
     return "strict" if row.strict else "closed components"
 
 
-def _view(row: Row) -> dict[str, Any]:
+def _view(row: BoardRow) -> dict[str, Any]:
     """Return what the template shows of a row: words that are safe to look at, figures as text."""
     low, high = row.ci95 or (None, None)
     share = row.fraction_of_ceiling

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from llmb.records.finding import Verdict
-from llmb.report.board import MARKED, Board, Reference, Row
+from llmb.report.board import MARKED, Board, BoardReference, BoardRow
 from llmb.report.render import NOT_MEASURED, escaped, inert, number
 
 SCHEMA = "llmb.leaderboard/1"
@@ -95,7 +95,7 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
         yield "| " + " | ".join(map(escaped, row)) + " |"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: BoardRow) -> tuple[str, ...]:
     return (
         f"{row.rank}" + (" ≈" if row.overlaps else ""),
         _who(row),
@@ -113,11 +113,11 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _who(row: Row) -> str:
+def _who(row: BoardRow) -> str:
     return f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
 
 
-def interval(row: Row) -> str:
+def interval(row: BoardRow) -> str:
     """Return the interval of a row in words, empty where there is none."""
     return f"{number(row.ci95[0])} to {number(row.ci95[1])}" if row.ci95 else ""
 
@@ -127,7 +127,7 @@ def percent(share: float | None) -> str:
     return NOT_MEASURED if share is None else f"{share:.1%}"
 
 
-def verdict_words(row: Row) -> str:
+def verdict_words(row: BoardRow) -> str:
     """Return the verdict, class and openness of a row; what a reader must see says why."""
     why = f" ({MARKED[row.verdict]})" if row.verdict in MARKED else ""
     return f"{row.verdict.value}{why}, {'strict' if row.strict else 'closed components'}"
@@ -191,7 +191,7 @@ def as_data(board: Board) -> dict[str, Any]:
     }
 
 
-def row_data(row: Row) -> dict[str, Any]:
+def row_data(row: BoardRow) -> dict[str, Any]:
     """Return one row as JSON data."""
     verdict: Verdict = row.verdict
     return {
@@ -231,7 +231,7 @@ def row_data(row: Row) -> dict[str, Any]:
     }
 
 
-def _reference_data(row: Reference) -> dict[str, Any]:
+def _reference_data(row: BoardReference) -> dict[str, Any]:
     return {
         "workload": row.workload,
         "document": row.document,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from llmb.report.document import Line, Report, Section
-from llmb.report.runs import Run
+from llmb.report.runs import ReportedRun
 
 NOT_MEASURED = "not measured"
 MEASURED = "measured"
@@ -184,7 +184,7 @@ def _by_key(section: Section, values: Sequence[float | None]) -> dict[str, float
     return dict(zip(keys, values, strict=True))
 
 
-def _about(run: Run | None, count: int) -> dict[str, Any]:
+def _about(run: ReportedRun | None, count: int) -> dict[str, Any]:
     """Return what is to be known of the measured run."""
     if run is None:
         return {"measured_on": None, "runs": count}

@@ -16,7 +16,7 @@ Setting = str | int | bool | None
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One measured run."""
 
     record: RunRecord
@@ -38,7 +38,7 @@ class Run:
         return of_cpu or devices.get(config.device) or config.device
 
 
-def run_of(record: RunRecord) -> Run:
+def run_of(record: RunRecord) -> ReportedRun:
     """Return what is measured in ``record``, computed from its stamps.
 
     Raises:
@@ -52,7 +52,7 @@ def run_of(record: RunRecord) -> Run:
             f"run {record.run_id}: no figures can be made of its stamps and sizes ({error}): "
             "llmb verify says more"
         ) from None
-    return Run(record=record, values=values, settings=settings_of(record.config, record))
+    return ReportedRun(record=record, values=values, settings=settings_of(record.config, record))
 
 
 def _values(record: RunRecord) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from llmb import __version__, workloads
 from llmb.audit.rule import RULES_VERSION
-from llmb.config import Place, RunRequest
+from llmb.config import RankAddress, RunRequest
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.measure import host
 from llmb.plugin import discovery
@@ -26,7 +26,7 @@ from llmb.reproduction.install import pip_install
 from llmb.supervision import selection
 from llmb.supervision.choices import check_installed
 from llmb.supervision.memory import is_cpu
-from llmb.supervision.negotiation import Probes, for_children
+from llmb.supervision.negotiation import Offers, for_children
 from llmb.wire.messages import Offer, Terms
 
 
@@ -47,7 +47,7 @@ class _Answer:
     blocked: LlmbError | None = None
 
 
-def look(record: RunRecord, request: RunRequest | None, place: Place | None = None) -> Here:
+def look(record: RunRecord, request: RunRequest | None, place: RankAddress | None = None) -> Here:
     """Return what a repetition of ``record`` would be done with here.
 
     Args:
@@ -91,10 +91,13 @@ def _to_install(record: RunRecord) -> str:
 
 
 def _ask(
-    plugin: InstalledPlugin, record: RunRecord, request: RunRequest | None, place: Place | None
+    plugin: InstalledPlugin,
+    record: RunRecord,
+    request: RunRequest | None,
+    place: RankAddress | None,
 ) -> _Answer:
     asked = request or RunRequest(plugin=plugin.name, device=record.config.device, batch_size=1)
-    with Probes((plugin,), asked) as probes:
+    with Offers((plugin,), asked) as probes:
         failure = probes.failures.get(plugin.name)
         if isinstance(failure, UsageError):  # an option that the plugin here does not have
             failure = UnavailableError(
@@ -113,7 +116,7 @@ def _ask(
 
 
 def _settle(
-    probes: Probes, offer: Offer, record: RunRecord, request: RunRequest, place: Place | None
+    probes: Offers, offer: Offer, record: RunRecord, request: RunRequest, place: RankAddress | None
 ) -> _Answer:
     """Return what the plugin needs for ``request``, though there were too little memory for it."""
     workload = workloads.of(request)
@@ -138,7 +141,7 @@ def _conditions(
     plugin: InstalledPlugin | None,
     request: RunRequest | None,
     answer: _Answer,
-    place: Place | None,
+    place: RankAddress | None,
 ) -> Conditions:
     offer, terms = answer.offer, answer.terms
     system = _system(offer, terms)

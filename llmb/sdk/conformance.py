@@ -21,7 +21,7 @@ import pytest
 
 from llmb.sdk.catalogue import CHECKS, Check
 from llmb.sdk.examine import LIMIT_S, examine
-from llmb.sdk.report import Report
+from llmb.sdk.report import CheckReport
 
 _Test = Callable[..., None]
 #: Marks that would keep a test from being counted.
@@ -87,7 +87,7 @@ _PROTECTED = frozenset({*_TESTS, "__test__"})
 
 
 @cache
-def _report_on(kit: type[PluginConformance]) -> Report:
+def _report_on(kit: type[PluginConformance]) -> CheckReport:
     """Do all checks, once for a class."""
     _check_class(kit)  # whatever was done to it since it was made
     return examine(kit.plugin_name, device=kit.device, options=kit.options, limit_s=kit.limit_s)

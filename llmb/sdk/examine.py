@@ -22,9 +22,9 @@ from llmb.plugin.discovery import InstalledPlugin
 from llmb.sdk import catalogue
 from llmb.sdk.catalogue import Check
 from llmb.sdk.checks import runs
-from llmb.sdk.report import CheckError, Outcome, Report, SkipError
+from llmb.sdk.report import CheckError, CheckReport, Outcome, SkipError
 from llmb.supervision import selection
-from llmb.supervision.negotiation import Probes, for_children
+from llmb.supervision.negotiation import Offers, for_children
 from llmb.supervision.stations import Display, Silent
 from llmb.wire.child import Child
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, CheckStatus, Offer
@@ -66,7 +66,7 @@ def examine(
     only: Sequence[str] = (),
     display: Display | None = None,
     limit_s: float = LIMIT_S,
-) -> Report:
+) -> CheckReport:
     """Return how ``plugin`` fares in every check, on ``device`` or the one it prefers.
 
     ``only`` names checks (``device.energy``) or subjects (``device``); empty means all.
@@ -94,7 +94,7 @@ def examine(
         outcomes = _in_process(request, settled, in_process, display, limit_s)
         early = any(outcome.message.startswith(_NOT_REACHED) for outcome in outcomes)
         outcomes += _as_runs(request, settled, as_runs, display, limit_s, early=early)
-    return Report(
+    return CheckReport(
         plugin=plugin,
         distribution=found.distribution,
         version=found.version,
@@ -123,7 +123,7 @@ def _among(checks: Sequence[Check], chosen: frozenset[Check]) -> tuple[Check, ..
 
 def _settle(plugin: InstalledPlugin, request: RunRequest) -> _Settled:
     """Ask the plugin's probe for device, format and variables, as a run does."""
-    with Probes([plugin], request) as probes:
+    with Offers([plugin], request) as probes:
         (offer,) = probes.offers
         error = probes.failures.get(plugin.name)
         if isinstance(error, UsageError):

@@ -27,7 +27,7 @@ class Outcome(Frozen):
     message: str
 
 
-class Report(Frozen):
+class CheckReport(Frozen):
     """Every check of one plugin on one machine."""
 
     schema_version: str = "llmb.conformance/1"

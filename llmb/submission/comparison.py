@@ -22,7 +22,7 @@ class Mismatch:
         return f"{self.field} is {_short(self.stored)}, recomputed {_short(self.recomputed)}"
 
 
-class Comparison:
+class RecordComparison:
     """Collects mismatches: numbers may differ by 1e-9 of their size, everything else by nothing."""
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ DEFAULTS: dict[str, Shapes] = {
 DEFAULTS["llama-ungated"] = DEFAULTS["llama"]
 
 
-class Constants(NamedTuple):
+class OfficialConstants(NamedTuple):
     """An optimizer, by its class in ``torch.optim``."""
 
     name: str
@@ -66,7 +66,7 @@ class Official(NamedTuple):
 
     family: str
     shapes: Shapes
-    optimizer: Constants
+    optimizer: OfficialConstants
 
     @property
     def clip_grad_norm(self) -> float | None:
@@ -92,13 +92,13 @@ def _tied(family: str, layers: int, heads: int, hidden: int, sequence: int, **ot
 
 
 #: The fixed workload's; a user's own model has it, too.
-FIXED = Constants("AdamW", 1e-5, eps=1e-6)
-_DEFAULT = Constants("AdamW", 1e-3)
-_MEGATRON = Constants("AdamW", 1.5e-4)
-_ALCF = Constants("AdamW", 3e-3)
-_NANOTRON = Constants("AdamW", 3e-4, betas=(0.9, 0.95))
-_NEMO = Constants("AdamW", 6e-4, betas=(0.9, 0.98))
-_SGD = Constants("SGD", 6e-4, eps=1e-6, weight_decay=0.1)
+FIXED = OfficialConstants("AdamW", 1e-5, eps=1e-6)
+_DEFAULT = OfficialConstants("AdamW", 1e-3)
+_MEGATRON = OfficialConstants("AdamW", 1.5e-4)
+_ALCF = OfficialConstants("AdamW", 3e-3)
+_NANOTRON = OfficialConstants("AdamW", 3e-4, betas=(0.9, 0.95))
+_NEMO = OfficialConstants("AdamW", 6e-4, betas=(0.9, 0.98))
+_SGD = OfficialConstants("SGD", 6e-4, eps=1e-6, weight_decay=0.1)
 
 _LLAMA_2 = {"rms_norm_eps": 1e-5}
 _LLAMA_3 = {"vocab_size": 128256, "rms_norm_eps": 1e-5, "rope_theta": 500000.0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import RunRecord
-from llmb.submission.comparison import Comparison, Mismatch
+from llmb.submission.comparison import Mismatch, RecordComparison
 from llmb.submission.recompute_metrics import compare_metrics
 from llmb.submission.recompute_time import compare_timing
 from llmb.submission.recompute_work import compare_ceilings, compare_workload
@@ -16,7 +16,7 @@ from llmb.submission.recompute_work import compare_ceilings, compare_workload
 
 def mismatches(record: RunRecord) -> tuple[Mismatch, ...]:
     """Return every field of ``record`` that its raw values contradict; none for an honest one."""
-    comparison = Comparison()
+    comparison = RecordComparison()
     _compare_configuration(record, comparison)
     _compare_topology(record, comparison)
     _compare_search(record, comparison)
@@ -27,7 +27,7 @@ def mismatches(record: RunRecord) -> tuple[Mismatch, ...]:
     return tuple(comparison.mismatches)
 
 
-def _compare_configuration(record: RunRecord, comparison: Comparison) -> None:
+def _compare_configuration(record: RunRecord, comparison: RecordComparison) -> None:
     config, timing = record.config, record.timing
     comparison.expect("workload.name", record.workload.name, config.workload)
     comparison.expect("workload.mode", record.workload.mode, config.mode.value)
@@ -46,7 +46,7 @@ def _compare_configuration(record: RunRecord, comparison: Comparison) -> None:
         comparison.require(f"{field}.warmup_steps", repeat.warmup_steps, enough, must)
 
 
-def _compare_topology(record: RunRecord, comparison: Comparison) -> None:
+def _compare_topology(record: RunRecord, comparison: RecordComparison) -> None:
     topology, mesh = record.topology, record.config.parallelism
     size = mesh.dp_replicate * mesh.dp_shard * mesh.tp * mesh.pp
     comparison.expect("topology.parallelism", topology.parallelism, mesh)
@@ -64,7 +64,7 @@ def _compare_topology(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect("topology.ranks.0.peak_memory_bytes", first.peak_memory_bytes, memory)
 
 
-def _compare_search(record: RunRecord, comparison: Comparison) -> None:
+def _compare_search(record: RunRecord, comparison: RecordComparison) -> None:
     search = record.batch_size_search
     if search is None:
         return
@@ -86,7 +86,7 @@ def _compare_search(record: RunRecord, comparison: Comparison) -> None:
     comparison.expect("batch_size_search.best", search.best, record.config.batch_size)
 
 
-def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
+def _compare_rates(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare what is derived from throughput and work together."""
     result, world = record.result, record.topology.world_size
     # The stored throughput has been compared already: an error in it is named once, there.
@@ -110,7 +110,7 @@ def _compare_rates(record: RunRecord, comparison: Comparison) -> None:
 
 def link_mismatches(record: RunRecord, link: ReproductionOf) -> tuple[Mismatch, ...]:
     """Return what of ``link``, to the bundle that is repeated, the record itself contradicts."""
-    comparison = Comparison()
+    comparison = RecordComparison()
     field, theirs = "reproduction_of", link.tokens_per_second
     more = 100 * (record.result.tokens_per_second / theirs - 1)
     comparison.expect(f"{field}.difference_percent", link.difference_percent, more)

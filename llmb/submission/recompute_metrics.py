@@ -15,7 +15,7 @@ from itertools import pairwise
 from packaging.version import InvalidVersion, Version
 
 from llmb.records.run_record import RepeatTiming, RunRecord
-from llmb.submission.comparison import Comparison
+from llmb.submission.comparison import RecordComparison
 from llmb.submission.official import OFFICIAL
 
 _LAST_WITHOUT = Version("0.1.0")
@@ -32,7 +32,7 @@ class Expected:
     formula: str
 
 
-def compare_metrics(record: RunRecord, comparison: Comparison) -> None:
+def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare every metric of a record whose stamps, sizes and work have been compared already."""
     stored = record.result.metrics
     if not stored and _may_have_none(record.llmb_version):

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.records.seeds import token_seed
-from llmb.submission.comparison import Comparison
+from llmb.submission.comparison import RecordComparison
 
 _RESAMPLES = 5000
 #: 5000 x this many draws are what a verifier spends at most on a stranger's record (half a minute).
@@ -25,7 +25,7 @@ _SHARED = tuple(RepeatTiming.model_fields)
 
 
 @dataclass(frozen=True)
-class Block:
+class RecomputedBlock:
     """The stretch between two neighbouring fences of the window."""
 
     steps: int
@@ -33,7 +33,7 @@ class Block:
     tokens: int
 
 
-def compare_timing(record: RunRecord, comparison: Comparison) -> bool:
+def compare_timing(record: RunRecord, comparison: RecordComparison) -> bool:
     """Compare everything that stamps alone decide; False where they are too broken to go on."""
     timing, result = record.timing, record.result
     tokens = record.workload.tokens_per_step
@@ -69,7 +69,7 @@ def compare_timing(record: RunRecord, comparison: Comparison) -> bool:
     return True
 
 
-def _is_sound(n: int, repeat: RepeatTiming, comparison: Comparison) -> bool:
+def _is_sound(n: int, repeat: RepeatTiming, comparison: RecordComparison) -> bool:
     """Check that the stamps of repeat ``n`` are a timeline with the stored window in it."""
     field = f"timing.repeats.{n}"
     steps, stamps = repeat.fence_steps, repeat.fence_ns
@@ -90,7 +90,7 @@ def _is_sound(n: int, repeat: RepeatTiming, comparison: Comparison) -> bool:
 
 
 def _has_sound_steps(
-    n: int, repeat: RepeatTiming, record: RunRecord, comparison: Comparison
+    n: int, repeat: RepeatTiming, record: RunRecord, comparison: RecordComparison
 ) -> bool:
     """Check what repeat ``n`` says of single steps: how many tokens each has, and its prefill."""
     field, steps = f"timing.repeats.{n}", repeat.warmup_steps + repeat.timed_steps
@@ -133,7 +133,7 @@ def _within(repeat: RepeatTiming, tokens_per_step: int) -> int:
     return tokens_per_step * len(steps)
 
 
-def _blocks(repeat: RepeatTiming, tokens_per_step: int) -> list[Block]:
+def _blocks(repeat: RepeatTiming, tokens_per_step: int) -> list[RecomputedBlock]:
     begin, end = repeat.warmup_steps, repeat.warmup_steps + repeat.timed_steps
     inside = [i for i, step in enumerate(repeat.fence_steps) if begin <= step <= end]
     at, stamps = repeat.fence_steps, repeat.fence_ns
@@ -142,11 +142,11 @@ def _blocks(repeat: RepeatTiming, tokens_per_step: int) -> list[Block]:
         tokens = tokens_per_step * (at[j] - at[i])
         if repeat.step_tokens:
             tokens = sum(repeat.step_tokens[at[i] : at[j]])
-        found.append(Block(at[j] - at[i], stamps[j] - stamps[i], tokens))
+        found.append(RecomputedBlock(at[j] - at[i], stamps[j] - stamps[i], tokens))
     return found
 
 
-def _compare_interval(record: RunRecord, comparison: Comparison) -> None:
+def _compare_interval(record: RunRecord, comparison: RecordComparison) -> None:
     tokens = record.workload.tokens_per_step
     per_repeat = [_blocks(repeat, tokens) for repeat in record.timing.repeats]
     count = sum(map(len, per_repeat))
@@ -155,7 +155,9 @@ def _compare_interval(record: RunRecord, comparison: Comparison) -> None:
         comparison.expect("result.ci95", record.result.ci95, confidence_interval(per_repeat))
 
 
-def confidence_interval(per_repeat: Sequence[Sequence[Block]]) -> tuple[float, float] | None:
+def confidence_interval(
+    per_repeat: Sequence[Sequence[RecomputedBlock]],
+) -> tuple[float, float] | None:
     """Return the 95 % interval of tokens per second, None where there is too little to tell.
 
     Two-stage bootstrap (repeats, then fence blocks within each) of the lower median; its standard
@@ -175,7 +177,7 @@ def confidence_interval(per_repeat: Sequence[Sequence[Block]]) -> tuple[float, f
     return (middle - half if half < middle else 0.0), middle + half
 
 
-def _rate(blocks: Sequence[Block]) -> float:
+def _rate(blocks: Sequence[RecomputedBlock]) -> float:
     tokens, ns = sum(block.tokens for block in blocks), sum(block.ns for block in blocks)
     return tokens / ns * 1e9
 
@@ -193,7 +195,9 @@ def _student_t(nu: int) -> float:
     return z + (first + (second + third / nu) / nu) / nu
 
 
-def _compare_step_time(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:
+def _compare_step_time(
+    record: RunRecord, headline: RepeatTiming, comparison: RecordComparison
+) -> None:
     if headline.step_clock == "enqueue":
         samples = [block.ns / block.steps / 1e9 for block in _blocks(headline, 1)]
     else:
@@ -214,7 +218,9 @@ def _compare_step_time(record: RunRecord, headline: RepeatTiming, comparison: Co
     comparison.expect("result.step_time_s.cv", stored.cv, cv)
 
 
-def _compare_energy(record: RunRecord, headline: RepeatTiming, comparison: Comparison) -> None:
+def _compare_energy(
+    record: RunRecord, headline: RepeatTiming, comparison: RecordComparison
+) -> None:
     stored, start, stop = record.result.energy, headline.energy_start_j, headline.energy_stop_j
     if stored is None or start is None or stop is None or stop <= start:
         known = start is not None and stop is not None and stop > start

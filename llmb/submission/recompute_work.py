@@ -11,7 +11,7 @@ from typing import cast
 from llmb.config import FP32
 from llmb.records.ceiling import Ceiling
 from llmb.records.run_record import RunRecord
-from llmb.submission.comparison import Comparison
+from llmb.submission.comparison import RecordComparison
 from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
 _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
@@ -19,7 +19,7 @@ _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
 _OFFICIAL_SAMPLE = (6, 200)
 
 
-def compare_workload(record: RunRecord, comparison: Comparison) -> None:
+def compare_workload(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare shapes, parameters, FLOPs and tokens per step, and the class of the run."""
     official = _official(record)
     if official is None:
@@ -60,7 +60,7 @@ def _sequences(record: RunRecord) -> int:
     return record.config.batch_size * mesh.dp_replicate * mesh.dp_shard
 
 
-def _compare_tokens(record: RunRecord, length: int, comparison: Comparison) -> None:
+def _compare_tokens(record: RunRecord, length: int, comparison: RecordComparison) -> None:
     """Compare the tokens of a step: every position, or in mode generate every new token."""
     tokens, config = record.workload.tokens_per_step, record.config
     generates = config.mode.value == "generate"
@@ -105,7 +105,7 @@ def _whole(shapes: Shapes, name: str) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _compare_class(record: RunRecord, official: Official, comparison: Comparison) -> None:
+def _compare_class(record: RunRecord, official: Official, comparison: RecordComparison) -> None:
     config, shapes = record.config, official.shapes
     changed = any(shapes.get(name) != size for name, size in config.shape_overrides.items())
     trains = config.mode.value == "train"
@@ -181,7 +181,7 @@ def _flops_per_token(record: RunRecord, sizes: dict[str, int]) -> int:
     return passes * (products + sizes["num_hidden_layers"] * (scores + mixing))
 
 
-def compare_ceilings(record: RunRecord, comparison: Comparison) -> None:
+def compare_ceilings(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare the attained rate of both ceilings with the products it was measured on."""
     if record.ceilings is None:
         return

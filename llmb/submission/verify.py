@@ -37,7 +37,7 @@ _OLD_VERDICTS = (Verdict.UNVERIFIED, Verdict.INVALID)
 
 
 @dataclass(frozen=True)
-class Check:
+class VerifyCheck:
     """One thing that was looked at, and how it was found."""
 
     name: str
@@ -51,7 +51,7 @@ class Verification:
 
     bundle_id: str
     record: RunRecord
-    checks: tuple[Check, ...]
+    checks: tuple[VerifyCheck, ...]
     #: Who signed; empty where nobody did, or where no signature could be checked.
     signatures: tuple[Signature, ...] = ()
 
@@ -126,8 +126,8 @@ def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
     written = bundle.json(run_directory.RECORD)["schema"]
     now = "" if written == record.schema_ else f", read as {record.schema_}"
     checks = [
-        Check("integrity", True, f"{len(bundle.files)} files are those of the manifest"),
-        Check("schema", True, f"{written}{now}, written by llmb {record.llmb_version}"),
+        VerifyCheck("integrity", True, f"{len(bundle.files)} files are those of the manifest"),
+        VerifyCheck("schema", True, f"{written}{now}, written by llmb {record.llmb_version}"),
     ]
     case = Case(bundle, record)
     checks += [_run(name, faults, case) for name, faults in _CHECKS.items()]
@@ -140,34 +140,34 @@ def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
     return Verification(bundle.bundle_id, record, tuple(checks), found)
 
 
-def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[Check, tuple[Signature, ...]]:
+def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[VerifyCheck, tuple[Signature, ...]]:
     """Check who signed; without ``allowed`` a signature says by which key, and not whose it is."""
     count = len(bundle.signatures)
     try:
         found = signers(bundle, allowed)
     except BundleRefusedError as error:
-        return Check("signatures", False, str(error)), ()
+        return VerifyCheck("signatures", False, str(error)), ()
     except UnavailableError as error:
         if allowed is not None:
             raise
-        return Check("signatures", True, f"{count} NOT CHECKED: {error}"), ()
+        return VerifyCheck("signatures", True, f"{count} NOT CHECKED: {error}"), ()
     keys = ", ".join(f"{one.key_type} {one.fingerprint}" for one in found)
     if allowed is None:
         none = "none: nobody vouches for this bundle"
         some = f"{count} intact, by {keys}; whose keys these are, --signers FILE would say"
-        return Check("signatures", True, some if found else none), found
+        return VerifyCheck("signatures", True, some if found else none), found
     known = [one for one in found if one.principal is not None]
     if known:
         who = ", ".join(f"{one.principal!r} ({one.key_type} {one.fingerprint})" for one in known)
         others = f"; {count - known_count} by others" if (known_count := len(known)) < count else ""
-        return Check("signatures", True, f"signed by {who}{others}"), found
+        return VerifyCheck("signatures", True, f"signed by {who}{others}"), found
     if not found:
-        return Check("signatures", False, "not signed, and a signer is asked for"), ()
+        return VerifyCheck("signatures", False, "not signed, and a signer is asked for"), ()
     reasons = "; ".join(f"{one.fingerprint}: {one.doubt}" for one in found)
-    return Check("signatures", False, f"signed by no allowed signer ({reasons})"), found
+    return VerifyCheck("signatures", False, f"signed by no allowed signer ({reasons})"), found
 
 
-def _run(name: str, faults: _Faults, case: Case) -> Check:
+def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:
     try:
         found = list(faults(case))
     except BundleRefusedError as error:
@@ -176,12 +176,12 @@ def _run(name: str, faults: _Faults, case: Case) -> Check:
         # Nothing a stranger sends may pass because a check could not cope with it.
         found = [f"{UNFORESEEN} ({type(error).__name__})"]
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return Check(
+    return VerifyCheck(
         name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
     )
 
 
-def _seed(record: RunRecord, said: SeedCommitment) -> Check:
+def _seed(record: RunRecord, said: SeedCommitment) -> VerifyCheck:
     """Check what is committed to; who did so, and when, only the publication itself can tell."""
     # By the documented formula, not the code that accepted the commitment before the run.
     given = hashlib.sha256(b"llmb-seed:%d:%b" % (said.seed, said.salt.encode())).hexdigest()
@@ -192,17 +192,17 @@ def _seed(record: RunRecord, said: SeedCommitment) -> Check:
         found.append(f"committed to was seed {said.seed}, the run's is {record.config.seed}")
     where = f" ({said.published_at})" if said.published_at else ""
     holds = f"{said.commitment} holds; compare it with what {said.committed_by!r} published{where}"
-    return Check("seed commitment", not found, "; ".join(found) or holds)
+    return VerifyCheck("seed commitment", not found, "; ".join(found) or holds)
 
 
-def _reproduction(record: RunRecord, link: ReproductionOf) -> Check:
+def _reproduction(record: RunRecord, link: ReproductionOf) -> VerifyCheck:
     """Check the link to a bundle that is repeated; whether it is true, that bundle can tell."""
     found = [str(wrong) for wrong in link_mismatches(record, link)]
     holds = (
         f"repeats bundle {link.bundle_id}, {link.difference_percent:+.2f} % of its tokens/s; "
         "llmb verify --all compares the two where that bundle is, too"
     )
-    return Check("reproduction", not found, "; ".join(found) or holds)
+    return VerifyCheck("reproduction", not found, "; ".join(found) or holds)
 
 
 def _recomputation(case: Case) -> Iterator[str]:

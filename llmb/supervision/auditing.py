@@ -25,7 +25,7 @@ from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
-from llmb.supervision.stream import Asked, Streamed
+from llmb.supervision.stream import AuditedRequest, Streamed
 from llmb.wire.child import Child
 from llmb.wire.messages import (
     Done,
@@ -284,8 +284,8 @@ def _check_asked(
     Raises:
         RunFailedError: it shows other steps, tokens or places.
     """
-    shown = {s.index: Asked(s.seed, s.token_seed, last=False) for s in steps.steps}
-    shown[probed.last_step] = Asked(probed.seed, probed.token_seed, last=True)
+    shown = {s.index: AuditedRequest(s.seed, s.token_seed, last=False) for s in steps.steps}
+    shown[probed.last_step] = AuditedRequest(probed.seed, probed.token_seed, last=True)
     if shown != dict(streamed.asked):
         raise RunFailedError("the worker shows other steps than those it was asked for")
     if [s.index for s in steps.steps if s.weights_kept] != [s.index for s in steps.steps][-1:]:

@@ -65,7 +65,7 @@ class TorchState(Frozen):
     autoload: str | None
 
 
-class PluginState(Frozen):
+class DiagnosedPlugin(Frozen):
     """One installed plugin, and what it said."""
 
     name: str
@@ -107,7 +107,7 @@ class Diagnosis(Frozen):
     llmb: LlmbState
     host: HostState
     torch: TorchState
-    plugins: tuple[PluginState, ...]
+    plugins: tuple[DiagnosedPlugin, ...]
     restriction: Restriction | None
     #: What ``llmb run`` would choose and how long that would take, None if nothing.
     choice: str | None

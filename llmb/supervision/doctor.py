@@ -23,16 +23,16 @@ from llmb.reference import pins
 from llmb.supervision import packages, selection, sizing
 from llmb.supervision.diagnosis import (
     BROKEN,
+    DiagnosedPlugin,
     Diagnosis,
     HostState,
     LlmbState,
-    PluginState,
     Restriction,
     TorchState,
     state_of,
 )
 from llmb.supervision.missing import what_is_missing
-from llmb.supervision.negotiation import Probes, for_children
+from llmb.supervision.negotiation import Offers, for_children
 from llmb.supervision.sizing import USUAL_WITHIN_S
 from llmb.wire.child import Child
 from llmb.wire.messages import Offer, Terms, TorchFacts
@@ -48,7 +48,7 @@ def examine() -> Diagnosis:
     """Return what this machine has, and what it lacks, fit to be shown to strangers."""
     plugins = discovery.installed()
     with _inspector({}) as inspector:
-        with Probes(plugins, _REQUEST) as probes:
+        with Offers(plugins, _REQUEST) as probes:
             offers = probes.offers
             terms = probes.settle_all(_configs(offers))
             states = tuple(_plugin_state(offer, terms.get(offer.plugin)) for offer in offers)
@@ -149,10 +149,10 @@ def _configs(offers: Sequence[Offer]) -> dict[str, RunConfig]:
     return found
 
 
-def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> PluginState:
+def _plugin_state(offer: Offer, terms: Terms | LlmbError | None) -> DiagnosedPlugin:
     faulty = isinstance(terms, LlmbError)
     offer = offer.model_copy(update={"reason": str(terms)}) if faulty else offer
-    return PluginState(
+    return DiagnosedPlugin(
         name=offer.plugin,
         distribution=offer.distribution,
         version=offer.version,
@@ -182,7 +182,7 @@ def _against_the_official_run(offer: Offer) -> str | None:
     return None
 
 
-def _choice(probes: Probes, states: Sequence[PluginState]) -> str | None:
+def _choice(probes: Offers, states: Sequence[DiagnosedPlugin]) -> str | None:
     """Return what ``llmb run`` would take; measures a processor's rates, which takes seconds."""
     broken = {state.name for state in states if state.state == BROKEN}
     request = _REQUEST.model_copy(update={"within_s": USUAL_WITHIN_S})

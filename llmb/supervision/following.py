@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 
-from llmb.config import Place
+from llmb.config import RankAddress
 from llmb.errors import LlmbError
 from llmb.parallel.place import UNREACHABLE
 from llmb.records.lacks import Lacks
@@ -21,7 +21,7 @@ _GRACE_S = 10.0
 
 def follow(
     negotiated: Negotiated,
-    place: Place,
+    place: RankAddress,
     rank_timeout_s: float,
     display: Display,
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, Diagnosis, PluginState
+from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, DiagnosedPlugin, Diagnosis
 from llmb.supervision.memory import is_cpu
 
 _LITTLE_DISK_BYTES = 10**9
@@ -65,7 +65,7 @@ def _accelerators(found: Diagnosis) -> Iterator[str]:
         yield f"no plugin drives what is on the PCI bus: {', '.join(cards)}"
 
 
-def _is_accelerator(plugin: PluginState) -> bool:
+def _is_accelerator(plugin: DiagnosedPlugin) -> bool:
     return plugin.state == READY and not is_cpu(plugin.device)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from llmb import workloads
-from llmb.config import Place, RunConfig, RunRequest
+from llmb.config import RankAddress, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UnavailableError
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
@@ -50,12 +50,16 @@ class Chosen:
 
 def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offer]:
     """Return one offer per plugin; a broken plugin's says why nothing is offered."""
-    with Probes(plugins, request) as probes:
+    with Offers(plugins, request) as probes:
         return probes.offers
 
 
 def negotiate(
-    request: RunRequest, workload: Workload, place: Place | None = None, *, estimate: bool = False
+    request: RunRequest,
+    workload: Workload,
+    place: RankAddress | None = None,
+    *,
+    estimate: bool = False,
 ) -> Negotiated:
     """Settle plugin, device (that of ``place``), precision and warm-up for ``request``.
 
@@ -65,7 +69,7 @@ def negotiate(
     Raises:
         LlmbError: nothing on this machine can do it; see ``selection``.
     """
-    with Probes(_candidates(request), request) as probes:
+    with Offers(_candidates(request), request) as probes:
         offer = _best(probes, request)
 
         def settle(config: RunConfig) -> Terms:
@@ -97,7 +101,7 @@ def choose(request: RunRequest) -> Chosen:
     Raises:
         LlmbError: no plugin serves it.
     """
-    with Probes(_candidates(request), request) as probes:
+    with Offers(_candidates(request), request) as probes:
         return Chosen(_best(probes, request), _passed_over(probes.offers))
 
 
@@ -106,7 +110,7 @@ def _candidates(request: RunRequest) -> tuple[InstalledPlugin, ...]:
     return discovery.installed() if named is None else (discovery.find(named),)
 
 
-def _best(probes: Probes, request: RunRequest) -> Offer:
+def _best(probes: Offers, request: RunRequest) -> Offer:
     if request.plugin is not None and request.plugin in probes.failures:
         raise probes.failures[request.plugin]
     return selection.best_offer(probes.offers, request)
@@ -126,7 +130,7 @@ def for_children(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"seed": derive(config.seed, "model")})
 
 
-class Probes:
+class Offers:
     """One process ``offer`` per plugin, all at work at once; leaving the context ends them."""
 
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
@@ -139,7 +143,7 @@ class Probes:
         self.offers: list[Offer] = []
         self.failures: dict[str, LlmbError] = {}
 
-    def __enter__(self) -> Probes:
+    def __enter__(self) -> Offers:
         """Start every probe, order every offer, then collect them."""
         with ExitStack() as stack:
             sound = [plugin for plugin in self._plugins if plugin.fault is None]

@@ -13,8 +13,8 @@ from llmb.config import (
     TF32,
     AuditMode,
     Mode,
-    Place,
     Precision,
+    RankAddress,
     Refused,
     RunConfig,
     RunRequest,
@@ -85,7 +85,7 @@ def resolve(
     offer: Offer,
     request: RunRequest,
     workload: Workload,
-    place: Place | None = None,
+    place: RankAddress | None = None,
     *,
     tries: bool = False,
 ) -> RunConfig:
@@ -140,7 +140,7 @@ def resolve(
 
 
 def doubts(
-    offer: Offer, config: RunConfig, workload: Workload, place: Place | None = None
+    offer: Offer, config: RunConfig, workload: Workload, place: RankAddress | None = None
 ) -> tuple[str, ...]:
     """Return why ``config``, which ``resolve`` lets try, may not fit into the device's memory."""
     load = memory.Load.of(config, workload, sharing(place, offer))
@@ -148,7 +148,7 @@ def doubts(
     return () if said is None else (f"tried because --batch-size names it: {said}",)
 
 
-def at(place: Place, offer: Offer, config: RunConfig) -> RunConfig:
+def at(place: RankAddress, offer: Offer, config: RunConfig) -> RunConfig:
     """Return ``config`` on the device that ``place`` has on its host.
 
     Raises:
@@ -165,7 +165,7 @@ def at(place: Place, offer: Offer, config: RunConfig) -> RunConfig:
     return config.model_copy(update={"device": f"{config.device}:{local}"})
 
 
-def sharing(place: Place | None, offer: Offer) -> int:
+def sharing(place: RankAddress | None, offer: Offer) -> int:
     """Return how many ranks there are in the memory that ``offer`` speaks of."""
     one_device = is_cpu(offer.device) or ":" in offer.device
     return place.local_world_size if place is not None and one_device else 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import AuditMode, Place, RunConfig
+from llmb.config import AuditMode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records.ceiling import Ceiling
@@ -81,7 +81,7 @@ class Stations:
         display: Display,
         *,
         profile: bool = False,
-        place: Place | None = None,
+        place: RankAddress | None = None,
         rank_timeout_s: float = 600.0,
     ) -> None:
         """Work for one run; ``profile``: the first worker leaves a trace of one more step.

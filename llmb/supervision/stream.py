@@ -108,7 +108,7 @@ def plan_trial(config: RunConfig) -> Window:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditedRequest:
     """A step that was looked at, as the supervisor knows it: what a worker says is held to this."""
 
     seed: int
@@ -128,7 +128,7 @@ class Streamed:
     #: What ended the worker after its window was complete, None if nothing did.
     failure: LlmbError | None = None
     #: The steps it was asked to look at, by number.
-    asked: Mapping[int, Asked] = field(default_factory=dict)
+    asked: Mapping[int, AuditedRequest] = field(default_factory=dict)
 
 
 class Patience:
@@ -170,18 +170,18 @@ class Patience:
 
 
 @dataclass
-class _Log:
+class _StreamLog:
     fences: list[Fence] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
-    asked: dict[int, Asked] = field(default_factory=dict)
+    asked: dict[int, AuditedRequest] = field(default_factory=dict)
     #: Tokens of each step that was ordered, where steps differ.
     tokens: list[int] = field(default_factory=list)
 
 
-class Answers:
+class AuditAnswers:
     """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
 
     def __init__(self, window: Window, secret: int) -> None:
@@ -214,8 +214,8 @@ def drive(
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
     """
-    log = _Log()
-    listener = _Listener(child, config, window, repeat, log, Answers(window, secret))
+    log = _StreamLog()
+    listener = _Listener(child, config, window, repeat, log, AuditAnswers(window, secret))
     lacks = lacks or Lacks()
     patience = Patience(lacks)
     vigil = Vigil(child, config.device, lacks.minutes_per_program)
@@ -247,8 +247,8 @@ class _Listener:
         config: RunConfig,
         window: Window,
         repeat: int,
-        log: _Log,
-        answers: Answers,
+        log: _StreamLog,
+        answers: AuditAnswers,
     ) -> None:
         self._child, self._config, self._window, self._repeat = child, config, window, repeat
         self._log = log
@@ -305,7 +305,7 @@ class _Listener:
         answer = self._answers.to(paused.index)
         if isinstance(answer, AuditRequest):
             tokens = token_seed(self._config.seed, self._repeat, paused.index)
-            self._log.asked[paused.index] = Asked(answer.seed, tokens, answer.last)
+            self._log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
             if answer.last:
                 self._child.send(answer)
                 return
@@ -328,7 +328,7 @@ class _Listener:
 
 
 def _streamed(
-    log: _Log,
+    log: _StreamLog,
     config: RunConfig,
     window: Window,
     step_clock: StepClock,

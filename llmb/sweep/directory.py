@@ -19,8 +19,8 @@ from llmb.records.bundle import parse_model, read_record
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_directory import RECORD, make_first_free
 from llmb.records.run_record import RunRecord
-from llmb.sweep.plan import SCHEMA, Plan, Point
-from llmb.sweep.points import Measured, PointState
+from llmb.sweep.plan import SCHEMA, Point, SweepPlan
+from llmb.sweep.points import MeasuredPoint, PointState
 
 PLAN, ENDED, LOCK = "sweep.json", "point.json", ".lock"
 
@@ -46,12 +46,12 @@ class Ended(Frozen):
 class SweepDirectory:
     """One sweep's folder. Every write that fails says which file and why."""
 
-    def __init__(self, path: Path, plan: Plan) -> None:
+    def __init__(self, path: Path, plan: SweepPlan) -> None:
         """Stand for the sweep of ``plan`` in the folder ``path``."""
         self.path, self.plan = path, plan
 
     @classmethod
-    def create(cls, output: Path, plan: Plan) -> SweepDirectory:
+    def create(cls, output: Path, plan: SweepPlan) -> SweepDirectory:
         """Create ``output``/sweep-<utc>-<workload>-<plugin> and write the plan into it.
 
         Raises:
@@ -84,7 +84,7 @@ class SweepDirectory:
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != SCHEMA:
             raise BundleRefusedError(f"{str(file)!r} is not of schema {SCHEMA}: update llmb?")
-        return cls(path, parse_model(Plan, data, str(file)))
+        return cls(path, parse_model(SweepPlan, data, str(file)))
 
     def folder(self, point: Point) -> Path:
         """Return where the run directories of ``point`` lie."""
@@ -99,7 +99,7 @@ class SweepDirectory:
         if found is not None:
             run = found[0].relative_to(self.path).as_posix()
             return PointState.model_validate(
-                {**base, "status": "measured", "run": run, "measured": Measured.of(found[1])}
+                {**base, "status": "measured", "run": run, "measured": MeasuredPoint.of(found[1])}
             )
         if ended is None or ended.status == "measured":  # whose record is gone, or damaged
             return PointState.model_validate({**base, "status": "unfinished"})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from llmb.records.finding import Verdict
 from llmb.sweep.overview import Overview
-from llmb.sweep.points import Boundary, Measured, boundary
+from llmb.sweep.points import Boundary, MeasuredPoint, boundary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +41,7 @@ class Curve:
     """One precision's share of the figure: measured points, smallest batch first."""
 
     precision: str
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredPoint, ...]
     boundary: Boundary | None
 
     @property
@@ -237,7 +237,7 @@ def _kinds(shown: Sequence[Curve]) -> Iterator[tuple[str, _Line, str]]:
         yield "search: three steps", "", "o"
 
 
-def _marks(every: Sequence[Measured]) -> Iterator[tuple[str, bool]]:
+def _marks(every: Sequence[MeasuredPoint]) -> Iterator[tuple[str, bool]]:
     yield "DEBUG, not comparable", any(m.class_ == "debug" for m in every)
     yield "INVALID runs included", any(m.verdict is Verdict.INVALID for m in every)
     yield "bars: 95 % intervals", any(m.ci95 for m in every)

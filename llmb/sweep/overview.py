@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from llmb.config import Frozen
 from llmb.records.finding import Verdict
 from llmb.sweep.directory import SweepDirectory
-from llmb.sweep.plan import Plan
+from llmb.sweep.plan import SweepPlan
 from llmb.sweep.points import NO_MEMORY, PointState, best, walk
 
 # Version history, one line per change.
@@ -24,7 +24,7 @@ class Overview(Frozen):
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.sweep-overview/1"] = Field(alias="schema", default=SCHEMA)
-    plan: Plan
+    plan: SweepPlan
     points: tuple[PointState, ...]
     #: Precision -> its fastest run, which is not INVALID, as a path below the sweep's folder.
     best: dict[str, str]
@@ -51,7 +51,7 @@ def of(directory: SweepDirectory) -> Overview:
     return summed(directory.plan, walk(directory.plan, directory.state))
 
 
-def summed(plan: Plan, states: tuple[PointState, ...]) -> Overview:
+def summed(plan: SweepPlan, states: tuple[PointState, ...]) -> Overview:
     """Return the overview of ``states``."""
     runs = {precision: state.run for precision, state in best(states).items()}
     return Overview(plan=plan, points=states, best={p: run for p, run in runs.items() if run})

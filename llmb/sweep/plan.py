@@ -44,7 +44,7 @@ class Point:
         return f"{self.precision}, batch size {size}"
 
 
-class Asked(Frozen):
+class SweepRequest(Frozen):
     """What the user asked for."""
 
     #: What all points have in common: neither a precision nor a batch size.
@@ -96,14 +96,14 @@ class LeftOut(Frozen):
     emulated: bool = False
 
 
-class Plan(Frozen):
+class SweepPlan(Frozen):
     """``sweep.json``: written before the first run, and never changed."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
     schema_: Literal["llmb.sweep/1"] = Field(alias="schema", default=SCHEMA)
     created_utc: str
-    asked: Asked
+    asked: SweepRequest
     ground: Ground
     #: In the order in which they are run.
     precisions: tuple[str, ...]
@@ -155,7 +155,7 @@ def check_same(given: Frozen, planned: Frozen, place: str) -> None:
         return
     path, now, then = found
     name = path.removeprefix("request.").partition(".")[0]
-    if isinstance(given, Asked):
+    if isinstance(given, SweepRequest):
         name = _FLAGS.get(name, f"--{name.replace('_', '-')}")
     raise UsageError(
         f"--resume {place}: {name} is {_said(now)}, and the sweep was begun with {_said(then)}: "

@@ -11,13 +11,13 @@ from llmb.errors import NotEnoughMemoryError, UsageError
 from llmb.measure import clock
 from llmb.supervision import negotiation, selection
 from llmb.supervision.choices import check_installed
-from llmb.sweep.plan import Asked, Ground, LeftOut, Plan, Point, check_same
+from llmb.sweep.plan import Ground, LeftOut, Point, SweepPlan, SweepRequest, check_same
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedPoints:
     """The points of a precision that will be come to, as far as arithmetic can tell."""
 
     fitting: tuple[Point, ...]
@@ -34,24 +34,24 @@ class Expected:
 class Planned:
     """A plan, with the offer it was made from."""
 
-    plan: Plan
+    plan: SweepPlan
     offer: Offer
     #: Why vendors' plugins were passed over, for the user.
     notes: tuple[str, ...] = ()
 
-    def expected(self, precision: str) -> Expected | None:
+    def expected(self, precision: str) -> ExpectedPoints | None:
         """Return the points of ``precision`` to expect, None where doubling has no known end."""
         if self.plan.doubles and self.offer.available_memory_bytes is None:
             return None
         found: list[Point] = []
         for point in self.plan.points(precision):
             if not _fits(self.offer, self.plan.request(point)):
-                return Expected(tuple(found), point)
+                return ExpectedPoints(tuple(found), point)
             found.append(point)
-        return Expected(tuple(found))
+        return ExpectedPoints(tuple(found))
 
 
-def make(asked: Asked) -> Planned:
+def make(asked: SweepRequest) -> Planned:
     """Return a new plan for what was ``asked``, by what the plugins offer.
 
     Raises:
@@ -60,7 +60,7 @@ def make(asked: Asked) -> Planned:
     return settle(asked, _choose(asked.request))
 
 
-def settle(asked: Asked, chosen: negotiation.Chosen) -> Planned:
+def settle(asked: SweepRequest, chosen: negotiation.Chosen) -> Planned:
     """Return a new plan for what was ``asked`` of the offer that was ``chosen``.
 
     Raises:
@@ -69,7 +69,7 @@ def settle(asked: Asked, chosen: negotiation.Chosen) -> Planned:
     _check_sizes(asked)
     offer = chosen.offer
     precisions, left_out = _sort_out(asked, offer)
-    plan = Plan(
+    plan = SweepPlan(
         created_utc=clock.utc_now().isoformat().replace("+00:00", "Z"),
         asked=asked,
         ground=Ground.of(offer),
@@ -79,7 +79,7 @@ def settle(asked: Asked, chosen: negotiation.Chosen) -> Planned:
     return Planned(plan, offer, chosen.notes)
 
 
-def again(plan: Plan, place: str) -> Planned:
+def again(plan: SweepPlan, place: str) -> Planned:
     """Return ``plan`` with what its plugin offers now, for a sweep to go on with.
 
     Raises:
@@ -102,7 +102,7 @@ def _with_mode(request: RunRequest) -> RunRequest:
     return request.model_copy(update={"mode": mode})
 
 
-def _check_sizes(asked: Asked) -> None:
+def _check_sizes(asked: SweepRequest) -> None:
     parts, most = asked.request.accumulate, asked.max_batch_size
     if most is not None and asked.batch_sizes is not None:
         raise UsageError("--max-batch-size is where doubling ends: leave it or --batch-size out")
@@ -116,7 +116,7 @@ def _check_sizes(asked: Asked) -> None:
             )
 
 
-def _sort_out(asked: Asked, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
+def _sort_out(asked: SweepRequest, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
     """Return the precisions to run, and those left out with the reason.
 
     Raises:

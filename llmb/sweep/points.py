@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 from llmb.config import Frozen
 from llmb.records.finding import Verdict
 from llmb.records.run_record import BatchTrial, RunClass, RunRecord
-from llmb.sweep.plan import Plan, Point
+from llmb.sweep.plan import Point, SweepPlan
 
 #: "not_tried": a smaller batch size was out of memory. "unfinished": still to be run.
 Status = Literal[
@@ -27,7 +27,7 @@ KEPT = ("measured", "out_of_memory", "predicted_out_of_memory")
 NO_MEMORY = ("out_of_memory", "predicted_out_of_memory")
 
 
-class Measured(Frozen):
+class MeasuredPoint(Frozen):
     """The figures of a finished run that an overview shows."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
@@ -47,7 +47,7 @@ class Measured(Frozen):
     trials: tuple[BatchTrial, ...] = ()
 
     @classmethod
-    def of(cls, record: RunRecord) -> Measured:
+    def of(cls, record: RunRecord) -> MeasuredPoint:
         """Return those of ``record``."""
         result, search = record.result, record.batch_size_search
         return cls(
@@ -76,7 +76,7 @@ class PointState(Frozen):
     message: str | None = None
     #: The run directory, relative to the sweep's.
     run: str | None = None
-    measured: Measured | None = None
+    measured: MeasuredPoint | None = None
     #: What the point took, if that is known.
     seconds: float | None = None
 
@@ -107,7 +107,7 @@ def ceiling_tokens_per_second(record: RunRecord) -> float | None:
     return attainable / flops * record.topology.world_size
 
 
-def walk(plan: Plan, visit: Callable[[Point], PointState]) -> tuple[PointState, ...]:
+def walk(plan: SweepPlan, visit: Callable[[Point], PointState]) -> tuple[PointState, ...]:
     """Return what ``visit`` says, or makes, of each point in order.
 
     Points above a batch size that was out of memory are not visited. Doubling ends there, too, and

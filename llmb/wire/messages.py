@@ -10,8 +10,8 @@ from llmb.config import (
     AuditMode,
     Frozen,
     OptionValue,
-    Place,
     Precision,
+    RankAddress,
     Refused,
     RunConfig,
     RunRequest,
@@ -139,7 +139,7 @@ class WorkOrder(Frozen):
     #: Where the trace of one more step goes; empty where none is wanted.
     profile_folder: str = ""
     #: Where this worker stands among the ranks, None if it is alone.
-    place: Place | None = None
+    place: RankAddress | None = None
     #: Number of the repeat: the ranks of each meet apart.
     repeat: int = 0
     #: Seconds to wait for another rank.

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
-from llmb.config import Parallelism, Place
+from llmb.config import Parallelism, RankAddress
 from llmb.observe.shards import local
 from llmb.parallel.layout import Layout
 from llmb.parallel.mesh import Mesh
@@ -59,7 +59,7 @@ def masks() -> dict[str, list[float]]:
 
 def main(rank: int, port: int, output: Path) -> None:
     """Leave what came of a step with an overflow and of one without, and which masks were drawn."""
-    place = Place(
+    place = RankAddress(
         rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="127.0.0.1", port=port
     )
     with Ranks(place, "gloo", 0, 60.0, sys.exit) as ranks:

@@ -25,7 +25,7 @@ from llmb.config import (
     Executor,
     Mode,
     Parallelism,
-    Place,
+    RankAddress,
     RunConfig,
     Schedule,
 )
@@ -296,7 +296,7 @@ def far(found: dict[str, Tensor], alone: dict[str, Tensor]) -> float:
 def main(rank: int, world_size: int, port: int, output: Path) -> None:
     """Compare every mode, and leave what was found."""
     torch.set_num_threads(1)
-    place = Place(
+    place = RankAddress(
         rank=rank,
         world_size=world_size,
         local_rank=rank,

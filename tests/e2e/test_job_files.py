@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from llmb.parallel.jobs import Job, slurm
+from llmb.parallel.jobs import LaunchJob, slurm
 from llmb.parallel.place import free_port
 from tests import needs
 from tests.e2e import harness
@@ -26,7 +26,7 @@ def test_the_ranks_of_two_nodes_meet_and_run(tmp_path: Path) -> None:
     bash = needs.program("bash")
     flags = ("--plugin=cpu", "--precision=FP32", *harness.TINY_RUN, harness.UNAUDITED, "--quiet")
     arguments = ("run", *flags, "--dp-shard=2", f"--output-dir={tmp_path / 'out'}")
-    text = slurm(Job(2, 1, arguments)).replace("29500", str(free_port()))
+    text = slurm(LaunchJob(2, 1, arguments)).replace("29500", str(free_port()))
     script = tmp_path / "job.sh"
     script.write_text(text.replace("set -euo pipefail\n", f"set -euo pipefail\n{SLURM}"))
     torchrun = tmp_path / "bin" / "torchrun"

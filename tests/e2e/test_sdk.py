@@ -15,7 +15,7 @@ import pytest
 
 from llmb.sdk.catalogue import AS_RUNS, CHECKS, IN_PROCESS
 from llmb.sdk.examine import examine
-from llmb.sdk.report import Report
+from llmb.sdk.report import CheckReport
 from llmb.supervision import negotiation
 from tests.e2e import harness
 from tests.e2e.harness import Ended
@@ -159,7 +159,7 @@ def test_a_plugin_that_fuses_weights_passes_by_its_parameter_map(example_site: P
     flags = [f"--only={subject}" for subject in WITHOUT_RUNS]
     done = harness.call("plugin", "check", "example", "--quiet", "--json", *flags, env=env)
     assert done.code == 0, done.stderr
-    report = Report.model_validate_json(done.stdout)
+    report = CheckReport.model_validate_json(done.stdout)
     assert report.outcome("model.parameter_writes").message == "21 views"
     assert report.outcome("hooks.environment_takes_effect").message == "TORCH_EXAMPLE_FUSE"
 
@@ -168,10 +168,10 @@ def test_a_plugin_that_fuses_weights_passes_by_its_parameter_map(example_site: P
 
 
 @pytest.fixture
-def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Report]:
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckReport]:
     """Return how a plugin made of a few lines fares; without runs unless they are asked for."""
 
-    def examined(source: str, *only: str, limit_s: float = 60.0, **env: str) -> Report:
+    def examined(source: str, *only: str, limit_s: float = 60.0, **env: str) -> CheckReport:
         folder = tmp_path / "site"
         folder.mkdir()
         (folder / "llmb_odd.py").write_text(textwrap.dedent(source))
@@ -190,7 +190,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Repo
     return examined
 
 
-def failed(report: Report) -> dict[str, str]:
+def failed(report: CheckReport) -> dict[str, str]:
     return {o.id: o.message for o in report.outcomes if o.status == "fail"}
 
 
@@ -206,7 +206,7 @@ def llmb_precisions():
 
 
 def test_a_plugin_of_six_lines_that_prints_passes_every_check(
-    check: Callable[..., Report],
+    check: Callable[..., CheckReport],
 ) -> None:
     noisy = MINIMAL.replace("    return", '    print("noise", flush=True)\n    return')
     report = check('import os\nos.write(1, b"{noise\\n")\n' + noisy)
@@ -296,7 +296,7 @@ FOUND = {
 
 
 def test_every_fault_of_a_faulty_plugin_is_found_by_the_check_of_that_name(
-    check: Callable[..., Report],
+    check: Callable[..., CheckReport],
 ) -> None:
     report = check(FAULTY, *WITHOUT_RUNS, "runs.agree")
     assert set(failed(report)) == set(FOUND)
@@ -305,7 +305,7 @@ def test_every_fault_of_a_faulty_plugin_is_found_by_the_check_of_that_name(
     assert not report.passed
 
 
-def test_a_declared_patch_is_no_fault(check: Callable[..., Report]) -> None:
+def test_a_declared_patch_is_no_fault(check: Callable[..., CheckReport]) -> None:
     source = """
     import torch.nn.functional as F
     from llmb.config import FP32
@@ -323,7 +323,7 @@ def test_a_declared_patch_is_no_fault(check: Callable[..., Report]) -> None:
 
 
 def test_an_import_that_hangs_is_a_failed_check_within_the_limit(
-    check: Callable[..., Report], monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., CheckReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(negotiation, "PROBE_LIMIT_S", 1.0)
     report = check(
@@ -344,7 +344,7 @@ def test_an_import_that_hangs_is_a_failed_check_within_the_limit(
     ids=["crash", "exit"],
 )
 def test_an_import_that_ends_the_process_is_a_failed_check(
-    check: Callable[..., Report], last_act: str, words: str
+    check: Callable[..., CheckReport], last_act: str, words: str
 ) -> None:
     prelude = "import os, resource, signal\nresource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
     report = check(prelude + last_act, *WITHOUT_RUNS, "runs")
@@ -355,7 +355,7 @@ def test_an_import_that_ends_the_process_is_a_failed_check(
 
 
 def test_a_hook_that_ends_the_process_is_named_and_no_run_is_tried(
-    check: Callable[..., Report],
+    check: Callable[..., CheckReport],
 ) -> None:
     source = MINIMAL + textwrap.dedent(
         """
@@ -374,7 +374,7 @@ def test_a_hook_that_ends_the_process_is_named_and_no_run_is_tried(
 
 
 def test_a_hook_that_does_not_exist_is_named_with_the_one_that_was_meant(
-    check: Callable[..., Report],
+    check: Callable[..., CheckReport],
 ) -> None:
     report = check(MINIMAL.replace("llmb_precisions", "llmb_precision"), "hooks", "runs")
     assert "llmb_precisions" in failed(report)["hooks.loads"]
@@ -408,7 +408,7 @@ def llmb_precisions():
     ids=["waits", "does not wait"],
 )
 def test_a_synchronize_that_does_not_wait_is_found_on_a_device_with_a_queue(
-    check: Callable[..., Report], fake_site: Path, wait: str, found: set[str]
+    check: Callable[..., CheckReport], fake_site: Path, wait: str, found: set[str]
 ) -> None:
     report = check(
         QUEUE.replace("WAIT", wait),
@@ -441,7 +441,7 @@ def test_plugin_check_as_json_is_the_report(acme_site: Path) -> None:
     env = harness.environment(acme_site)
     flags = ("--only=hooks.options", "-O", "compile=default", "--json", "--quiet")
     done = harness.call("plugin", "check", "acme", *flags, env=env)
-    report = Report.model_validate_json(done.stdout)
+    report = CheckReport.model_validate_json(done.stdout)
     assert (done.code, done.stderr) == (0, "")
     assert (report.plugin, report.distribution, report.version) == ("acme", "llmb-acme", "0.1.0")
     assert report.options == {"compile": "default"}
@@ -484,7 +484,7 @@ def test_a_plugin_without_its_device_is_checked_as_far_as_it_goes() -> None:
 
 
 def test_nothing_of_the_runs_of_a_check_is_left_behind(
-    check: Callable[..., Report], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., CheckReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -143,7 +143,7 @@ def test_a_pipelines_stages_go_round_its_ranks_or_there_and_back(
 
 @pytest.mark.parametrize(("rank", "leads"), [(0, True), (1, False)])
 def test_rank_0_leads_and_no_other(rank: int, leads: bool) -> None:
-    place = config.Place(
+    place = config.RankAddress(
         rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="localhost", port=1
     )
     assert place.leads is leads

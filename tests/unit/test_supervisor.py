@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb import supervisor
-from llmb.config import BF16, FP32, AuditMode, Mode, Place, RunRequest
+from llmb.config import BF16, FP32, AuditMode, Mode, RankAddress, RunRequest
 from llmb.errors import RunFailedError, UnavailableError, UsageError
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision.negotiation import Negotiated
@@ -21,7 +21,9 @@ from tests.unit.builders_runtime import TINY, ceilings, host_load, offer, run_co
 CONFIG = run_config(shape_overrides=TINY, repeats=2)
 REQUEST = RunRequest(workload="llama-1.4b", shape_overrides=TINY, batch_size=1)
 SLOW = BF16.model_copy(update={"native": False})
-PLACE = Place(rank=0, world_size=2, local_rank=0, local_world_size=2, host="localhost", port=29500)
+PLACE = RankAddress(
+    rank=0, world_size=2, local_rank=0, local_world_size=2, host="localhost", port=29500
+)
 
 
 class Scene:

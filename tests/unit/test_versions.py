@@ -13,7 +13,7 @@ import pytest
 
 from llmb import __version__
 from llmb.records import references
-from llmb.records.references import Reference, Table
+from llmb.records.references import Reference, ReferenceTable
 from llmb.reference import pins
 from llmb.reference.shapes import FAMILIES
 from tests import versions
@@ -32,22 +32,25 @@ def test_the_last_row_is_this_version_with_this_reference() -> None:
 
 
 def test_a_changed_reference_without_a_new_version_is_refused_and_says_what_to_do() -> None:
-    table = Table((replace(NOW, digest="0" * 64),))
+    table = ReferenceTable((replace(NOW, digest="0" * 64),))
     with pytest.raises(FrozenError, match="raise __version__ in llmb/__init__.py.*" + COMMAND):
         renewed(table, NOW, frozen="it made a bundle")
 
 
 def test_before_a_version_is_frozen_its_row_follows_the_reference() -> None:
     older, draft = replace(NOW, version="0.0.1"), replace(NOW, digest="0" * 64)
-    assert renewed(Table((older, draft)), NOW, None).references == (older, NOW)
-    assert renewed(Table((older,)), NOW, "a new version is not frozen").references == (older, NOW)
-    assert renewed(Table((NOW,)), NOW, "nothing has changed").references == (NOW,)
+    assert renewed(ReferenceTable((older, draft)), NOW, None).references == (older, NOW)
+    assert renewed(ReferenceTable((older,)), NOW, "a new version is not frozen").references == (
+        older,
+        NOW,
+    )
+    assert renewed(ReferenceTable((NOW,)), NOW, "nothing has changed").references == (NOW,)
 
 
 def test_no_version_comes_back() -> None:
     newer = replace(NOW, version="99.0")
     with pytest.raises(FrozenError, match="raise __version__"):
-        renewed(Table((NOW, newer)), replace(NOW, digest="0" * 64), None)
+        renewed(ReferenceTable((NOW, newer)), replace(NOW, digest="0" * 64), None)
 
 
 def test_a_version_is_frozen_by_its_release_and_by_the_first_bundle_it_made(tmp_path: Path) -> None:
@@ -206,7 +209,7 @@ def test_the_command_writes_both_files_and_changes_nothing_the_second_time(
 def test_the_command_leaves_both_files_alone_where_the_version_is_frozen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    draft = Table((replace(NOW, digest="0" * 64),))
+    draft = ReferenceTable((replace(NOW, digest="0" * 64),))
     monkeypatch.setattr(references, "table", lambda: draft)
     monkeypatch.setattr(versions, "why_frozen", lambda version: "it made a bundle")
     monkeypatch.setattr(pins, "PINS_FILE", tmp_path / "PINS.sha256")

@@ -26,7 +26,7 @@ NARROW = (torch.bfloat16, torch.float16)
 AT_ONCE = 2**24
 
 
-class _Product(torch.autograd.Function):
+class _WideProduct(torch.autograd.Function):
     """``x @ w.T + b`` of 16-bit ``x`` ``[..., k]``, ``w`` ``[n, k]``, ``b`` ``[n]`` or None.
 
     Sums are float32, forward and backward; output and gradients are rounded once. With ``at_once``
@@ -109,7 +109,7 @@ def wide_linear(x: Tensor, w: Tensor, b: Tensor | None = None, at_once: int = AT
     if type(w) not in (Tensor, nn.Parameter):  # a distributed tensor, or one that holds no memory
         at_once = 0
     with torch.autocast(x.device.type, enabled=False):
-        out: Tensor = _Product.apply(x, w, b, at_once)  # type: ignore[no-untyped-call]
+        out: Tensor = _WideProduct.apply(x, w, b, at_once)  # type: ignore[no-untyped-call]
     return out
 
 

@@ -11,7 +11,7 @@ from llmb.config import Mode
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import Observer, StepStream, Told
+from llmb.processes.step_stream import FencePayload, Observer, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.reference.train_loop import StepDone
 
@@ -35,7 +35,7 @@ class Task(Protocol):
         """Do the steps of ``stream``, and yield after each; ``show`` the first one's results."""
         ...
 
-    def told(self) -> Told:
+    def told(self) -> FencePayload:
         """Return what a fence tells of this mode."""
         ...
 

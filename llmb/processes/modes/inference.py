@@ -20,7 +20,7 @@ from llmb.observe.step_batches import StepBatches
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import Batches, StepStream, Told
+from llmb.processes.step_stream import Batches, FencePayload, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, evidence
 from llmb.reference.data import random_tokens
@@ -111,9 +111,9 @@ class Forward(Inference):
         self._program = executors.program(stage.model, stage.config)
         self._batches = Batches(stage.config, stage.shape, stage.backend)
 
-    def told(self) -> Told:
+    def told(self) -> FencePayload:
         """Return how many programs the executor has made, where it counts for itself."""
-        return Told(executors.compilations(self._program), is_loss=False)
+        return FencePayload(executors.compilations(self._program), is_loss=False)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Call the model once a step, and yield after each."""
@@ -167,10 +167,10 @@ class Generation(Inference):
         self._prompts: Callable[[int], Tensor] = self._batches.prompt
         self._latest = self._begun_ns = self._prefill_ns = 0
 
-    def told(self) -> Told:
+    def told(self) -> FencePayload:
         """Return the latest prefill's time, and how many programs the executor has made."""
         made = executors.compilations(self._compiled)
-        return Told(made, is_loss=False, prefill_ns=self._prefill_ns)
+        return FencePayload(made, is_loss=False, prefill_ns=self._prefill_ns)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
         """Generate one sample a step, and yield after each."""

@@ -24,7 +24,7 @@ from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
 from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import Batches, Last, StepStream, Told
+from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, evidence
 from llmb.reference.data import Batch
@@ -127,9 +127,9 @@ class Training:
         layout, around = self._stage.layout, self._stage.autocast()
         return around if layout is None else layout.part(around)
 
-    def told(self) -> Told:
+    def told(self) -> FencePayload:
         """Return how many programs the executor has made, where it counts for itself."""
-        return Told(executors.compilations(self.program))
+        return FencePayload(executors.compilations(self.program))
 
     def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:
         """Write down what became of the optimizer in ``steps`` steps."""

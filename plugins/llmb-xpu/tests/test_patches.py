@@ -15,9 +15,9 @@ from tests import needs, patience
 
 #: What a worker does with the plugin, on a model of one layer.
 _WORKER = """
-from llmb.observe.namespace import Watch
+from llmb.observe.namespace import NamespaceWatch
 
-watch = Watch()
+watch = NamespaceWatch()
 import llmb_xpu.plugin
 import torch
 from torch import nn

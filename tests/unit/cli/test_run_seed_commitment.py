@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from llmb import supervisor
 from llmb.cli import run
-from llmb.config import Place, RunRequest
+from llmb.config import RankAddress, RunRequest
 from llmb.errors import UsageError
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervisor import Finished
@@ -31,7 +31,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
         output: Path,
         display: Any,
         commitment: SeedCommitment | None,
-        place: Place | None,
+        place: RankAddress | None,
     ) -> Finished:
         assert place is None
         seen.append((request, commitment))

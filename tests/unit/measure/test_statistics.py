@@ -8,7 +8,7 @@ import random
 import pytest
 
 from llmb.measure import statistics
-from llmb.measure.statistics import Block
+from llmb.measure.statistics import StepBlock
 from tests.unit.builders_runtime import timing
 
 TOKENS = 100
@@ -23,8 +23,8 @@ def test_blocks_are_the_stretches_between_the_fences_of_the_window_alone() -> No
             "start_ns": given.fence_ns[1],
         }
     )
-    assert statistics.blocks(given) == (Block(10, 500_000_000), Block(10, 1_500_000_000))
-    assert statistics.blocks(before) == (Block(10, 1_500_000_000),)
+    assert statistics.blocks(given) == (StepBlock(10, 500_000_000), StepBlock(10, 1_500_000_000))
+    assert statistics.blocks(before) == (StepBlock(10, 1_500_000_000),)
 
 
 def test_a_short_last_block_counts_its_own_steps() -> None:

@@ -7,12 +7,12 @@ import pytest
 from llmb import workloads
 from llmb.config import Parallelism
 from llmb.measure.metrics import step_of
-from llmb.measure.step_figures import Step, node_hours_per_100k_steps, tflops_per_device
+from llmb.measure.step_figures import StepFigures, node_hours_per_100k_steps, tflops_per_device
 from tests.unit.builders_runtime import run_config, timing
 
 
-def step(devices: int) -> Step:
-    return Step(seconds=2.0, sequences=8, tokens=8 * 2048, world_size=devices)
+def step(devices: int) -> StepFigures:
+    return StepFigures(seconds=2.0, sequences=8, tokens=8 * 2048, world_size=devices)
 
 
 def test_the_rate_of_one_device_is_that_of_all_over_their_number() -> None:

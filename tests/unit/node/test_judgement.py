@@ -10,9 +10,9 @@ from llmb.records.node_report import (
     Limits,
     Nearest,
     NodeDevice,
+    NodeStep,
     Outlier,
     Speed,
-    Step,
 )
 
 LIMITS = Limits(device=0.9, together=0.8, efficiency=0.8)
@@ -101,9 +101,9 @@ def test_ddp_is_held_against_devices_side_by_side_and_not_alone():
 
 def test_a_step_that_failed_is_a_reason_with_what_it_said_and_one_left_out_is_none():
     steps = [
-        Step(name="doctor", status="done", seconds=1, messages=("numpy is old",)),
-        Step(name="ddp", status="failed", seconds=1, messages=("rank 1: no more",)),
-        Step(name="together", status="left out", seconds=0, messages=("there is one device",)),
+        NodeStep(name="doctor", status="done", seconds=1, messages=("numpy is old",)),
+        NodeStep(name="ddp", status="failed", seconds=1, messages=("rank 1: no more",)),
+        NodeStep(name="together", status="left out", seconds=0, messages=("there is one device",)),
     ]
     assert why([device(0)], steps) == ["ddp: rank 1: no more"]
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from llmb.errors import RunFailedError
-from llmb.node.runs import Run, cores_of, on_cores
+from llmb.node.runs import NodeRun, cores_of, on_cores
 from tests.e2e import harness
 
 #: No test waits for so long.
@@ -40,10 +40,13 @@ def test_children_run_on_the_cores_and_this_process_has_its_own_again():
 
 
 def test_a_run_that_is_refused_says_why(tmp_path):
-    with Run(("--workload=none",), tmp_path / "run") as run, pytest.raises(RunFailedError) as told:
+    with (
+        NodeRun(("--workload=none",), tmp_path / "run") as run,
+        pytest.raises(RunFailedError) as told,
+    ):
         run.record(LONG_S, lambda: None)
     assert "'none'" in str(told.value)
-    with Run(("--fly",), tmp_path / "other") as run, pytest.raises(RunFailedError) as told:
+    with NodeRun(("--fly",), tmp_path / "other") as run, pytest.raises(RunFailedError) as told:
         run.record(LONG_S, lambda: None)
     assert "--fly" in str(told.value)
 
@@ -51,7 +54,7 @@ def test_a_run_that_is_refused_says_why(tmp_path):
 def test_a_run_that_takes_too_long_is_given_up_and_leaves_no_process(tmp_path):
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     waited = []
-    run = Run((*harness.TINY_RUN, harness.UNAUDITED), tmp_path / "run")
+    run = NodeRun((*harness.TINY_RUN, harness.UNAUDITED), tmp_path / "run")
     with run, pytest.raises(RunFailedError, match="did not end within 1 s"):
         run.record(1.0, lambda: waited.append(1))
     assert waited

@@ -13,7 +13,7 @@ import pytest
 from llmb.config import RunRequest
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.node import examination, judgement
-from llmb.node.plan import Plan, Seat
+from llmb.node.plan import NodePlan, Seat
 from llmb.plugin.backend import Peak
 from llmb.records.node_report import NodeDevice, NodeReport
 from llmb.supervision.negotiation import Negotiated
@@ -40,7 +40,7 @@ class Node:
         self.changed: tuple[str, ...] = ()
         self.peak: Peak | None = None
 
-    def plan(self, count: int = 2, **changes: Any) -> Plan:
+    def plan(self, count: int = 2, **changes: Any) -> NodePlan:
         config = run_config(**{"batch_size": 8, "accumulate": 1, **changes.pop("config", {})})
         terms = Terms(environment={}, warmup_steps=1, facts={}, peak=self.peak)
         values: dict[str, Any] = {
@@ -56,7 +56,7 @@ class Node:
             "folder": self.folder,
             "submissions": (),
         }
-        return Plan(**{**values, **changes})
+        return NodePlan(**{**values, **changes})
 
     def examine(self, count: int = 2, **changes: Any) -> NodeReport:
         return examination.examine(self.plan(count, **changes), Silent())

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 import llmb
 from llmb.audit import namespace as rule_n1
 from llmb.observe import callables, namespace
-from llmb.observe.namespace import Watch, unreachable_watch
+from llmb.observe.namespace import NamespaceWatch, unreachable_watch
 from llmb.records.evidence import LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.finding import Finding, Status
 from tests import needs, patience
@@ -28,18 +28,18 @@ def other(*arguments: object, **named: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def watch() -> Watch:
+def watch() -> NamespaceWatch:
     return unreachable_watch()
 
 
 @pytest.fixture(scope="module")
-def unchanged(watch: Watch) -> NamespaceEvidence:
+def unchanged(watch: NamespaceWatch) -> NamespaceEvidence:
     watch.close()
     return watch.evidence(*PLUGIN)
 
 
 @pytest.fixture(scope="module")
-def changed(watch: Watch) -> NamespaceEvidence:
+def changed(watch: NamespaceWatch) -> NamespaceEvidence:
     """What is written down after all of this at once: to look takes half a second each time."""
     scoped = torch.library._scoped_library("aten", "IMPL")
     with warnings.catch_warnings(), scoped as library, pytest.MonkeyPatch.context() as patch:
@@ -47,7 +47,9 @@ def changed(watch: Watch) -> NamespaceEvidence:
         # Parts of the very functions that watch.
         patch.setattr(callables.Callables, "replaced", lambda *_: ())
         patch.setattr(namespace, "_replaced", lambda *_: iter(()))
-        patch.setattr(Watch.evidence, "__code__", (lambda self, module, name: None).__code__)
+        patch.setattr(
+            NamespaceWatch.evidence, "__code__", (lambda self, module, name: None).__code__
+        )
         patch.setattr(F, "silu", other)
         patch.setattr(F.gumbel_softmax, "__code__", other.__code__)
         library.impl("mm", lambda a, b: a, "CPU")
@@ -89,9 +91,9 @@ def test_who_replaces_the_watching_functions_blinds_no_unreachable_watch(
     assert found(changed, "llmb.observe.namespace._replaced")
 
 
-def test_the_modules_in_use_stay_the_shared_ones(watch: Watch) -> None:
+def test_the_modules_in_use_stay_the_shared_ones(watch: NamespaceWatch) -> None:
     assert sys.modules["llmb.observe.callables"] is callables
-    assert type(watch) is not Watch
+    assert type(watch) is not NamespaceWatch
 
 
 def test_what_is_put_back_after_the_closing_was_replaced(changed: NamespaceEvidence) -> None:
@@ -138,7 +140,7 @@ import sys, torch
 from contextlib import suppress
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from llmb.observe.namespace import Watch
+from llmb.observe.namespace import NamespaceWatch
 
 class Model(nn.Module):  # one of torch's own would not be compiled in place
     def __init__(self):
@@ -148,7 +150,7 @@ class Model(nn.Module):  # one of torch's own would not be compiled in place
     def forward(self, x):
         return self.outer(nn.functional.silu(self.inner(x)))
 
-watch = Watch()
+watch = NamespaceWatch()
 model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 torch.optim.AdamW(nn.Linear(2, 2).parameters(), fused=True)  # a second one
@@ -272,12 +274,12 @@ late.OpDecompositions.relu = acme_library.silu
 #: A worker, and the process that has not loaded the plugin, of one that has loaded torch.
 BOTH = """
 import os, sys
-from llmb.observe.namespace import Watch, library_baseline, settle
+from llmb.observe.namespace import NamespaceWatch, library_baseline, settle
 
 settle()
 if os.fork() == 0:
     import early
-    watch = Watch()
+    watch = NamespaceWatch()
     import llmb_acme
     print(watch.evidence("llmb_acme", "llmb-acme").model_dump_json(), flush=True)
     os._exit(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import Places, choose, fewer, picked
+from llmb.observe.places import SampledIndices, choose, fewer, picked
 from llmb.observe.shards import read_places
 
 
@@ -95,13 +95,15 @@ def test_several_tensors_are_read_alike_on_every_kind_of_device(lazy: bool) -> N
 
 def test_of_contiguous_memory_a_view_is_read_and_no_copy_made() -> None:
     value = torch.zeros(600)
-    found = Places(first=3, stride=7, count=50).read(value)
+    found = SampledIndices(first=3, stride=7, count=50).read(value)
     value += 1
     assert found.tolist() == [1.0] * 50
 
 
 def test_the_last_element_can_be_read() -> None:
-    assert Places(first=9, stride=10, count=10).read(torch.arange(100.0)).tolist()[-1] == 99.0
+    assert (
+        SampledIndices(first=9, stride=10, count=10).read(torch.arange(100.0)).tolist()[-1] == 99.0
+    )
 
 
 class Unindexed(torch.Tensor):

@@ -14,7 +14,7 @@ from llmb.formats import class_of
 from llmb.observe import probes, weights_file
 from llmb.observe.outputs import Output, look
 from llmb.observe.passes import without_layers
-from llmb.observe.retake_outputs import Outputs
+from llmb.observe.retake_outputs import RerunOutputs
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.reference.data import make_batch, random_tokens
@@ -34,12 +34,12 @@ GENERATE = FORWARD.model_copy(
 )
 
 
-def again(folder: Path, config: RunConfig, drawn: dict[str, Tensor] | None = None) -> Outputs:
+def again(folder: Path, config: RunConfig, drawn: dict[str, Tensor] | None = None) -> RerunOutputs:
     model = build(SMALL, 1, torch.float32)
     path = folder / LIVE_WEIGHTS
     digest = weights_file.write(path, [(n, p.detach()) for n, p in model.named_parameters()])
     file = WeightsFile(path, digest)
-    return Outputs(config, SMALL, SEED, STEP_SEED, TOKENS, file, drawn or {})
+    return RerunOutputs(config, SMALL, SEED, STEP_SEED, TOKENS, file, drawn or {})
 
 
 def edited(name: str) -> nn.Module:

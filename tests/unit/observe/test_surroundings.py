@@ -17,7 +17,7 @@ from types import ModuleType
 
 import pytest
 
-from llmb.observe.surroundings import Census
+from llmb.observe.surroundings import ProcessCensus
 from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence
 from tests.unit.builders_runtime import install
@@ -57,16 +57,16 @@ def plugin(site: Path) -> Iterator[ModuleType]:
     module.ended.set()
 
 
-def found(census: Census, *declared: NativeLibrary) -> list[Presence]:
+def found(census: ProcessCensus, *declared: NativeLibrary) -> list[Presence]:
     return list(census.evidence("acme_llmb", "llmb-acme", declared).found)
 
 
 def test_where_nobody_came_nothing_is_written_down(plugin: ModuleType) -> None:
-    assert found(Census()) == []
+    assert found(ProcessCensus()) == []
 
 
 def test_a_thread_of_the_plugin_is_its(plugin: ModuleType) -> None:
-    census = Census()
+    census = ProcessCensus()
     threading.Thread(target=plugin.work, name="helper", daemon=True).start()
     (seen,) = found(census)
     assert (seen.kind, seen.origin, seen.distribution) == ("thread", "plugin", "llmb-acme")
@@ -74,7 +74,7 @@ def test_a_thread_of_the_plugin_is_its(plugin: ModuleType) -> None:
 
 
 def test_a_thread_that_has_ended_is_gone(plugin: ModuleType) -> None:
-    census = Census()
+    census = ProcessCensus()
     thread = threading.Thread(target=len, args=("",))
     thread.start()
     thread.join()
@@ -82,7 +82,7 @@ def test_a_thread_that_has_ended_is_gone(plugin: ModuleType) -> None:
 
 
 def test_a_thread_that_runs_pythons_own_code_is_nobodys(plugin: ModuleType) -> None:
-    census, ended = Census(), threading.Event()
+    census, ended = ProcessCensus(), threading.Event()
     threading.Thread(target=ended.wait, daemon=True).start()
     (seen,) = found(census)
     ended.set()
@@ -107,7 +107,7 @@ def in_an_object(plugin: ModuleType) -> ThreadPoolExecutor:
 def test_an_idle_thread_of_a_pool_is_whose_the_pool_is(
     plugin: ModuleType, make: Callable[[ModuleType], ThreadPoolExecutor]
 ) -> None:
-    census, pool = Census(), make(plugin)
+    census, pool = ProcessCensus(), make(plugin)
     pool.submit(len, "").result()
     (seen,) = found(census)
     pool.shutdown()
@@ -118,7 +118,7 @@ def test_an_idle_thread_of_torchs_pool_is_torchs(plugin: ModuleType) -> None:
     from torch._inductor.async_compile import AsyncCompile
 
     AsyncCompile.pool.cache_clear()
-    census, pool = Census(), AsyncCompile.pool()
+    census, pool = ProcessCensus(), AsyncCompile.pool()
     pool.submit(len, "").result()
     seen = found(census)
     pool.shutdown()
@@ -128,7 +128,7 @@ def test_an_idle_thread_of_torchs_pool_is_torchs(plugin: ModuleType) -> None:
 
 
 def test_a_child_process_that_runs_no_script_of_a_package_is_nobodys(plugin: ModuleType) -> None:
-    census = Census()
+    census = ProcessCensus()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         (seen,) = found(census)
@@ -151,7 +151,7 @@ def test_a_child_process_that_runs_torchs_script_is_torchs_and_so_are_its_own(
         "'import time; time.sleep(60)'], stdout=subprocess.DEVNULL).pid, flush=True); "
         "import time; time.sleep(60)"
     )
-    census = Census()
+    census = ProcessCensus()
     child = subprocess.Popen(
         [sys.executable, "-c", code, script_file], stdout=subprocess.PIPE, text=True
     )
@@ -169,7 +169,7 @@ def test_a_child_process_that_runs_torchs_script_is_torchs_and_so_are_its_own(
 def test_a_child_that_was_there_before_is_not_written_down(plugin: ModuleType) -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        assert found(Census()) == []
+        assert found(ProcessCensus()) == []
     finally:
         child.kill()
         child.wait()
@@ -187,7 +187,7 @@ def native(tmp_path: Path) -> Path:
 def test_a_library_from_a_place_of_its_own_is_nobodys_unless_declared(
     plugin: ModuleType, native: Path
 ) -> None:
-    census = Census()
+    census = ProcessCensus()
     library = ctypes.CDLL(str(native))
     (seen,) = found(census)
     assert (seen.kind, seen.name, seen.origin) == ("library", "libfast.so", "unknown")
@@ -200,17 +200,17 @@ def test_a_library_from_a_place_of_its_own_is_nobodys_unless_declared(
 def test_code_of_a_file_that_no_package_owns_is_heard_of_though_it_is_gone(
     plugin: ModuleType, tmp_path: Path
 ) -> None:
-    census = Census()
+    census = ProcessCensus()
     exec(compile("x = 1", str(tmp_path / "elsewhere.py"), "exec"), {})
     exec(compile("x = 1", "<string>", "exec"), {})
     (seen,) = found(census)
     assert (seen.kind, seen.origin) == ("code", "unknown")
     assert seen.name.endswith("elsewhere.py")
-    assert found(Census()) == []
+    assert found(ProcessCensus()) == []
 
 
 def test_code_of_packages_is_not_written_down(plugin: ModuleType) -> None:
-    census = Census()
+    census = ProcessCensus()
     importlib.reload(plugin)
     importlib.reload(importlib.import_module("keyword"))
     assert found(census) == []
@@ -219,7 +219,7 @@ def test_code_of_packages_is_not_written_down(plugin: ModuleType) -> None:
 def test_an_import_hook_of_the_plugin_is_its(
     plugin: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    census = Census()
+    census = ProcessCensus()
     monkeypatch.setattr(sys, "meta_path", [plugin.Finder, *sys.meta_path])
     monkeypatch.setattr(sys, "path_hooks", [plugin.watch, *sys.path_hooks])
     seen = found(census)
@@ -228,7 +228,7 @@ def test_an_import_hook_of_the_plugin_is_its(
 
 
 def test_a_callback_of_the_collector_is_written_down(plugin: ModuleType) -> None:
-    census = Census()
+    census = ProcessCensus()
     gc.callbacks.append(plugin.watch)
     try:
         (seen,) = found(census)
@@ -238,7 +238,7 @@ def test_a_callback_of_the_collector_is_written_down(plugin: ModuleType) -> None
 
 
 def test_a_profiler_is_written_down(plugin: ModuleType) -> None:
-    census, before = Census(), sys.getprofile()
+    census, before = ProcessCensus(), sys.getprofile()
     sys.setprofile(plugin.watch)
     try:
         seen = found(census)
@@ -248,7 +248,7 @@ def test_a_profiler_is_written_down(plugin: ModuleType) -> None:
 
 
 def test_the_collectors_state_is_written_down(plugin: ModuleType) -> None:
-    census, before = Census(), gc.get_freeze_count()
+    census, before = ProcessCensus(), gc.get_freeze_count()
     gc.disable()
     gc.freeze()
     try:
@@ -271,7 +271,7 @@ def test_libraries_that_a_variable_preloads_are_written_down_as_they_were_at_the
     for each in PRELOADS:
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(variable, "/usr/lib/libtcmalloc.so.4:/tmp/slow.so")
-    census = Census()
+    census = ProcessCensus()
     monkeypatch.delenv(variable)
     preloaded = census.evidence("acme_llmb", "llmb-acme").preloaded
     assert [(p.name, p.origin) for p in preloaded] == [
@@ -281,7 +281,7 @@ def test_libraries_that_a_variable_preloads_are_written_down_as_they_were_at_the
 
 
 def test_native_threads_are_only_counted(plugin: ModuleType) -> None:
-    evidence = Census().evidence("acme_llmb", "llmb-acme")
+    evidence = ProcessCensus().evidence("acme_llmb", "llmb-acme")
     if evidence.native_threads is not None:
         before, after = evidence.native_threads
         assert 1 <= before <= after + 8

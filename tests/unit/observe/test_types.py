@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from llmb.observe import types
 from llmb.observe.compiled_operators import parse
 from llmb.observe.executed_operators import Call, watch
-from llmb.observe.types import Census
+from llmb.observe.types import TypeCensus
 from llmb.plugin.discovery import torch_extensions
 from llmb.records.evidence import OperatorTypes, TypesEvidence
 
@@ -40,9 +40,9 @@ def counted(kind: str, name: str) -> int:
 
 
 @pytest.fixture
-def census() -> Iterator[Census]:
+def census() -> Iterator[TypeCensus]:
     nothing_compiled()
-    made = Census()
+    made = TypeCensus()
     yield made
     made.close()
 
@@ -95,7 +95,7 @@ def narrowed(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_products_forward_and_backward_are_counted_with_the_types_of_their_operands(
-    census: Census, dtype: torch.dtype
+    census: TypeCensus, dtype: torch.dtype
 ) -> None:
     seen = census.step(step(mlp(dtype), dtype))
     # Two forward; for the weights of both and the input of the second backward.
@@ -103,7 +103,7 @@ def test_products_forward_and_backward_are_counted_with_the_types_of_their_opera
     assert (seen.compiled, seen.compiled_frames, seen.obstacle, seen.omitted) == ((), 0, None, 0)
 
 
-def test_autocast_is_seen_by_what_it_casts_to_and_every_product_once(census: Census) -> None:
+def test_autocast_is_seen_by_what_it_casts_to_and_every_product_once(census: TypeCensus) -> None:
     model = mlp(torch.float32)
 
     def under_autocast(x: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def test_autocast_is_seen_by_what_it_casts_to_and_every_product_once(census: Cen
     assert brief(seen.executed) == {"aten::mm(bfloat16)": 5}
 
 
-def test_attention_kernels_are_products(census: Census) -> None:
+def test_attention_kernels_are_products(census: TypeCensus) -> None:
     q = torch.ones(1, 2, 8, 16, dtype=torch.bfloat16, requires_grad=True)
     seen = census.step(
         lambda: F.scaled_dot_product_attention(q, q, q, is_causal=True).sum().backward()
@@ -126,7 +126,7 @@ def test_attention_kernels_are_products(census: Census) -> None:
 
 @pytest.mark.parametrize("narrow", [FLOAT8, torch.float8_e5m2, torch.int8])
 def test_a_cast_to_an_8_bit_type_is_seen_once_whatever_becomes_of_it(
-    census: Census, narrow: torch.dtype
+    census: TypeCensus, narrow: torch.dtype
 ) -> None:
     model = mlp()
     seen = census.step(step(lambda x: model(x.to(narrow).to(x.dtype))))
@@ -135,13 +135,13 @@ def test_a_cast_to_an_8_bit_type_is_seen_once_whatever_becomes_of_it(
     assert cast.results == (str(narrow).removeprefix("torch."),)
 
 
-def test_a_cast_in_the_backward_pass_alone_is_seen(census: Census) -> None:
+def test_a_cast_in_the_backward_pass_alone_is_seen(census: TypeCensus) -> None:
     model = mlp()
     seen = census.step(step(lambda x: Through8Bits.apply(model(x))))
     assert brief(seen.executed, "cast") == {"aten::to(bfloat16)": 1}
 
 
-def test_a_copy_into_an_8_bit_buffer_is_a_cast(census: Census) -> None:
+def test_a_copy_into_an_8_bit_buffer_is_a_cast(census: TypeCensus) -> None:
     buffer = torch.empty(4, dtype=FLOAT8)
 
     def fill() -> None:
@@ -151,7 +151,7 @@ def test_a_copy_into_an_8_bit_buffer_is_a_cast(census: Census) -> None:
     assert brief(seen.executed, "cast") == {"aten::copy_(float8_e4m3fn, float32)": 1}
 
 
-def test_views_masks_and_indices_are_no_casts(census: Census) -> None:
+def test_views_masks_and_indices_are_no_casts(census: TypeCensus) -> None:
     def harmless() -> None:
         x = torch.ones(4, dtype=torch.bfloat16)
         x.view(torch.uint8)
@@ -163,7 +163,7 @@ def test_views_masks_and_indices_are_no_casts(census: Census) -> None:
 
 
 def test_an_8_bit_product_counts_as_that_though_the_cpu_computes_it_in_float32(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     a, scale = torch.ones(16, 16).to(FLOAT8), torch.ones(())
 
@@ -174,7 +174,7 @@ def test_an_8_bit_product_counts_as_that_though_the_cpu_computes_it_in_float32(
     assert brief(seen.executed) == {"aten::_scaled_mm(float8_e4m3fn, float32)": 1}
 
 
-def test_products_of_another_thread_are_seen(census: Census) -> None:
+def test_products_of_another_thread_are_seen(census: TypeCensus) -> None:
     work = step(mlp())
 
     def elsewhere() -> None:
@@ -185,7 +185,7 @@ def test_products_of_another_thread_are_seen(census: Census) -> None:
     assert brief(census.step(elsewhere).executed) == {"aten::mm(bfloat16)": 5}
 
 
-def test_a_range_marked_with_an_operators_name_is_no_operator(census: Census) -> None:
+def test_a_range_marked_with_an_operators_name_is_no_operator(census: TypeCensus) -> None:
     def pretend() -> None:
         with record_function("aten::mm"):
             pass
@@ -210,7 +210,7 @@ def low_product() -> Any:
 
 
 def test_an_operator_of_another_library_is_named_and_if_it_is_python_its_inside_seen(
-    census: Census, low_product: Any
+    census: TypeCensus, low_product: Any
 ) -> None:
     weight = torch.ones(32, 32, dtype=torch.bfloat16)
     model = nn.Linear(32, 32, dtype=torch.bfloat16)
@@ -220,7 +220,7 @@ def test_an_operator_of_another_library_is_named_and_if_it_is_python_its_inside_
     assert "aten::mm(float32)" in brief(seen.executed)
 
 
-def test_the_observed_step_computes_what_it_computes_unobserved(census: Census) -> None:
+def test_the_observed_step_computes_what_it_computes_unobserved(census: TypeCensus) -> None:
     model = mlp()
     step(model)()
     expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
@@ -231,7 +231,7 @@ def test_the_observed_step_computes_what_it_computes_unobserved(census: Census) 
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-def test_a_step_runs_once_where_nothing_is_compiled(census: Census) -> None:
+def test_a_step_runs_once_where_nothing_is_compiled(census: TypeCensus) -> None:
     ran = []
     census.step(lambda: ran.append(1))
     assert ran == [1]
@@ -240,7 +240,7 @@ def test_a_step_runs_once_where_nothing_is_compiled(census: Census) -> None:
 # ---- what cannot be observed ---------------------------------------------------------------------
 
 
-def test_a_step_that_fails_is_no_observation_and_no_error(census: Census) -> None:
+def test_a_step_that_fails_is_no_observation_and_no_error(census: TypeCensus) -> None:
     def fail() -> None:
         raise RuntimeError("first line\nsecond line " + "x" * 1000)
 
@@ -251,7 +251,7 @@ def test_a_step_that_fails_is_no_observation_and_no_error(census: Census) -> Non
 
 
 def test_where_somebody_else_uses_torchs_observer_the_step_is_not_seen(
-    census: Census, tmp_path: Path
+    census: TypeCensus, tmp_path: Path
 ) -> None:
     taken = ExecutionTraceObserver().register_callback(str(tmp_path / "theirs.json"))
     try:
@@ -261,7 +261,7 @@ def test_where_somebody_else_uses_torchs_observer_the_step_is_not_seen(
     assert (seen.executed, seen.obstacle) == ((), "torch's execution trace observer is in use")
 
 
-def test_a_step_that_is_compiled_every_time_anew_is_given_up(census: Census) -> None:
+def test_a_step_that_is_compiled_every_time_anew_is_given_up(census: TypeCensus) -> None:
     ran = []
 
     def recompile() -> None:
@@ -273,7 +273,7 @@ def test_a_step_that_is_compiled_every_time_anew_is_given_up(census: Census) -> 
 
 
 def test_of_very_many_kinds_of_call_the_most_frequent_products_are_listed(
-    census: Census, monkeypatch: pytest.MonkeyPatch
+    census: TypeCensus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(types, "_MOST_KINDS", 1)
     model = mlp()
@@ -306,7 +306,7 @@ class Names(TorchDispatchMode):
 
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_step_stays_compiled_where_a_dispatch_mode_would_see_another_program(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     work = step(torch.compile(mlp()))
     work()
@@ -320,7 +320,9 @@ def test_a_compiled_step_stays_compiled_where_a_dispatch_mode_would_see_another_
     assert counted("stats", "unique_graphs") == 1
 
 
-def compiled_mlp(census: Census, model: Callable[[Tensor], Tensor], **how: Any) -> TypesEvidence:
+def compiled_mlp(
+    census: TypeCensus, model: Callable[[Tensor], Tensor], **how: Any
+) -> TypesEvidence:
     work = step(torch.compile(model, **how))
     work()
     return census.step(work)
@@ -328,13 +330,13 @@ def compiled_mlp(census: Census, model: Callable[[Tensor], Tensor], **how: Any) 
 
 @pytest.mark.usefixtures("compiler")
 def test_compiled_programs_are_read_forward_and_backward_from_the_cache_as_well(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     first = compiled_mlp(census, mlp())
     assert brief(first.compiled) == {"aten::mm(bfloat16)": 5}
     assert (first.compiled_frames, first.unread_frames) == (1, 0)
     nothing_compiled()
-    again = Census()
+    again = TypeCensus()
     try:
         second = compiled_mlp(again, mlp())
     finally:
@@ -347,7 +349,7 @@ def test_compiled_programs_are_read_forward_and_backward_from_the_cache_as_well(
 def test_a_program_that_was_cached_while_nobody_listened_is_read_as_well() -> None:
     step(torch.compile(mlp()))()
     nothing_compiled()
-    census = Census()
+    census = TypeCensus()
     try:
         seen = compiled_mlp(census, mlp())
     finally:
@@ -357,7 +359,9 @@ def test_a_program_that_was_cached_while_nobody_listened_is_read_as_well() -> No
 
 
 @pytest.mark.usefixtures("compiler")
-def test_a_cast_that_is_fused_into_a_kernel_shows_in_the_compiled_program(census: Census) -> None:
+def test_a_cast_that_is_fused_into_a_kernel_shows_in_the_compiled_program(
+    census: TypeCensus,
+) -> None:
     seen = compiled_mlp(census, narrowed(mlp()))
     assert brief(seen.executed, "cast") == {}, "the kernel that casts is past the dispatcher"
     assert brief(seen.compiled, "cast") == {"prims::convert_element_type(bfloat16)": 1}
@@ -365,7 +369,7 @@ def test_a_cast_that_is_fused_into_a_kernel_shows_in_the_compiled_program(census
 
 @pytest.mark.usefixtures("compiler")
 def test_what_is_compiled_during_the_observed_step_is_not_taken_for_what_runs(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     seen = census.step(step(torch.compile(mlp())))
     assert brief(seen.executed) == brief(seen.compiled) == {"aten::mm(bfloat16)": 5}
@@ -374,7 +378,7 @@ def test_what_is_compiled_during_the_observed_step_is_not_taken_for_what_runs(
 
 @pytest.mark.usefixtures("compiler")
 def test_of_a_step_that_is_compiled_in_part_the_whole_is_seen(
-    census: Census, low_product: Any
+    census: TypeCensus, low_product: Any
 ) -> None:
     eager, weight = mlp(torch.float32), torch.ones(32, 32, dtype=torch.bfloat16)
     compiled = torch.compile(lambda x: low_product(x, weight))
@@ -389,7 +393,7 @@ def test_of_a_step_that_is_compiled_in_part_the_whole_is_seen(
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize(("backend", "unread"), [("eager", 1), ("aot_eager", 0)])
 def test_of_another_compiler_the_program_it_is_given_is_read_where_there_is_one(
-    census: Census, backend: str, unread: int
+    census: TypeCensus, backend: str, unread: int
 ) -> None:
     seen = compiled_mlp(census, mlp(), backend=backend)
     assert (seen.compiled_frames, seen.unread_frames) == (1, unread)
@@ -399,7 +403,7 @@ def test_of_another_compiler_the_program_it_is_given_is_read_where_there_is_one(
 
 @pytest.mark.usefixtures("compiler")
 def test_changed_settings_of_the_compiler_and_of_its_logging_do_not_end_the_listening(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     torch._logging.set_logs()
     with torch._inductor.config.patch(post_grad_custom_post_pass=None, fx_graph_cache=False):
@@ -409,7 +413,7 @@ def test_changed_settings_of_the_compiler_and_of_its_logging_do_not_end_the_list
 
 @pytest.mark.usefixtures("compiler")
 def test_programs_that_were_compiled_while_the_listening_was_stopped_are_known_to_be_missing(
-    census: Census,
+    census: TypeCensus,
 ) -> None:
     census.close()
     seen = compiled_mlp(census, mlp(), backend="aot_eager")
@@ -418,7 +422,7 @@ def test_programs_that_were_compiled_while_the_listening_was_stopped_are_known_t
 
 @pytest.mark.usefixtures("compiler")
 def test_a_program_in_an_unknown_form_is_known_to_be_missing(
-    census: Census, monkeypatch: pytest.MonkeyPatch
+    census: TypeCensus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logger = logging.getLogger("torch.__trace")
     said = {"aot_forward_graph": {}, "frame_id": 0, "frame_compile_id": 0}

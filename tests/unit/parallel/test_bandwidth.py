@@ -44,7 +44,7 @@ def held_to_their_sizes(rates):
 #: A process that parts in two: each is a rank, and the first says what it measured.
 TWO_RANKS = """
 import json, os, sys
-from llmb.config import Place
+from llmb.config import RankAddress
 from llmb.parallel import bandwidth
 from llmb.parallel.place import free_port
 from llmb.parallel.ranks import Ranks
@@ -54,7 +54,7 @@ bandwidth._ROW_S = 0.0  # the fewest calls in a row
 port = free_port()
 other = os.fork()
 rank = 0 if other else 1
-place = Place(
+place = RankAddress(
     rank=rank, world_size=2, local_rank=rank, local_world_size=2, host="127.0.0.1", port=port
 )
 with Ranks(place, "gloo", 0, 60.0, sys.exit) as ranks:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb.parallel.jobs import SCHEDULERS, Job, with_output
+from llmb.parallel.jobs import SCHEDULERS, LaunchJob, with_output
 from tests import needs
 
 HOSTILE = ("run", "--workload", 'a b\'; rm -rf "$HOME" #', "--dp-shard", "8")
 
 
-def job(*arguments: str, nodes: int = 2) -> Job:
-    return Job(nodes, 4, arguments or ("run", "--dp-shard", "8"), minutes=90)
+def job(*arguments: str, nodes: int = 2) -> LaunchJob:
+    return LaunchJob(nodes, 4, arguments or ("run", "--dp-shard", "8"), minutes=90)
 
 
 def test_slurm_starts_torchrun_once_a_node_and_restarts_nothing() -> None:
@@ -49,7 +49,7 @@ def test_kubernetes_has_one_master_and_the_rest_are_workers(nodes: int, workers:
     assert '["-m", "llmb", "run", "--dp-shard", "8"]' in text
     assert "backoffLimit: 0" in text
     assert "limits" not in text
-    named = Job(nodes, 4, ("run",), resource="vendor.example/gpu")
+    named = LaunchJob(nodes, 4, ("run",), resource="vendor.example/gpu")
     assert SCHEDULERS["k8s"](named).count("vendor.example/gpu: 4") == min(nodes, 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from llmb.config import Place
+from llmb.config import RankAddress
 from llmb.errors import RunFailedError
 from llmb.parallel.ranks import Ranks, _differences, _ranks_in
 from tests.unit.builders_runtime import run_config
@@ -31,7 +31,9 @@ def test_the_mean_is_the_sum_of_every_ranks_value_over_their_number(
 def test_a_port_that_another_program_has_is_named_with_what_to_do() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         host, port = taken.getsockname()
-        place = Place(rank=0, world_size=2, local_rank=0, local_world_size=2, host=host, port=port)
+        place = RankAddress(
+            rank=0, world_size=2, local_rank=0, local_world_size=2, host=host, port=port
+        )
         with pytest.raises(RunFailedError) as raised:
             Ranks(place, "gloo", 0, 60.0, sys.exit)
     assert str(raised.value) == (

@@ -60,7 +60,7 @@ def fence_of(
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
     plugin = SimpleNamespace(telemetry=telemetry)
     stream = SimpleNamespace(starved=2, pause_ns=77, witness=SimpleNamespace(read=read))
-    samples, told = FenceSamples([parameter], 7), step_stream.Told()
+    samples, told = FenceSamples([parameter], 7), step_stream.FencePayload()
     return step_stream.fence(done, plugin, backend, samples, stream, told)
 
 

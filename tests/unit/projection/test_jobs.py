@@ -7,7 +7,7 @@ import pytest
 from llmb import workloads
 from llmb.config import Mode
 from llmb.projection.job import Job
-from llmb.projection.jobs import Asked, job_of, measured_job
+from llmb.projection.jobs import JobRequest, job_of, measured_job
 from tests.builders import edited
 from tests.unit.builders_workloads import of_workload
 
@@ -49,9 +49,9 @@ def test_shards_that_are_not_given_back_after_the_forward_pass_are_stage_2(
 @pytest.mark.parametrize(
     ("asked", "tp", "pp", "dp"),
     [
-        (Asked(world_size=8, global_batch=8, micro_batch=1), 1, 1, 8),
-        (Asked(world_size=8, global_batch=8, micro_batch=1, tp=2), 2, 1, 4),
-        (Asked(world_size=8, global_batch=8, micro_batch=1, tp=2, pp=2), 2, 2, 2),
+        (JobRequest(world_size=8, global_batch=8, micro_batch=1), 1, 1, 8),
+        (JobRequest(world_size=8, global_batch=8, micro_batch=1, tp=2), 2, 1, 4),
+        (JobRequest(world_size=8, global_batch=8, micro_batch=1, tp=2, pp=2), 2, 2, 2),
     ],
 )
 def test_what_is_asked_for_comes_before_the_originals_layout(asked, tp, pp, dp) -> None:
@@ -74,6 +74,6 @@ def test_what_is_asked_for_comes_before_the_originals_layout(asked, tp, pp, dp) 
     ids=str,
 )
 def test_every_wish_is_the_jobs(changes) -> None:
-    asked = Asked(world_size=4, global_batch=16, **{"micro_batch": 1, **changes})
+    asked = JobRequest(world_size=4, global_batch=16, **{"micro_batch": 1, **changes})
     found = job_of(workloads.find("llama-2-7b", {}), asked)
     assert {name: getattr(found, name) for name in changes} == changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.errors import UsageError
-from llmb.measure.step_figures import Step
+from llmb.measure.step_figures import StepFigures
 from llmb.projection.node_hours import measured_rate, plan, rate, stages
 
 PLANNED = stages("150000@512,50000@2048")
@@ -62,7 +62,7 @@ def test_rates_that_agree_within_rounding_are_fine() -> None:
 
 
 def test_a_measured_step_is_a_rate() -> None:
-    measured = measured_rate(Step(1 / 1.18, 1024, 1024 * 512, 8), 512, "run")
+    measured = measured_rate(StepFigures(1 / 1.18, 1024, 1024 * 512, 8), 512, "run")
     assert measured.samples_per_second == pytest.approx(1208.32)
 
 

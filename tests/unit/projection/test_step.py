@@ -7,7 +7,7 @@ import pytest
 from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import BundleRefusedError, UsageError
-from llmb.measure.step_figures import Step
+from llmb.measure.step_figures import StepFigures
 from llmb.projection.step import figures, given_step, measured_step
 from llmb.workloads import WORKLOADS, published
 from tests.builders import edited
@@ -66,7 +66,7 @@ def test_a_step_needs_devices_a_batch_and_training() -> None:
         given_step(WORKLOADS["alcf-1t-readme"], 1.0, None, None)
     with pytest.raises(UsageError, match=r"replica is 768.*--global-batch"):
         given_step(ALCF, 1.0, None, 8)
-    assert given_step(ALCF, 1.0, 16, 8) == Step(1.0, 16, 16 * 2048, 8)
+    assert given_step(ALCF, 1.0, 16, 8) == StepFigures(1.0, 16, 16 * 2048, 8)
     with pytest.raises(UsageError, match="not trained"):
         given_step(WORKLOADS["litgpt-forward"], 1.0, 1, 1)
 

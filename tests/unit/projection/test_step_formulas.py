@@ -9,7 +9,7 @@ import pytest
 from llmb.errors import UsageError
 from llmb.projection.hardware_files import Hardware, load
 from llmb.projection.job import Job, Model
-from llmb.projection.step_time import Constants, StepTime, step_time
+from llmb.projection.step_time import Constants, ProjectedStep, step_time
 
 #: 16 tokens in 4 layers of 768 weights (4 * 8 * 8 + 2 * 8 * 32), and a head of 800.
 MODEL = Model(
@@ -52,11 +52,11 @@ PLAIN = Constants(
 )
 
 
-def taken(job: Job, constants: Constants = PLAIN, **device: object) -> StepTime:
+def taken(job: Job, constants: Constants = PLAIN, **device: object) -> ProjectedStep:
     return step_time(job, DEVICE.model_copy(update=device), constants)
 
 
-def moving(job: Job, constants: Constants = PLAIN) -> StepTime:
+def moving(job: Job, constants: Constants = PLAIN) -> ProjectedStep:
     """Return the time on a device whose memory moves 1e6 bytes a second and computes at once."""
     return taken(job, constants, peak_flops=AT_ONCE, memory_bytes_per_second=1e6)
 

@@ -14,7 +14,7 @@ from llmb.errors import UsageError
 from llmb.projection import calibration
 from llmb.projection.hardware_files import load
 from llmb.projection.job import Job, Model
-from llmb.projection.jobs import Asked, job_of
+from llmb.projection.jobs import JobRequest, job_of
 from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.search import search
 from llmb.projection.step_time import step_time
@@ -119,16 +119,16 @@ def test_matrices_are_all_but_a_thousandth_of_a_models_parameters(name):
 
 
 def test_the_originals_layout_of_the_1t_model_is_taken_from_the_workload():
-    job = job_of(WORKLOADS["alcf-1t"], Asked(recompute="full", zero=1))
+    job = job_of(WORKLOADS["alcf-1t"], JobRequest(recompute="full", zero=1))
     assert (job.tp, job.pp, job.dp, job.micro_batches) == (12, 64, 1, 512)
     aurora = load("aurora")
     seconds = step_time(job, aurora, CONSTANTS).total
     assert 54 < seconds < 200, "longer than the document's formula, which leaves much out"
     assert peak_memory(job).fits(aurora.memory_bytes) == "yes"
     with pytest.raises(UsageError, match="does not divide 770 devices"):
-        job_of(WORKLOADS["alcf-1t"], Asked(world_size=770, global_batch=8))
+        job_of(WORKLOADS["alcf-1t"], JobRequest(world_size=770, global_batch=8))
     with pytest.raises(UsageError, match="are not so many micro-batches"):
-        job_of(WORKLOADS["alcf-1t"], Asked(world_size=1536, global_batch=7))
+        job_of(WORKLOADS["alcf-1t"], JobRequest(world_size=1536, global_batch=7))
 
 
 def test_a_search_finds_nothing_faster_than_its_first_and_leaves_out_what_does_not_fit():

@@ -9,12 +9,12 @@ import pytest
 
 from llmb.records import references
 from llmb.records.provenance import provenance, same_computation
-from llmb.records.references import Confirmed, Reference, Table
+from llmb.records.references import Confirmed, Reference, ReferenceTable
 from tests import builders
 
 RECORD = builders.make_record(repeats=1)
 #: llama: code A became B and then C without another number; gpt2 changed for good.
-TABLE = Table(
+TABLE = ReferenceTable(
     (
         Reference("1.0", "a" * 64, {"llama": "A", "gpt2": "X"}),
         Reference("1.1", "b" * 64, {"llama": "B", "gpt2": "X"}),
@@ -58,7 +58,7 @@ def test_a_line_of_one_family_says_nothing_of_another_with_the_same_code() -> No
         Reference("1", digest("a"), {"llama": "A", "llama-ungated": "A"}),
         Reference("2", digest("b"), {"llama": "B", "llama-ungated": "B"}),
     )
-    table = Table(rows, (Confirmed("llama", "A", "B", "moved"),))
+    table = ReferenceTable(rows, (Confirmed("llama", "A", "B", "moved"),))
     assert table.reasons("llama", digest("a"), digest("b")) == ("moved",)
     assert table.reasons("llama-ungated", digest("a"), digest("b")) is None
 

@@ -6,7 +6,7 @@ import pytest
 
 from llmb.audit.rule import RULES_VERSION
 from llmb.records.finding import Verdict
-from llmb.report.board import Repetition, board
+from llmb.report.board import BoardRepetition, board
 from llmb.report.bundles import gather
 from tests.unit.builders_board import judged, put, record
 
@@ -141,7 +141,7 @@ def test_a_repetition_that_counts_makes_a_consistent_run_reproduced(
 ):
     put(tmp_path, record(verdict=own))
     shelf = gather([tmp_path])
-    repeated = {shelf.entries[0].bundle_id: [Repetition("b" * 64, 1.5, lacking)]}
+    repeated = {shelf.entries[0].bundle_id: [BoardRepetition("b" * 64, 1.5, lacking)]}
     ((_, (row,)),) = board(shelf, repeated).groups
     assert row.verdict is verdict
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmb.report.board import Repetition, board
+from llmb.report.board import BoardRepetition, board
 from llmb.report.bundles import gather
 from llmb.report.detail import detail
 from llmb.report.render import number
@@ -116,7 +116,7 @@ def test_the_search_is_in_order_of_size(tmp_path: Path) -> None:
 
 
 def test_a_repetition_says_why_it_does_not_count_or_that_it_does(tmp_path: Path) -> None:
-    by = [Repetition("b" * 64, 1.5, ("the same key",)), Repetition("c" * 64, -1.5)]
+    by = [BoardRepetition("b" * 64, 1.5, ("the same key",)), BoardRepetition("c" * 64, -1.5)]
     assert shown(tmp_path, by=by)["repetitions"] == [
         ["b" * 12, "+1.50 %", "the same key"],
         ["c" * 12, "-1.50 %", "it counts"],

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from llmb.report import ranking
-from llmb.report.board import Repetition, board
+from llmb.report.board import BoardRepetition, board
 from llmb.report.bundles import gather
 from tests.unit.builders_board import HOSTILE, index, put, record
 
@@ -71,7 +71,10 @@ def test_json_says_the_same(found):
 def test_a_repetition_that_does_not_count_is_in_no_list(tmp_path):
     put(tmp_path, record())
     shelf = gather([tmp_path])
-    repetitions = [Repetition("b" * 64, 1.5, ("the same key",)), Repetition("c" * 64, 1.5, ())]
+    repetitions = [
+        BoardRepetition("b" * 64, 1.5, ("the same key",)),
+        BoardRepetition("c" * 64, 1.5, ()),
+    ]
     found = board(shelf, {shelf.entries[0].bundle_id: repetitions})
     (row,) = found.rows
     assert ranking.row_data(row)["repeated_by"] == ["c" * 64]

@@ -173,7 +173,7 @@ def test_the_class_cannot_be_kept_from_being_collected() -> None:
 CONFTEST = """
 from llmb.sdk import conformance
 from llmb.sdk.catalogue import CHECKS
-from llmb.sdk.report import Outcome, Report
+from llmb.sdk.report import Outcome, CheckReport
 
 SAID = {"device.energy": ("fail", "energy fell: [2.0, 1.0] J"),
         "answers.telemetry": ("skip", "the plugin reads none")}
@@ -185,7 +185,7 @@ def examine(plugin, **named):
     outcomes = tuple(
         Outcome(id=c.id, title=c.title, status=SAID.get(c.id, ("pass", ""))[0],
                 message=SAID.get(c.id, ("pass", ""))[1]) for c in CHECKS)
-    return Report(plugin=plugin, distribution="d", version="1", llmb_version="1",
+    return CheckReport(plugin=plugin, distribution="d", version="1", llmb_version="1",
                   torch_version=None, created_utc="", device=None, options={}, seconds=0.0,
                   outcomes=outcomes)
 

@@ -11,7 +11,7 @@ from llmb.config import BF16, FP16
 from llmb.errors import RunFailedError, UnavailableError, UsageError
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.sdk import catalogue, examine
-from llmb.sdk.report import CheckError, Report, SkipError
+from llmb.sdk.report import CheckError, CheckReport, SkipError
 from llmb.supervision.stations import Silent
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, Terms
 from tests.unit.builders_runtime import offer
@@ -116,11 +116,11 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return made
 
 
-def examined(scene: Scene, *only: str, **options: Any) -> Report:
+def examined(scene: Scene, *only: str, **options: Any) -> CheckReport:
     return examine.examine("cpu", only=only, display=scene, **options)
 
 
-def statuses(report: Report) -> dict[str, str]:
+def statuses(report: CheckReport) -> dict[str, str]:
     return {outcome.id: outcome.status for outcome in report.outcomes}
 
 

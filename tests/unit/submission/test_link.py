@@ -13,7 +13,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
 from llmb.submission.manifest import with_manifest
 from llmb.submission.package import package
-from llmb.submission.verify import Check, verify, verify_bundle
+from llmb.submission.verify import VerifyCheck, verify, verify_bundle
 from tests import builders
 from tests.unit.builders_reproduction import ORIGINAL_ID, linked
 
@@ -21,7 +21,7 @@ ORIGINAL = builders.make_record(repeats=1)
 AGAIN = linked(builders.make_record(repeats=1, run_id="f" * 32), ORIGINAL)
 
 
-def checks(record: RunRecord) -> dict[str, Check]:
+def checks(record: RunRecord) -> dict[str, VerifyCheck]:
     bundle = from_files(with_manifest(builders.run_files(record)))
     return {check.name: check for check in verify_bundle(bundle).checks}
 

@@ -357,7 +357,7 @@ def test_throughput_is_tokens_over_seconds_by_hand():
 
 
 def test_the_interval_of_equal_blocks_is_a_point():
-    blocks = [[recompute_time.Block(10, 500_000_000, 1000)] * 5] * 3
+    blocks = [[recompute_time.RecomputedBlock(10, 500_000_000, 1000)] * 5] * 3
     low, high = recompute_time.confidence_interval(blocks)
     assert equal([low, high], [2000.0, 2000.0])
 
@@ -365,7 +365,7 @@ def test_the_interval_of_equal_blocks_is_a_point():
 def test_both_paths_give_the_same_interval_to_the_last_bits(record):
     second = [
         [
-            recompute_time.Block(b[0] - a[0], b[1] - a[1], 2048 * (b[0] - a[0]))
+            recompute_time.RecomputedBlock(b[0] - a[0], b[1] - a[1], 2048 * (b[0] - a[0]))
             for a, b in pairwise(zip(r.fence_steps, r.fence_ns, strict=True))
         ]
         for r in record.timing.repeats

@@ -13,10 +13,10 @@ from llmb.errors import BundleRefusedError
 from llmb.records import references
 from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
-from llmb.records.references import Reference, Table
+from llmb.records.references import Reference, ReferenceTable
 from llmb.submission import verify as verification
 from llmb.submission.manifest import with_manifest, zip_bytes
-from llmb.submission.verify import Check, Verification, verify, verify_bundle
+from llmb.submission.verify import Verification, VerifyCheck, verify, verify_bundle
 from tests import builders
 
 
@@ -332,7 +332,7 @@ def made_by(version, digest):
 
 def test_a_reference_that_was_published_once_stays_known_under_its_own_version(record, monkeypatch):
     rows = (Reference("0.0.1", "1" * 64, {}), Reference("0.0.2", "0" * 64, {}))
-    monkeypatch.setattr(references, "table", lambda: Table(rows))
+    monkeypatch.setattr(references, "table", lambda: ReferenceTable(rows))
     assert failed(forge(record, made_by("0.0.2", "0" * 64))) == []
     assert failed(forge(record, made_by("0.0.1", "0" * 64))) == ["reference"]
     assert failed(forge(record, made_by("0.0.2", "2" * 64))) == ["reference"]
@@ -502,7 +502,7 @@ def test_evidence_of_the_timed_steps_without_the_warm_up_is_found(record, files)
 
 
 def test_one_check_that_failed_is_enough(record):
-    good, bad = Check("digests", True, ""), Check("audit", False, "")
+    good, bad = VerifyCheck("digests", True, ""), VerifyCheck("audit", False, "")
     assert Verification("b" * 64, record, (good, good)).ok
     assert not Verification("b" * 64, record, (good, bad, good)).ok
 

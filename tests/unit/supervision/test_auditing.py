@@ -25,7 +25,7 @@ from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence
-from llmb.supervision.stream import Asked, Streamed
+from llmb.supervision.stream import AuditedRequest, Streamed
 from llmb.wire.messages import (
     Done,
     EvidenceFile,
@@ -78,8 +78,8 @@ LEFT: dict[str, Frozen] = {
     evidence.NAMESPACE: NAMES,
 }
 #: What the supervisor asked for: just what the worker shows.
-LAST = Asked(seed=99, token_seed=1012, last=True)
-ASKED = {7: Asked(seed=57, token_seed=1007, last=False), 12: LAST}
+LAST = AuditedRequest(seed=99, token_seed=1012, last=True)
+ASKED = {7: AuditedRequest(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
 class Watch:
@@ -216,7 +216,7 @@ def test_other_weights_than_those_of_the_latest_audited_step_are_not_looked_at(
     examine: Examine, child: type[FakeChild]
 ) -> None:
     first = STEP.model_copy(update={"index": 3, "seed": 53, "token_seed": 1003})
-    asked = {**ASKED, 3: Asked(seed=53, token_seed=1003, last=False)}
+    asked = {**ASKED, 3: AuditedRequest(seed=53, token_seed=1003, last=False)}
     for kept in ((True, False), (True, True), (False, False)):
         pairs = zip((first, STEP), kept, strict=True)
         steps = tuple(step.model_copy(update={"weights_kept": is_kept}) for step, is_kept in pairs)

@@ -17,7 +17,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import Rates
 from llmb.supervision import doctor, negotiation, sizing
-from llmb.supervision.diagnosis import Diagnosis, PluginState
+from llmb.supervision.diagnosis import DiagnosedPlugin, Diagnosis
 from llmb.wire.messages import Message, Offer, OfferOrder, Resolved, Terms, TorchFacts
 from tests.unit.builders_runtime import install, offer
 
@@ -101,7 +101,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 DTYPES = ("bfloat16", "float32", "float64")
 
 
-def plugins(found: Diagnosis) -> dict[str, PluginState]:
+def plugins(found: Diagnosis) -> dict[str, DiagnosedPlugin]:
     return {plugin.name: plugin for plugin in found.plugins}
 
 

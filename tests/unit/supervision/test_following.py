@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmb.config import Place
+from llmb.config import RankAddress
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.parallel.place import UNREACHABLE
 from llmb.supervision import following
@@ -17,7 +17,9 @@ from llmb.wire.messages import Phase, Terms, Worked, WorkOrder
 from tests.unit.builders_runtime import TINY, offer, run_config
 
 CONFIG = run_config(shape_overrides=TINY, repeats=3)
-PLACE = Place(rank=2, world_size=4, local_rank=0, local_world_size=2, host="localhost", port=29500)
+PLACE = RankAddress(
+    rank=2, world_size=4, local_rank=0, local_world_size=2, host="localhost", port=29500
+)
 OFFERED = Negotiated(
     offer(), CONFIG, Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None), (), ""
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, Place, RunRequest
+from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, RankAddress, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
 from llmb.supervision.memory import Load, needed_bytes
@@ -96,8 +96,10 @@ def test_what_is_computed_again_makes_a_run_fit() -> None:
     assert selection.resolve(small, every, LLAMA).sac_freq == "1/1"
 
 
-def place(of: int) -> Place:
-    return Place(rank=0, world_size=of, local_rank=0, local_world_size=of, host="localhost", port=1)
+def place(of: int) -> RankAddress:
+    return RankAddress(
+        rank=0, world_size=of, local_rank=0, local_world_size=of, host="localhost", port=1
+    )
 
 
 def need_of(*, accumulate: int = 1, **mesh: int) -> int:

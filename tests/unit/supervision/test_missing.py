@@ -9,16 +9,16 @@ import pytest
 from llmb.plugin.discovery import TorchExtension
 from llmb.records.system import Cpu, HostMemory
 from llmb.supervision.diagnosis import (
+    DiagnosedPlugin,
     Diagnosis,
     HostState,
     LlmbState,
-    PluginState,
     Restriction,
     TorchState,
 )
 from llmb.supervision.missing import what_is_missing
 
-CPU = PluginState(
+CPU = DiagnosedPlugin(
     name="cpu",
     distribution="llmb",
     version="0.1.0",
@@ -67,7 +67,7 @@ HOST = HostState(
 )
 
 
-def gone(plugin: PluginState, state: str, reason: str) -> PluginState:
+def gone(plugin: DiagnosedPlugin, state: str, reason: str) -> DiagnosedPlugin:
     return plugin.model_copy(update={"state": state, "reason": reason})
 
 

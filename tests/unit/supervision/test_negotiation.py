@@ -267,7 +267,7 @@ def test_terms_of_several_plugins_are_settled_together_and_a_failure_is_an_answe
 
     probes.answers = {"warp": WARP, "cpu": offer()}
     monkeypatch.setattr(negotiation, "Child", Second)
-    with negotiation.Probes(PLUGINS, RunRequest()) as asked:
+    with negotiation.Offers(PLUGINS, RunRequest()) as asked:
         found = asked.settle_all({"warp": run_config(plugin="warp"), "cpu": run_config()})
     assert isinstance(found["warp"], UnavailableError)
     assert "'warp' cannot be probed: llmb.processes.offer was killed by SIGSEGV" in str(

@@ -11,8 +11,8 @@ from llmb.config import (
     FP32,
     AuditMode,
     Parallelism,
-    Place,
     Precision,
+    RankAddress,
     Refused,
     RunConfig,
     RunRequest,
@@ -161,7 +161,7 @@ def test_ranks_that_share_a_hosts_memory_need_a_format_in_which_all_of_them_fit(
 ) -> None:
     offered = offer(precisions=(FP32, BF16), available_memory_bytes=60 * 10**9)
     shares = {"local_rank": 0, "local_world_size": ranks}
-    place = Place(rank=0, world_size=ranks, host="h", port=1, **shares)
+    place = RankAddress(rank=0, world_size=ranks, host="h", port=1, **shares)
     request = RunRequest(parallelism=Parallelism(dp_replicate=ranks))
     assert selection.resolve(offered, request, OFFICIAL, place).precision.name == expected
 
@@ -319,7 +319,9 @@ def test_each_rank_of_a_host_has_a_device_and_more_ranks_than_devices_are_refuse
     local: int, device: str | None
 ) -> None:
     two = offer(device="warp", devices=(Device(name="a"), Device(name="b")))
-    place = Place(rank=local, world_size=3, local_rank=local, local_world_size=3, host="h", port=1)
+    place = RankAddress(
+        rank=local, world_size=3, local_rank=local, local_world_size=3, host="h", port=1
+    )
     if device is None:
         with pytest.raises(UnavailableError, match="which has 2 warp devices"):
             selection.at(place, two, run_config(device="warp"))

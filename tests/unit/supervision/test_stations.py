@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, AuditMode, Place, RunConfig
+from llmb.config import BF16, FP32, AuditMode, RankAddress, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.records.run_directory import RunDirectory
 from llmb.supervision import stations
@@ -345,7 +345,7 @@ def test_only_the_first_worker_leaves_a_trace_and_only_where_one_is_asked_for(li
 
 
 def test_a_worker_is_told_its_place_its_number_and_how_long_to_wait_for_others(line: Line) -> None:
-    place = Place(
+    place = RankAddress(
         rank=0, world_size=2, local_rank=0, local_world_size=2, host="localhost", port=29500
     )
     stations_of(line, place=place, rank_timeout_s=7.0).repeat(CONFIG, 3)

@@ -17,7 +17,7 @@ from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
-    Asked,
+    AuditedRequest,
     Patience,
     Streamed,
     Window,
@@ -423,7 +423,7 @@ def test_what_the_worker_was_asked_for_is_known_with_the_seeds_it_was_given() ->
     streamed = run(worker, window=window, repeat=2)
     tokens = {order.index: order.seed for order in worker.sent}
     assert dict(streamed.asked) == {
-        index: Asked(worker.answers[index].seed, tokens[index], last=index == 66)
+        index: AuditedRequest(worker.answers[index].seed, tokens[index], last=index == 66)
         for index in (12, 20, 61, 66)
     }
 

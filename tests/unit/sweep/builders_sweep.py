@@ -8,7 +8,7 @@ from typing import Any
 from llmb.config import BF16, FP32, RunRequest
 from llmb.records.run_record import RunRecord
 from llmb.sweep.directory import SweepDirectory
-from llmb.sweep.plan import Asked, Ground, LeftOut, Plan, Point
+from llmb.sweep.plan import Ground, LeftOut, Point, SweepPlan, SweepRequest
 from tests import builders
 from tests.unit.builders_runtime import offer
 
@@ -16,13 +16,13 @@ CREATED = "2026-11-22T12:00:00Z"
 FORMATS = {"BF16": BF16, "FP32": FP32}
 
 
-def asked(**changes: Any) -> Asked:
-    return Asked(**{"request": RunRequest(), "batch_sizes": (1, 2, 4), **changes})
+def asked(**changes: Any) -> SweepRequest:
+    return SweepRequest(**{"request": RunRequest(), "batch_sizes": (1, 2, 4), **changes})
 
 
-def plan(*precisions: str, left_out: tuple[LeftOut, ...] = (), **changes: Any) -> Plan:
+def plan(*precisions: str, left_out: tuple[LeftOut, ...] = (), **changes: Any) -> SweepPlan:
     """Return a plan of ``precisions`` on the CPU; ``changes`` are what was asked otherwise."""
-    return Plan(
+    return SweepPlan(
         created_utc=CREATED,
         asked=asked(**changes),
         ground=Ground.of(offer()),

@@ -8,7 +8,7 @@ import pytest
 
 from llmb.errors import BundleRefusedError, RunFailedError, UsageError
 from llmb.sweep.directory import Ended, SweepDirectory
-from llmb.sweep.plan import Plan, Point
+from llmb.sweep.plan import Point, SweepPlan
 from tests.unit.sweep.builders_sweep import finish, interrupt, plan, sweep
 
 ONE, TWO = Point("BF16", 1), Point("BF16", 2)
@@ -148,7 +148,7 @@ def test_a_disk_that_takes_no_more_is_told_with_how_to_go_on(tmp_path: Path) -> 
 def test_nothing_in_a_plan_may_be_of_a_wrong_kind() -> None:
     with pytest.raises(ValueError, match="max_batch_size"):
         plan(max_batch_size=0)
-    assert Plan.model_validate(plan().model_dump(mode="json", by_alias=True)) == plan()
+    assert SweepPlan.model_validate(plan().model_dump(mode="json", by_alias=True)) == plan()
 
 
 def test_a_file_of_the_sweep_is_written_as_it_is(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from llmb.records.finding import Verdict
 from llmb.records.run_record import BatchTrial
-from llmb.sweep.plan import Plan, Point
+from llmb.sweep.plan import Point, SweepPlan
 from llmb.sweep.points import (
     Boundary,
-    Measured,
+    MeasuredPoint,
     PointState,
     best,
     boundary,
@@ -21,12 +21,12 @@ from tests.unit.sweep.builders_sweep import plan, record_of
 
 
 def state(point: Point, status: str, **changes: object) -> PointState:
-    measured = Measured.of(record_of(point)) if status == "measured" else None
+    measured = MeasuredPoint.of(record_of(point)) if status == "measured" else None
     data = {"precision": point.precision, "batch_size": point.batch_size, "status": status}
     return PointState.model_validate({**data, "measured": measured, **changes})
 
 
-def walked(made: Plan, **statuses: str) -> list[tuple[str, int | None, str]]:
+def walked(made: SweepPlan, **statuses: str) -> list[tuple[str, int | None, str]]:
     """Return every point come to with its status; by default it is measured."""
     found = walk(
         made, lambda p: state(p, statuses.get(f"{p.precision}_{p.batch_size}", "measured"))
@@ -88,14 +88,14 @@ def test_the_search_of_a_run_shows_where_memory_ends_too() -> None:
         BatchTrial(
             batch_size=16, status="out_of_memory", tokens_per_second=None, peak_memory_bytes=None
         )
-        in Measured.of(record).trials
+        in MeasuredPoint.of(record).trials
     )
-    auto = state(Point("BF16", None), "measured", measured=Measured.of(record))
+    auto = state(Point("BF16", None), "measured", measured=MeasuredPoint.of(record))
     assert boundary([auto], "BF16") == Boundary(16, predicted=False)
 
 
 def rated(point: Point, rate: float, verdict: Verdict = Verdict.UNVERIFIED) -> PointState:
-    figures = Measured.of(record_of(point)).model_copy(
+    figures = MeasuredPoint.of(record_of(point)).model_copy(
         update={"tokens_per_second": rate, "verdict": verdict}
     )
     return state(point, "measured", measured=figures, run=f"{point.folder}/run")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from llmb.config import FP32, AuditMode, Place, RunRequest
+from llmb.config import FP32, AuditMode, RankAddress, RunRequest
 from llmb.wire import messages
 from llmb.wire.messages import (
     AuditRequest,
@@ -149,7 +149,9 @@ def test_a_worker_is_looked_at_where_its_evidence_is_kept_by_it_or_by_rank_0(
 ) -> None:
     at = None
     if rank is not None:
-        at = Place(rank=rank, world_size=2, local_rank=0, local_world_size=1, host="h", port=1)
+        at = RankAddress(
+            rank=rank, world_size=2, local_rank=0, local_world_size=1, host="h", port=1
+        )
     config = run_config().model_copy(update={"audit": audit})
     order = WorkOrder(
         config=config, evidence_folder="", collect_evidence=True, scratch_folder=scratch, place=at
