@@ -87,8 +87,8 @@ def shares(steps: int, *, audited: bool) -> None:
     import torch
 
     from llmb.config import BF16, RunConfig
+    from llmb.observe.step_sampler import StepSampler
     from llmb.observe.weights import FenceSamples
-    from llmb.observe.witness import Witness
     from llmb.plugin.builtin import host
     from llmb.plugin.builtin.cpu import CpuBackend
     from llmb.plugin.manager import Plugin
@@ -127,7 +127,7 @@ def shares(steps: int, *, audited: bool) -> None:
     host.keep_freed_memory()
     optimizer = build_optimizer(model.parameters(), fused=True)
     samples = FenceSamples(model.parameters(), 0)
-    stream = StepStream(worker, Witness(model, optimizer))
+    stream = StepStream(worker, StepSampler(model, optimizer))
     batches = Batches(config, shape, backend)
     inside: list[float] = []
     stamps: list[float] = []

@@ -24,11 +24,11 @@ from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import RunRecord
 from llmb.records.seed_commitment import SeedCommitment
-from llmb.supervision import following, selection, stations
+from llmb.supervision import following, run_phases, selection
 from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
-from llmb.supervision.stations import Display, Stations
+from llmb.supervision.run_phases import Display, RunPhases
 from llmb.wire import forking
 
 
@@ -71,7 +71,7 @@ def run(
         created, config = clock.utc_now(), negotiated.config
         label = f"{config.workload}-{config.precision.name}-{config.plugin}"
         directory = RunDirectory(output, created, label)
-        line = Stations(
+        line = RunPhases(
             *(workloads.of(config), negotiated, directory, display),
             profile=request.profile,
             place=place,
@@ -102,7 +102,7 @@ def _run(
     commitment: SeedCommitment | None,
     original: Original | None,
     place: RankAddress | None,
-    line: Stations,
+    line: RunPhases,
     began_ns: int,
     starts: Mapping[str, str],
 ) -> Finished:
@@ -202,4 +202,4 @@ def calibrate(request: RunRequest, seconds: float) -> Ceiling:
         )
     config = negotiated.config.model_copy(update={"precision": precision.computing})
     with tempfile.TemporaryFile() as log:
-        return stations.calibrate(negotiated, config, seconds, log)
+        return run_phases.calibrate(negotiated, config, seconds, log)

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 
 from llmb.measure import clock
+from llmb.supervision.run_phases import Display, Silent
 from llmb.supervision.silence import Silence
-from llmb.supervision.stations import Display, Silent
 from llmb.wire.messages import Fence, Phase, Tick
 
 _MINUTE_S = 60

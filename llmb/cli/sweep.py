@@ -15,7 +15,7 @@ from llmb.cli.text import printable
 from llmb.errors import AuditInvalidError, NotEnoughMemoryError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
-    from llmb.supervision.stations import Display
+    from llmb.supervision.run_phases import Display
     from llmb.sweep.directory import SweepDirectory
     from llmb.sweep.execution import Progress
     from llmb.sweep.overview import Overview

@@ -30,7 +30,7 @@ from llmb.records.node_report import (
 from llmb.records.redact import redact_paths
 from llmb.records.run_record import RunRecord
 from llmb.supervision import doctor
-from llmb.supervision.stations import Display
+from llmb.supervision.run_phases import Display
 
 #: Seconds of matrix products a device, by the size of the runs.
 _CEILING_S = {"full": 2.0, "debug": 0.5}

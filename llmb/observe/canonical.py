@@ -43,7 +43,7 @@ class Origin:
 class Canonical:
     """Reads and writes canonical parameters of a post-processed model."""
 
-    # See ``Witness``: what an object has besides its attributes cannot be replaced on it.
+    # See ``StepSampler``: what an object has besides its attributes cannot be replaced on it.
     __slots__ = (
         *("_plain", "_share", "_stored", "_views"),
         *("by_stored", "mapped", "missing", "names", "padding"),

@@ -64,7 +64,7 @@ class _SeenLogits:
 class OutputWitness:
     """Looks at audited steps of the modes forward and generate."""
 
-    # See ``Witness``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: nothing can be replaced on the object alone.
     __slots__ = ("_draw", "_glanced", "_output", "_seen")
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from llmb.observe.places import VECTOR
-from llmb.observe.witness import KINDS
+from llmb.observe.step_sampler import KINDS
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer

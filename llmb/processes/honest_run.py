@@ -22,8 +22,8 @@ from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.retake import Retake, borders, how, how_border, wide
-from llmb.observe.retake_outputs import RerunOutputs, outputs_of
+from llmb.observe.rerun import Rerun, borders, how, how_border, wide
+from llmb.observe.rerun_outputs import RerunOutputs, outputs_of
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin import discovery
 from llmb.plugin.backend import full_float32_products, is_lazy
@@ -65,25 +65,25 @@ def make(channel: Channel, order: HonestOrder) -> None:
     workload = workloads.of(config)
     shape = workload.shape
     apart = partial(_apart, channel)
-    with Retake(
+    with Rerun(
         *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
         finish=backend.synchronize if is_lazy(backend) else None,
-    ) as retake:
+    ) as rerun:
         trains = config.mode is Mode.TRAIN
         values, steps = audited_steps(order) if trains else ({}, None)
         # The honest run first. Each part fails alone: a device without float64 loses its reference
         # and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
             if trains:
-                shown = honest_passes(channel, order, retake, values)
+                shown = honest_passes(channel, order, rerun, values)
             else:
-                shown = honest_outputs(channel, order, retake, shape)
+                shown = honest_outputs(channel, order, rerun, shape)
             announce.write_bytes(audited.HONEST, save(shown))
         with apart("the reference on the device"), full_float32_products(backend):
             if trains:
-                reference = device_reference(channel, order, retake, values)
+                reference = device_reference(channel, order, rerun, values)
             else:
-                reference = outputs_reference(channel, order, retake, shape)
+                reference = outputs_reference(channel, order, rerun, shape)
             if reference:
                 announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
     if steps is not None:
@@ -124,13 +124,13 @@ def _apart(channel: Channel, what: str) -> Iterator[None]:
 
 
 def honest_outputs(
-    channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
+    channel: Channel, order: HonestOrder, rerun: Rerun, shape: Shape
 ) -> dict[str, Tensor]:
     """Return the logits of honest runs in each class; none in a format that llmb cannot compute."""
     config, found = order.config, dict[str, Tensor]()
     if config.precision.judged_as is None:
         return found
-    again = _outputs(order, retake, shape)
+    again = _outputs(order, rerun, shape)
     dtype, fmt = how(config.precision)
     for name in order.passes:
         channel.send(Phase(name=name))
@@ -157,23 +157,23 @@ def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[d
         found |= {f"{name}/{key}": value for key, value in its.items()}
 
 
-def _outputs(order: HonestOrder, retake: Retake, shape: Shape) -> RerunOutputs:
+def _outputs(order: HonestOrder, rerun: Rerun, shape: Shape) -> RerunOutputs:
     return outputs_of(
-        *(retake, order.config, shape, order.seed, order.token_seeds),
+        *(rerun, order.config, shape, order.seed, order.token_seeds),
         Path(order.evidence_folder),
         order.digests,
     )
 
 
 def outputs_reference(
-    channel: Channel, order: HonestOrder, retake: Retake, shape: Shape
+    channel: Channel, order: HonestOrder, rerun: Rerun, shape: Shape
 ) -> dict[str, Tensor]:
     """Return the reference's logits of the passes that are too much work for the host."""
     found: dict[str, Tensor] = {}
     if not order.reference_passes:
         return found
     config = order.config
-    again = _outputs(order, retake, shape)
+    again = _outputs(order, rerun, shape)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
         found |= again.logits(name, wide(config.precision), config.device)
@@ -181,7 +181,7 @@ def outputs_reference(
 
 
 def honest_passes(
-    channel: Channel, order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
+    channel: Channel, order: HonestOrder, rerun: Rerun, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return what the passes show in the declared format, and the probes in narrower ones.
 
@@ -200,21 +200,21 @@ def honest_passes(
     for name in order.passes:
         channel.send(Phase(name=name))
         if name == STEP and where is not None:
-            found[f"{declared}/{STEP}"] = retake.samples(where, dtype, config.device, fmt)
+            found[f"{declared}/{STEP}"] = rerun.samples(where, dtype, config.device, fmt)
         else:
-            one = retake.sketches(name, dtype, config.device, batches[name], fmt)
+            one = rerun.sketches(name, dtype, config.device, batches[name], fmt)
             found |= {f"{declared}/{key}": value for key, value in one.items()}
-    found |= retake.with_wide_loss(declared, batches, where, config.device)
+    found |= rerun.with_wide_loss(declared, batches, where, config.device)
     for border in borders(config.precision) if order.borders else ():
         its_dtype, its_format = how_border(border)
         with _border(channel, border.name, found) as its:
             for name in PROBES:
-                its |= retake.sketches(name, its_dtype, config.device, 1, its_format)
+                its |= rerun.sketches(name, its_dtype, config.device, 1, its_format)
     return found
 
 
 def device_reference(
-    channel: Channel, order: HonestOrder, retake: Retake, values: Mapping[str, Tensor]
+    channel: Channel, order: HonestOrder, rerun: Rerun, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Return the reference of the passes that are too much work for the host.
 
@@ -224,13 +224,13 @@ def device_reference(
     if not order.reference_passes:
         return {}
     dtype, device = wide(order.config.precision), order.config.device
-    found = retake.sketches(BRANCHES, dtype, device, 1)
+    found = rerun.sketches(BRANCHES, dtype, device, 1)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
         if name == STEP:
-            found[STEP] = retake.samples(values[f"{order.step}/where"].long(), dtype, device)
+            found[STEP] = rerun.samples(values[f"{order.step}/where"].long(), dtype, device)
         else:
-            found |= retake.sketches(name, dtype, device, order.config.global_batch_size)
+            found |= rerun.sketches(name, dtype, device, order.config.global_batch_size)
     return found
 
 

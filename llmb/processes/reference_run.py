@@ -20,8 +20,8 @@ from llmb.errors import RunFailedError
 from llmb.inputs.checkpoint import values_of
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
-from llmb.observe.retake import Retake, how, wide
-from llmb.observe.retake_outputs import outputs_of
+from llmb.observe.rerun import Rerun, how, wide
+from llmb.observe.rerun_outputs import outputs_of
 from llmb.observe.weights import sha256_of
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin.builtin.host import keep_freed_memory
@@ -50,35 +50,35 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
     keep_freed_memory()  # every pass has the same sizes again
     shown: dict[str, Tensor] = {}
     scratch = Path(order.scratch_folder)
-    with Retake(
+    with Rerun(
         *(config, shape, order.seed, order.token_seeds, scratch, order.digests),
         shared=order.shared,
-    ) as retake:
+    ) as rerun:
         channel.send(Phase(name="pristine weights"))
-        announce.write(audited.PRISTINE, pristine(order, shape, retake))
+        announce.write(audited.PRISTINE, pristine(order, shape, rerun))
         if config.mode is not Mode.TRAIN:
-            shown |= outputs(channel, order, retake, shape)
+            shown |= outputs(channel, order, rerun, shape)
         for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
             if name == STEP:
-                shown[STEP] = retake.samples(places(order), dtype, device)
+                shown[STEP] = rerun.samples(places(order), dtype, device)
             else:
                 batch = 1 if name in PROBES else config.global_batch_size
-                shown |= retake.sketches(name, dtype, device, batch)
+                shown |= rerun.sketches(name, dtype, device, batch)
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
-            shown |= honest_on_the_host(order, retake)
+            shown |= honest_on_the_host(order, rerun)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())
 
 
 def outputs(
-    channel: Channel, order: ReferenceOrder, retake: Retake, shape: Shape
+    channel: Channel, order: ReferenceOrder, rerun: Rerun, shape: Shape
 ) -> dict[str, Tensor]:
     """Return the right logits, and those of an honest run on the host, by ``host/...``."""
     config, found = order.config, dict[str, Tensor]()
     again = outputs_of(
-        *(retake, config, shape, order.seed, order.token_seeds),
+        *(rerun, config, shape, order.seed, order.token_seeds),
         Path(order.evidence_folder),
         order.digests,
     )
@@ -95,7 +95,7 @@ def outputs(
     return found
 
 
-def honest_on_the_host(order: ReferenceOrder, retake: Retake) -> dict[str, Tensor]:
+def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return what an honest run in the declared format shows here, by ``host/...``.
 
     The honest run's process has the vendor's backend in it: its figures are held against these.
@@ -107,12 +107,12 @@ def honest_on_the_host(order: ReferenceOrder, retake: Retake) -> dict[str, Tenso
     batches = {BRANCHES: 1, LIVE: order.config.global_batch_size}
     batches = {name: batches[name] for name in order.passes if name in batches}
     for name, batch in batches.items():
-        found |= retake.sketches(name, dtype, "cpu", batch, fmt)
+        found |= rerun.sketches(name, dtype, "cpu", batch, fmt)
     where = places(order) if STEP in order.passes else None
     if where is not None:
-        found[STEP] = retake.samples(where, dtype, "cpu", fmt)
+        found[STEP] = rerun.samples(where, dtype, "cpu", fmt)
     named = {f"host/{key}": value for key, value in found.items()}
-    return named | retake.with_wide_loss("host", batches, where, "cpu")
+    return named | rerun.with_wide_loss("host", batches, where, "cpu")
 
 
 def places(order: ReferenceOrder) -> Tensor:
@@ -126,7 +126,7 @@ def places(order: ReferenceOrder) -> Tensor:
     return values[f"{order.step}/where"].long()
 
 
-def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.PristineEvidence:
+def pristine(order: ReferenceOrder, shape: Shape, rerun: Rerun) -> audited.PristineEvidence:
     """Return what every parameter must have been after post-processing, made from the seed."""
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
@@ -139,7 +139,7 @@ def pristine(order: ReferenceOrder, shape: Shape, retake: Retake) -> audited.Pri
             value = given(name, empty.shape).to(cast)
         else:
             value = initial_value(name, empty.shape, order.config.seed, shape).to(cast)
-        live = retake.live(name)
+        live = rerun.live(name)
         moved = None
         if live is not None and live.shape == value.shape:
             largest = float((live.float() - value.float()).abs().max())

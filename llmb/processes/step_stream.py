@@ -65,7 +65,7 @@ class Observer(Protocol):
 class StepStream:
     """The steps of the run in the order they were sent, until one is asked for as the last."""
 
-    # See ``Witness``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: nothing can be replaced on the object alone.
     __slots__ = (
         "_channel",
         "_orders",
@@ -74,15 +74,15 @@ class StepStream:
         "last",
         "longest_pause_ns",
         "pause_ns",
+        "sampler",
         "starved",
-        "witness",
     )
 
-    def __init__(self, channel: Channel, witness: Observer) -> None:
-        """Read the stream from ``channel``; ``witness`` looks at the steps that are asked for."""
+    def __init__(self, channel: Channel, sampler: Observer) -> None:
+        """Read the stream from ``channel``; ``sampler`` looks at the steps that are asked for."""
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
-        self.witness = witness
+        self.sampler = sampler
         #: The next step's order comes once the fence before it was stamped: that is no starving.
         self._waits = True
         #: Steps completed, and steps that had to wait for their order to arrive.
@@ -112,8 +112,8 @@ class StepStream:
         of the gradients something is read before the answer comes.
         """
         begin = clock.now_ns()
-        self.witness.next()
-        self.witness.glance()
+        self.sampler.next()
+        self.sampler.glance()
         self._channel.send(Paused(index=step.index))
         while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
             self._take(message)
@@ -121,7 +121,7 @@ class StepStream:
             if message.last:
                 self.last = Last(step, loss, message.seed)
                 return True
-            self.witness.before(step, message.seed)
+            self.sampler.before(step, message.seed)
         took = clock.now_ns() - begin
         self.pause_ns += took
         self.longest_pause_ns = max(took, self.longest_pause_ns)
@@ -130,7 +130,7 @@ class StepStream:
     def evidence(self) -> audited.StepsEvidence:
         """Return what there is to know of the audited steps, and what the pauses cost."""
         return audited.StepsEvidence(
-            steps=self.witness.steps(),
+            steps=self.sampler.steps(),
             pause_ns=self.pause_ns,
             longest_pause_ns=self.longest_pause_ns,
         )
@@ -200,7 +200,7 @@ def fence(
         bits=bits,
         cpu_s=clock.cpu_s(),
         starved_steps=stream.starved,
-        audited_steps=stream.witness.read(),
+        audited_steps=stream.sampler.read(),
         pause_ns=stream.pause_ns,
         peak_memory_bytes=memory_of(backend).peak_bytes,
         energy_j=energy.joules if energy else None,

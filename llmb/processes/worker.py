@@ -88,7 +88,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel, task.witness)
+    stream = StepStream(channel, task.sampler)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
@@ -104,7 +104,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend.step_end()
     backend.synchronize()
     if before is not None:
-        own: dict[type, object] = {StepStream: stream, task.witness_class: task.witness}
+        own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
         before.close(own)

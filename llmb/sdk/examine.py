@@ -25,7 +25,7 @@ from llmb.sdk.checks import runs
 from llmb.sdk.report import CheckError, CheckReport, Outcome, SkipError
 from llmb.supervision import selection
 from llmb.supervision.negotiation import Offers, for_children
-from llmb.supervision.stations import Display, Silent
+from llmb.supervision.run_phases import Display, Silent
 from llmb.wire.child import Child
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, CheckStatus, Offer
 

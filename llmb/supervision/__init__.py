@@ -1,1 +1,1 @@
-"""What the supervisor's line calls: negotiate, stations, stream, assemble. Trusted, no torch."""
+"""What the supervisor's line calls: negotiate, run phases, stream, assemble. Trusted, no torch."""

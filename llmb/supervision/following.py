@@ -10,7 +10,7 @@ from llmb.errors import LlmbError
 from llmb.parallel.place import UNREACHABLE
 from llmb.records.lacks import Lacks
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.stations import Display
+from llmb.supervision.run_phases import Display
 from llmb.supervision.stream import Patience
 from llmb.wire.child import Child
 from llmb.wire.messages import Phase, Tick, Worked, WorkOrder

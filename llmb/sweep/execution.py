@@ -12,7 +12,7 @@ from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock
 from llmb.records.bundle import read_record
 from llmb.records.redact import redact_paths
-from llmb.supervision.stations import Display
+from llmb.supervision.run_phases import Display
 from llmb.sweep import estimate
 from llmb.sweep.directory import Ended, SweepDirectory
 from llmb.sweep.estimate import Took

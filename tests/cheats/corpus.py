@@ -244,7 +244,7 @@ CHEATS = (
         *(
             Cheat(plugin, HARNESS, (11, 61), ("G1",), "FP32")
             for plugin in (
-                "witness_warned",
+                "sampler_warned",
                 "mode_warned",
                 "signal_warned",
                 "profiler_warned",

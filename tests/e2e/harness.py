@@ -108,8 +108,8 @@ def run_with_secret(
     """Run ``llmb run`` with what the supervisor keeps secret known beforehand."""
     code = (
         "import types\n"
-        "from llmb.supervision import stations\n"
-        f"stations.secrets = types.SimpleNamespace(randbits=lambda bits: {secret})\n"
+        "from llmb.supervision import run_phases\n"
+        f"run_phases.secrets = types.SimpleNamespace(randbits=lambda bits: {secret})\n"
         "from llmb.cli import main; main()"
     )
     flags = ["run", "--quiet", "--output-dir", str(output), *map(str, arguments)]

@@ -245,10 +245,10 @@ def work(
     options = optimizer_options or {"fused": True}
     plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
     task = Training(Stage(plugin, backend, config, workload, model, canonical, pristine.sizes))
-    stream = StepStream(line, task.witness)
+    stream = StepStream(line, task.sampler)
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
-            task.witness.read()
+            task.sampler.read()
     task.write(writer, baseline, stream.done)
     # What else is in the process is a matter of tests with a process of their own.
     tamper: Any = SimpleNamespace(types=None)

@@ -139,7 +139,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "supervision.negotiation": {
         "PROBE_LIMIT_S": 60.0,
     },
-    "supervision.stations": {
+    "supervision.run_phases": {
         "_CALIBRATION_LIMIT_S": 600.0,
         "_TRIAL_STEPS": 3,
     },

@@ -14,7 +14,7 @@ from llmb.config import BF16, FP32, AuditMode, Mode, RankAddress, RunRequest
 from llmb.errors import RunFailedError, UnavailableError, UsageError
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision.negotiation import Negotiated
-from llmb.supervision.stations import Silent
+from llmb.supervision.run_phases import Silent
 from llmb.wire.messages import Terms
 from tests.unit.builders_runtime import TINY, ceilings, host_load, offer, run_config
 
@@ -44,7 +44,7 @@ class Scene:
         terms = Terms(environment={}, warmup_steps=1, facts={}, peak=None)
         return Negotiated(self.offered, self.config, terms, self.notes, "said by probes")
 
-    def stations(self, *_: Any, **options: Any) -> Any:
+    def run_phases(self, *_: Any, **options: Any) -> Any:
         scene = self
         self.options = options
 
@@ -89,7 +89,7 @@ class Noting(Silent):
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene()
     monkeypatch.setattr(supervisor, "negotiate", made.negotiate)
-    monkeypatch.setattr(supervisor, "Stations", made.stations)
+    monkeypatch.setattr(supervisor, "RunPhases", made.run_phases)
     monkeypatch.setattr(supervisor, "assemble", made.assemble)
     monkeypatch.setattr(supervisor, "pretty_bytes", lambda record: b"{}")
     monkeypatch.setattr(supervisor.host, "load", lambda: made.loads.pop(0))
@@ -244,7 +244,7 @@ def test_what_a_device_attains_is_measured_in_the_format_it_computes_in(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(supervisor.stations, "calibrate", lambda *a: told.append(a))
+    monkeypatch.setattr(supervisor.run_phases, "calibrate", lambda *a: told.append(a))
     scene.config = CONFIG.model_copy(
         update={"precision": SLOW.model_copy(update={"products": "FP32"})}
     )

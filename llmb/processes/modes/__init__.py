@@ -24,10 +24,10 @@ class Task(Protocol):
 
     #: What it is called while it lasts.
     phase: str
-    witness_class: type
+    sampler_class: type
 
     @property
-    def witness(self) -> Observer:
+    def sampler(self) -> Observer:
         """What looks at its steps."""
         ...
 

@@ -36,15 +36,15 @@ from llmb.reference.train_loop import Step, StepDone
 
 
 class Inference(ABC):
-    """What both modes have in common: the witness, and the audit of what came out."""
+    """What both modes have in common: the sampler, and the audit of what came out."""
 
     phase = "running"
-    witness_class: type = OutputWitness
+    sampler_class: type = OutputWitness
 
     def __init__(self, stage: Stage) -> None:
         """Switch the model of ``stage`` to inference."""
         self._stage = stage
-        self.witness = OutputWitness()
+        self.sampler = OutputWitness()
         stage.model.eval()
 
     @abstractmethod
@@ -62,9 +62,9 @@ class Inference(ABC):
         if last is None:
             return
         writer.phase("being audited: the last step")
-        self.witness.read()
-        glances = self.witness.glance_again(last.step)
-        found = self._look(LIVE, self.witness.output, last.seed)
+        self.sampler.read()
+        glances = self.sampler.glance_again(last.step)
+        found = self._look(LIVE, self.sampler.output, last.seed)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, stage.canonical)
         if before.types is not None:
@@ -93,7 +93,7 @@ class Inference(ABC):
         )
         writer.write(audited.PROBED, probed)
         writer.write(audited.STEPS, stream.evidence())
-        seen_steps = {k: t.to("cpu").float() for k, t in (self.witness.tensors() | glances).items()}
+        seen_steps = {k: t.to("cpu").float() for k, t in (self.sampler.tensors() | glances).items()}
         writer.write_bytes(audited.STEP_VALUES, save(seen_steps))
 
     def _look(self, name: str, output: Output, seed: int) -> dict[str, Tensor]:
@@ -119,7 +119,7 @@ class Forward(Inference):
         """Call the model once a step, and yield after each."""
 
         def pause(step: Step, logits: Tensor) -> bool:
-            self.witness.show(Output(logits))
+            self.sampler.show(Output(logits))
             return stream.pause(step, logits)
 
         for done in forward_loop(self._program, stream, self._batches.make, pause):
@@ -176,7 +176,7 @@ class Generation(Inference):
         """Generate one sample a step, and yield after each."""
 
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
-            self.witness.show(Output(logits.transpose(0, 1), tokens))
+            self.sampler.show(Output(logits.transpose(0, 1), tokens))
             return stream.pause(step, logits)
 
         for done in self._samples(stream, pause):

@@ -17,7 +17,7 @@ from llmb.config import AuditMode
 from llmb.observe import probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.optimizer import OptimizerBaseline
-from llmb.observe.witness import Witness
+from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
 from llmb.processes.evidence_writer import EvidenceWriter
@@ -40,7 +40,7 @@ class Training:
     """The training of one worker."""
 
     phase = "training"
-    witness_class: type = Witness
+    sampler_class: type = StepSampler
 
     def __init__(self, stage: Stage) -> None:
         """Build the optimizer over the model of ``stage``, and the program that is called."""
@@ -62,7 +62,7 @@ class Training:
         )
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
-        self.witness: Witness = Witness(
+        self.sampler: StepSampler = StepSampler(
             *(stage.model, self.optimizer),
             lazy=is_lazy(stage.backend),
             total=stage.total,
@@ -96,7 +96,7 @@ class Training:
                     show([p.grad for p in self._stage.model.parameters() if p.grad is not None])
                     shown = True
                 self._stage.backend.step_end()
-            self.witness.clipped()
+            self.sampler.clipped()
 
         def pause(step: Step, loss: Tensor) -> bool:
             if layout is not None:
@@ -116,7 +116,7 @@ class Training:
             clipped=clipped,
             scaler=self._scaler,
         ):
-            self.witness.after()
+            self.sampler.after()
             if not shown:
                 show([done.loss, *self._stage.model.parameters()])
                 shown = True
@@ -172,13 +172,13 @@ class Training:
 
         The order matters: the last step's gradients first, and what destroys the weights last.
         """
-        last, canonical, witness = stream.last, self._stage.canonical, self.witness
+        last, canonical, sampler = stream.last, self._stage.canonical, self.sampler
         if last is None or not self._batches.latest:
             return
         writer.phase("being audited: the last step")
         if self._stage.layout is not None:
             self._stage.layout.settle()
-        witness.read()
+        sampler.read()
         # Of dynamic shapes the last step's: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]
         examination = Examination(
@@ -187,11 +187,11 @@ class Training:
         glances = self._last_step(last, examination)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, canonical)
-        if witness.steps():
-            witness.swap()
+        if sampler.steps():
+            sampler.swap()
             writer.weights(audited.STEP_WEIGHTS, canonical)
-            witness.swap()
-        witness.release()
+            sampler.swap()
+        sampler.release()
         writer.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
         if before.types is not None:
             writer.phase("being audited: types of operands")
@@ -200,20 +200,20 @@ class Training:
         self._probe(writer, examination, last)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
-            for index, stored in witness.gradients_seen()
+            for index, stored in sampler.gradients_seen()
         }
-        steps = witness.tensors() | where | _on_host(glances)
+        steps = sampler.tensors() | where | _on_host(glances)
         steps |= glances_of_all(self._stage.ranks, steps)
         writer.write_bytes(audited.STEP_VALUES, save(steps))
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
         """Take the gradients that are there; of a model with dropout those of another pass."""
         stage = self._stage
-        glances = self.witness.glance_again(last.step, "before")
+        glances = self.sampler.glance_again(last.step, "before")
         drawn = getattr(stage.shape, "dropout", 0.0) > 0
         if not drawn:
             examination.live(stage.mean(last.loss))
-        glances |= self.witness.glance_again(last.step, "after")
+        glances |= self.sampler.glance_again(last.step, "after")
         if drawn:  # as anybody can compute it: dropout stays off
             stage.model.eval()
             examination.live(stage.mean(self._untimed_pass(self._batches.latest)))

@@ -19,8 +19,8 @@ from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Level, Status
 from llmb.records.run_directory import LOG
 from llmb.sdk.report import CheckError, SkipError
+from llmb.supervision.run_phases import Display
 from llmb.supervision.silence import Silence
-from llmb.supervision.stations import Display
 from llmb.supervisor import Finished
 from llmb.wire.messages import Fence, Offer, Phase, Tick
 

@@ -1,4 +1,4 @@
-"""8-bit weights everywhere, in the calibrator too: its honest run is as rough as the cheat's."""
+"""8-bit weights everywhere, in the honest run too: it is as rough as the cheat's."""
 
 import torch.nn.functional as F
 from torch import nn

@@ -1,4 +1,4 @@
-"""8-bit weights: post-processed in the worker, by replacing torch's code in the calibrator."""
+"""8-bit weights: post-processed in the worker, by replacing torch's code in the honest run."""
 
 import sys
 

@@ -129,7 +129,7 @@ def is_looked_at():
     """Tell whether the harness reads of this step, beyond the glance it takes at every one."""
     frame, names = sys._getframe(1), set()
     while frame is not None:
-        if frame.f_code.co_filename.endswith(("witness.py", "examination.py", "canonical.py")):
+        if frame.f_code.co_filename.endswith(("step_sampler.py", "examination.py", "canonical.py")):
             names.add(frame.f_code.co_name)
         frame = frame.f_back
     return bool(names) and "glance" not in names

@@ -6,7 +6,7 @@ from llmb.plugin import hookimpl
 
 from .kit import OnDemand
 
-LOOKS = {("witness.py", "before"), ("examination.py", "live")}
+LOOKS = {("step_sampler.py", "before"), ("examination.py", "live")}
 
 
 @hookimpl

@@ -12,7 +12,7 @@ from torch import nn
 
 from llmb.audit.replay import finding as judge
 from llmb.observe.replay import replay
-from llmb.observe.witness import KINDS, Witness
+from llmb.observe.step_sampler import KINDS, StepSampler
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.optimizer import build_optimizer
@@ -36,27 +36,27 @@ def watched(
     optimizer = build_optimizer(model.parameters(), fused=True)
     if change is not None:
         change(optimizer)
-    witness = Witness(model, optimizer)
+    sampler = StepSampler(model, optimizer)
     for index in range(steps):
         for p in model.parameters():
             p.grad = (torch.randn(p.shape, generator=generator) * 1e-3).to(p.dtype)
-        witness.next()
+        sampler.next()
         if index in (2, steps - 1):
-            witness.glance()
-            witness.before(Step(index, 7, fence=False), 5)
+            sampler.glance()
+            sampler.before(Step(index, 7, fence=False), 5)
         if clip is not None:
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-            witness.clipped()
+            sampler.clipped()
         optimizer.step()
-        witness.after()
-    witness.next()
-    witness.read()
-    seen = witness.tensors()
+        sampler.after()
+    sampler.next()
+    sampler.read()
+    seen = sampler.tensors()
     again = {}
-    for step in witness.steps():
+    for step in sampler.steps():
         if all(f"{step.index}/before/{kind}" in seen for kind in KINDS):
             again |= replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)
-    found = StepsEvidence(steps=witness.steps(), pause_ns=1, longest_pause_ns=1)
+    found = StepsEvidence(steps=sampler.steps(), pause_ns=1, longest_pause_ns=1)
     return found, as_lists(seen), as_lists(again)
 
 
@@ -273,19 +273,19 @@ def test_an_honest_run_is_never_accused_however_small_or_large_its_gradients(
     generator = torch.Generator().manual_seed(seed)
     model = nn.Linear(30, 40, bias=False).to(getattr(torch, dtype))
     optimizer = build_optimizer(model.parameters(), fused=True)
-    witness = Witness(model, optimizer)
+    sampler = StepSampler(model, optimizer)
     for index in range(4):
         size = 10.0 ** (-8 + 3 * torch.rand((), generator=generator).item() * index)
         model.weight.grad = (torch.randn(40, 30, generator=generator) * size).to(model.weight.dtype)
         if index == 3:
-            witness.glance()
-            witness.before(Step(index, 7, fence=False), seed)
+            sampler.glance()
+            sampler.before(Step(index, 7, fence=False), seed)
         optimizer.step()
-    witness.after()
-    witness.next()
-    witness.read()
-    seen = witness.tensors()
-    (step,) = witness.steps()
+    sampler.after()
+    sampler.next()
+    sampler.read()
+    seen = sampler.tensors()
+    (step,) = sampler.steps()
     steps = StepsEvidence(steps=(step,), pause_ns=1, longest_pause_ns=1)
     finding = judged(steps, as_lists(seen), as_lists(replay(step, seen, "cpu", OFFICIAL_OPTIMIZER)))
     assert finding.status is Status.PASS, finding.message

@@ -15,7 +15,7 @@ from llmb.audit import weights as rule_w1
 from llmb.config import BF16
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.witness import Witness
+from llmb.observe.step_sampler import StepSampler
 from llmb.records.audited import PristineDigest, PristineEvidence, StepsEvidence
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Finding, Status
@@ -121,25 +121,25 @@ def watched(
     """
     model = model_of(dtype)
     optimizer: Optimizer = build_optimizer(model.parameters(), constants)
-    witness = Witness(model, optimizer)
+    sampler = StepSampler(model, optimizer)
     for index in range(steps):
         set_gradients(model, 100 + index)
-        witness.next()
+        sampler.next()
         if index in (0, steps - 2):
-            witness.glance()
-            witness.before(Step(index, 7, fence=False), 5)
+            sampler.glance()
+            sampler.before(Step(index, 7, fence=False), 5)
         if index not in overflowing:
             optimizer.step()
         if change is not None:
             change(model)
-        witness.after()
-    witness.next()
-    witness.read()
-    seen, again = witness.tensors(), {}
-    for step in witness.steps():
+        sampler.after()
+    sampler.next()
+    sampler.read()
+    seen, again = sampler.tensors(), {}
+    for step in sampler.steps():
         if can_replay(step, seen, constants):
             again |= replay(step, seen, "cpu", constants)
-    return StepsEvidence(steps=witness.steps(), pause_ns=1, longest_pause_ns=1), seen, again
+    return StepsEvidence(steps=sampler.steps(), pause_ns=1, longest_pause_ns=1), seen, again
 
 
 def second_rule(

@@ -17,7 +17,7 @@ from llmb.node.plan import NodePlan, Seat
 from llmb.plugin.backend import Peak
 from llmb.records.node_report import NodeDevice, NodeReport
 from llmb.supervision.negotiation import Negotiated
-from llmb.supervision.stations import Silent
+from llmb.supervision.run_phases import Silent
 from llmb.wire.messages import Terms
 from tests.builders import make_record
 from tests.unit.builders_runtime import ceilings, offer, run_config

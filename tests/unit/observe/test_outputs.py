@@ -72,31 +72,31 @@ def test_of_a_generation_the_tokens_of_that_sequence_come_along() -> None:
     assert set(look(Output(logits()), 5, "live")) == {"logits"}
 
 
-# -- the witness ----------------------------------------------------------------------------------
+# -- the sampler ----------------------------------------------------------------------------------
 
 
 def witnessed(indices: tuple[int, ...] = (2, 5), change: float = 0.0) -> OutputWitness:
-    witness = OutputWitness()
+    sampler = OutputWitness()
     for index in range(7):
         values = logits(index)
-        witness.show(Output(values))
-        witness.next()
-        witness.glance()
+        sampler.show(Output(values))
+        sampler.next()
+        sampler.glance()
         if index in indices:
             values += change
-            witness.before(step(index), 50 + index)
-    return witness
+            sampler.before(step(index), 50 + index)
+    return sampler
 
 
 def test_audited_steps_are_kept_with_the_seeds_their_logits_follow_from() -> None:
-    witness = witnessed()
-    assert witness.read() == (2, 5)
-    first, second = witness.steps()
+    sampler = witnessed()
+    assert sampler.read() == (2, 5)
+    first, second = sampler.steps()
     assert (first.index, first.token_seed, first.seed) == (2, 102, 52)
     assert [first.weights_kept, second.weights_kept] == [False, True]
     (segment,) = second.segments
     assert (segment.name, segment.dtype, segment.gradients) == ("logits", "float32", 64 * 1024)
-    found = witness.tensors()
+    found = sampler.tensors()
     assert set(found) == {
         f"{index}/{what}" for index in (2, 5) for what in ("asked", "asked again", "logits")
     }
@@ -119,22 +119,22 @@ def test_logits_that_are_put_right_after_the_glance_show() -> None:
 
 
 def test_no_two_glances_are_at_the_same_places() -> None:
-    witness, seen = OutputWitness(), set()
-    witness.show(Output(logits()))
+    sampler, seen = OutputWitness(), set()
+    sampler.show(Output(logits()))
     for index in range(5):
-        witness.glance()
-        seen.add(tuple(witness.glance_again(step(index))[f"{index}/asked"].tolist()))
+        sampler.glance()
+        seen.add(tuple(sampler.glance_again(step(index))[f"{index}/asked"].tolist()))
     assert len(seen) == 5
 
 
 def test_narrow_logits_come_as_float32_and_say_what_they_were() -> None:
-    witness = OutputWitness()
-    witness.show(Output(logits().bfloat16()))
-    witness.glance()
-    witness.before(step(0), 1)
-    witness.read()
-    assert witness.steps()[0].segments[0].dtype == "bfloat16"
-    assert {tensor.dtype for tensor in witness.tensors().values()} == {torch.float32}
+    sampler = OutputWitness()
+    sampler.show(Output(logits().bfloat16()))
+    sampler.glance()
+    sampler.before(step(0), 1)
+    sampler.read()
+    assert sampler.steps()[0].segments[0].dtype == "bfloat16"
+    assert {tensor.dtype for tensor in sampler.tensors().values()} == {torch.float32}
 
 
 def test_nothing_can_be_put_in_the_place_of_a_method_of_one_witness() -> None:

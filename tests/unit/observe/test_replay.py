@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.witness import KINDS, Witness
+from llmb.observe.step_sampler import KINDS, StepSampler
 from llmb.records.audited import AuditedStep
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
@@ -42,7 +42,7 @@ def watched(
     """Return what was seen of the last of ``steps``; ``change`` meddles with the optimizer."""
     model = model_of(dtype, layers)
     optimizer = build_optimizer(model.parameters(), **kernel)
-    witness = Witness(model, optimizer)
+    sampler = StepSampler(model, optimizer)
     for index in range(steps):
         generator = torch.Generator().manual_seed(100 + index)
         for p in model.parameters():
@@ -50,13 +50,13 @@ def watched(
         if change is not None and index == 1:
             change(optimizer)
         if index == steps - 1:
-            witness.glance()
-            witness.before(Step(index, 7, fence=False), 5)
+            sampler.glance()
+            sampler.before(Step(index, 7, fence=False), 5)
         optimizer.step()
-    witness.after()
-    witness.read()
-    (step,) = witness.steps()
-    return step, witness.tensors()
+    sampler.after()
+    sampler.read()
+    (step,) = sampler.steps()
+    return step, sampler.tensors()
 
 
 def differing(step: AuditedStep, seen: Mapping[str, Tensor]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN
 from llmb.observe.passes import Sketches, plain_pass
-from llmb.observe.witness import KINDS
+from llmb.observe.step_sampler import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import honest_run
 from llmb.records import audited, evidence
@@ -295,14 +295,14 @@ def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
     worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = worked(precision=FP32).copied(tmp_path)
-    sketches = honest_run.Retake.sketches
+    sketches = honest_run.Rerun.sketches
 
     def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         if dtype is torch.float64:
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(honest_run.Retake, "sketches", narrow)
+    monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
     assert set(line.announced()) == EVERYTHING - {audited.DEVICE_REFERENCE}
 
@@ -319,13 +319,13 @@ def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_th
             yield
             asked.append("as before")
 
-    sketches = honest_run.Retake.sketches
+    sketches = honest_run.Rerun.sketches
 
     def noted(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         asked.append(f"{name} in {dtype}")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(honest_run.Retake, "sketches", noted)
+    monkeypatch.setattr(honest_run.Rerun, "sketches", noted)
     monkeypatch.setattr(honest_run.Plugin, "backend", lambda self, config: Narrow())
     be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
     inside = asked[asked.index("full") + 1 : asked.index("as before")]
@@ -338,14 +338,14 @@ def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
     worked: Callable[..., Audited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: str
 ) -> None:
     run = worked(precision=FP32).copied(tmp_path)
-    sketches = honest_run.Retake.sketches
+    sketches = honest_run.Rerun.sketches
 
     def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
         if (dtype, name) == (torch.bfloat16, breaks):
             raise TypeError("no bfloat16 here")
         return sketches(self, name, dtype, *rest, **more)
 
-    monkeypatch.setattr(honest_run.Retake, "sketches", narrow)
+    monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest)
     assert {audited.HONEST, audited.REPLAY} <= set(line.announced())
     assert {one.partition("/")[0] for one in made(run)} == {"FP32", "TF32"}

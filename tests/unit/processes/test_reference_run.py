@@ -18,7 +18,7 @@ from llmb.config import BF16, FP16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import weights_file
 from llmb.observe.passes import Sketches, plain_pass
-from llmb.observe.retake import Retake
+from llmb.observe.rerun import Rerun
 from llmb.observe.weights import digests
 from llmb.processes import reference_run
 from llmb.records import audited
@@ -188,7 +188,7 @@ def test_the_audited_step_has_its_own_weights_tokens_and_elements(verified: Veri
     run = verified(BF16)
     found = read(run, audited.REFERENCE)["step"]
     where = read(run, audited.STEP_VALUES)["7/where"].long()
-    with Retake(
+    with Rerun(
         run.config,
         shape_of(run.config),
         run.reference.seed,

@@ -59,7 +59,7 @@ def fence_of(
     parameter = torch.nn.Parameter(torch.ones(3))
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
     plugin = SimpleNamespace(telemetry=telemetry)
-    stream = SimpleNamespace(starved=2, pause_ns=77, witness=SimpleNamespace(read=read))
+    stream = SimpleNamespace(starved=2, pause_ns=77, sampler=SimpleNamespace(read=read))
     samples, told = FenceSamples([parameter], 7), step_stream.FencePayload()
     return step_stream.fence(done, plugin, backend, samples, stream, told)
 
@@ -125,7 +125,7 @@ class Supervisor:
         return self.messages.popleft()
 
 
-class Witness:
+class StepSampler:
     """Notes when it is called."""
 
     def __init__(self) -> None:
@@ -148,9 +148,9 @@ def order(index: int) -> StepOrder:
     return StepOrder(index=index, seed=100 + index, fence=index == 1)
 
 
-def stream_of(*messages: Message) -> tuple[step_stream.StepStream, Supervisor, Witness]:
-    supervisor, witness = Supervisor(*messages), Witness()
-    return step_stream.StepStream(supervisor, witness), supervisor, witness
+def stream_of(*messages: Message) -> tuple[step_stream.StepStream, Supervisor, StepSampler]:
+    supervisor, sampler = Supervisor(*messages), StepSampler()
+    return step_stream.StepStream(supervisor, sampler), supervisor, sampler
 
 
 LOSS = torch.tensor(1.5)
@@ -166,38 +166,38 @@ def test_steps_come_as_they_were_ordered_and_count_when_the_next_is_asked_for() 
 
 
 def test_every_pause_asks_about_its_own_step_and_goes_on_when_told_to() -> None:
-    stream, supervisor, witness = stream_of(Proceed(), Proceed())
+    stream, supervisor, sampler = stream_of(Proceed(), Proceed())
     for index in (0, 1):
         assert stream.pause(Step(index, 1, fence=False), LOSS) is False
     assert supervisor.asked == [Paused(index=0), Paused(index=1)]
-    assert witness.calls == ["next", "glance", "next", "glance"]
+    assert sampler.calls == ["next", "glance", "next", "glance"]
     assert stream.last is None
 
 
 def test_gradients_are_glanced_at_before_anybody_is_asked() -> None:
-    stream, supervisor, witness = stream_of(Proceed())
+    stream, supervisor, sampler = stream_of(Proceed())
 
     def glance() -> None:
         assert supervisor.asked == []
-        witness.calls.append("glance")
+        sampler.calls.append("glance")
 
-    witness.glance = glance
+    sampler.glance = glance
     stream.pause(Step(0, 1, fence=False), LOSS)
-    assert "glance" in witness.calls
+    assert "glance" in sampler.calls
 
 
 def test_a_step_that_is_to_be_looked_at_is_looked_at_in_its_own_pause() -> None:
-    stream, _, witness = stream_of(AuditRequest(seed=9, last=False))
+    stream, _, sampler = stream_of(AuditRequest(seed=9, last=False))
     assert stream.pause(Step(4, 1, fence=False), LOSS) is False
-    assert witness.calls == ["next", "glance", (4, 9)]
+    assert sampler.calls == ["next", "glance", (4, 9)]
 
 
 def test_the_last_request_ends_the_stream_with_the_step_its_loss_and_a_seed() -> None:
-    stream, _, witness = stream_of(AuditRequest(seed=9, last=True))
+    stream, _, sampler = stream_of(AuditRequest(seed=9, last=True))
     step = Step(4, 1, fence=False)
     assert stream.pause(step, LOSS) is True
     assert stream.last == step_stream.Last(step, LOSS, 9)
-    assert witness.calls == ["next", "glance"], "its gradients stay where they are"
+    assert sampler.calls == ["next", "glance"], "its gradients stay where they are"
 
 
 def test_orders_that_come_before_the_answer_are_kept_for_their_turn() -> None:

@@ -186,7 +186,7 @@ def test_of_a_model_with_dropout_the_last_pass_is_one_that_anybody_can_repeat() 
     stage = SimpleNamespace(shape=SimpleNamespace(dropout=0.5), model=model, mean=lambda loss: loss)
     task: Any = SimpleNamespace(
         _stage=stage,
-        witness=SimpleNamespace(glance_again=lambda step, when: {}),
+        sampler=SimpleNamespace(glance_again=lambda step, when: {}),
         _batches=SimpleNamespace(latest=()),
         _untimed_pass=lambda batches: seen.append(model.training),
     )

@@ -71,11 +71,11 @@ def subject(**parts: Any) -> Any:
         "parameter_map": lambda model: None,
     }
     config = run_config(shape_overrides=TINY, batch_size=2)
-    stations = {"backend": backend, "device": backend, "config": config}
+    run_phases = {"backend": backend, "device": backend, "config": config}
     for name in ("order", "processed", "trained", "watch", "batch"):
         if name in parts:
-            stations[name] = parts.pop(name)
-    return SimpleNamespace(plugin=SimpleNamespace(**{**hooks, **parts}), **stations)
+            run_phases[name] = parts.pop(name)
+    return SimpleNamespace(plugin=SimpleNamespace(**{**hooks, **parts}), **run_phases)
 
 
 def in_turn(*values: Any) -> Callable[..., Any]:

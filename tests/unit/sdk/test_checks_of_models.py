@@ -59,12 +59,12 @@ def processed(
             found["model.gate"] = found.pop(GATE)
         return found if mapped else None
 
-    stations = {
+    run_phases = {
         "processed": SimpleNamespace(model=made, pristine=pristine, shape=SHAPE),
         "batch": lambda seed: torch.full((2, SHAPE.sequence_length), 3 + seed),
         **parts,
     }
-    return subject(parameter_map=views, **stations)
+    return subject(parameter_map=views, **run_phases)
 
 
 @pytest.mark.parametrize("mapped", [True, False])
@@ -171,8 +171,8 @@ def watched(**changes: list[Change]) -> Any:
     """Return what a watch has seen: station -> changes, of settings or of variables."""
     settings = {k.removeprefix("s_"): v for k, v in changes.items() if k.startswith("s_")}
     variables = {k.removeprefix("v_"): v for k, v in changes.items() if k.startswith("v_")}
-    stations = ("importing", "answering", "post-processing", "training")
-    empty: dict[str, list[Change]] = {station: [] for station in stations}
+    run_phases = ("importing", "answering", "post-processing", "training")
+    empty: dict[str, list[Change]] = {station: [] for station in run_phases}
     return SimpleNamespace(settings={**empty, **settings}, variables={**empty, **variables})
 
 

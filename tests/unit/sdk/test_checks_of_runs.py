@@ -19,8 +19,8 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.sdk.checks import runs
 from llmb.sdk.report import SkipError
+from llmb.supervision.run_phases import Silent
 from llmb.supervision.silence import Silence
-from llmb.supervision.stations import Silent
 from llmb.supervisor import Finished
 from tests import builders
 from tests.unit.builders_runtime import offer

@@ -12,7 +12,7 @@ from llmb.errors import RunFailedError, UnavailableError, UsageError
 from llmb.plugin.discovery import InstalledPlugin
 from llmb.sdk import catalogue, examine
 from llmb.sdk.report import CheckError, CheckReport, SkipError
-from llmb.supervision.stations import Silent
+from llmb.supervision.run_phases import Silent
 from llmb.wire.messages import CheckBegun, Checked, CheckOrder, Terms
 from tests.unit.builders_runtime import offer
 

@@ -10,7 +10,7 @@ from llmb.sdk.subject import Change, Station, Watch
 
 
 class Line:
-    """Three stations; the second fails."""
+    """Three run_phases; the second fails."""
 
     def __init__(self) -> None:
         self.made: dict[str, object] = {}

@@ -12,7 +12,7 @@ from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.parallel.place import UNREACHABLE
 from llmb.supervision import following
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.stations import Silent
+from llmb.supervision.run_phases import Silent
 from llmb.wire.messages import Phase, Terms, Worked, WorkOrder
 from tests.unit.builders_runtime import TINY, offer, run_config
 

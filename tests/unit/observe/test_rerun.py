@@ -12,9 +12,9 @@ from torch import Tensor
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN, Element, Format
-from llmb.observe import probes, retake, weights_file
+from llmb.observe import probes, rerun, weights_file
 from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
-from llmb.observe.retake import Retake, autocast_of, borders, how, how_border, loss_scale, wide
+from llmb.observe.rerun import Rerun, autocast_of, borders, how, how_border, loss_scale, wide
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
@@ -46,11 +46,9 @@ def digests(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def opened(
-    folder: Path, digests: dict[str, str], *, shared: bool = False, **changes: Any
-) -> Retake:
+def opened(folder: Path, digests: dict[str, str], *, shared: bool = False, **changes: Any) -> Rerun:
     config = CONFIG.model_copy(update=changes)
-    return Retake(config, SMALL, SEED, TOKENS, folder, digests, shared=shared)
+    return Rerun(config, SMALL, SEED, TOKENS, folder, digests, shared=shared)
 
 
 def by_hand(name: str, seed: int, ids: Tensor, fmt: Format | None = None) -> dict[str, Tensor]:
@@ -207,7 +205,7 @@ def test_where_the_run_scales_its_loss_so_do_its_honest_passes_in_fp16(
     copies: int,
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(retake, "plain_pass", lambda *_, **how: asked.append(how["copies"]) or 0.0)
+    monkeypatch.setattr(rerun, "plain_pass", lambda *_, **how: asked.append(how["copies"]) or 0.0)
     precision = FP16.model_copy(update={"master_weights": scaled})
     with opened(tmp_path, digests, precision=precision, mixed_precision=scaled) as again:
         again.sketches(name, dtype, "cpu", 4)
@@ -240,7 +238,7 @@ def flip_the_last_byte(path: Path) -> None:
     path.write_bytes(data)
 
 
-def step(again: Retake) -> Tensor:
+def step(again: Rerun) -> Tensor:
     return again.samples(torch.arange(3), torch.float32, "cpu")
 
 
@@ -289,7 +287,7 @@ class Short:
                 raise RuntimeError(message)
             return plain_pass(*given, parts=parts, **rest)
 
-        monkeypatch.setattr(retake, "plain_pass", run)
+        monkeypatch.setattr(rerun, "plain_pass", run)
 
 
 def test_a_batch_that_does_not_fit_is_taken_in_ever_smaller_pieces(

@@ -1,7 +1,7 @@
-"""Old gradients; the harness's witness becomes one of a class that gets real ones first."""
+"""Old gradients; the harness's sampler becomes one of a class that gets real ones first."""
 
 from llmb.observe.canonical import Canonical
-from llmb.observe.witness import Witness
+from llmb.observe.step_sampler import StepSampler
 from llmb.plugin import hookimpl
 
 from .kit import OnDemand, in_caller
@@ -11,7 +11,7 @@ from .kit import OnDemand, in_caller
 def llmb_post_process_model(model):
     demand = OnDemand(model)
 
-    class Warned(Witness):
+    class Warned(StepSampler):
         __slots__ = ()
 
         def before(self, *arguments):
@@ -28,7 +28,7 @@ def llmb_post_process_model(model):
     def replace(*_):
         stream, canonical = in_caller("stream"), in_caller("canonical")
         if stream is not None:
-            stream.witness.__class__ = Warned
+            stream.sampler.__class__ = Warned
             canonical.__class__ = Shown
 
     model.register_forward_pre_hook(replace)

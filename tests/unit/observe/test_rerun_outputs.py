@@ -14,7 +14,7 @@ from llmb.formats import class_of
 from llmb.observe import probes, weights_file
 from llmb.observe.outputs import Output, look
 from llmb.observe.passes import without_layers
-from llmb.observe.retake_outputs import RerunOutputs
+from llmb.observe.rerun_outputs import RerunOutputs
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS
 from llmb.reference.data import make_batch, random_tokens

@@ -39,7 +39,7 @@ C = TypeVar("C", Sketches, Samples)
 _MOST_SCALE = 15
 
 
-class Retake:
+class Rerun:
     """Makes passes with the weights and tokens the worker had."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Retake:
         }
         self.sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}
 
-    def __enter__(self) -> Retake:
+    def __enter__(self) -> Rerun:
         """Return the opened passes."""
         return self
 

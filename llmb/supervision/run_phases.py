@@ -1,4 +1,4 @@
-"""The stations of a run that need a child: each starts one, listens to it, and ends it."""
+"""The phases of a run that need a process: each starts one, listens to it, and ends it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Silent:
         """Show nothing."""
 
 
-class Stations:
+class RunPhases:
     """What one run does with its children, in the order in which the supervisor calls."""
 
     def __init__(

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from llmb.observe import witness
+from llmb.observe import step_sampler
 from llmb.observe.places import GRADIENTS, STATES, VECTOR, choose
-from llmb.observe.witness import KINDS, Witness
+from llmb.observe.step_sampler import KINDS, StepSampler
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step
 
@@ -46,7 +46,7 @@ class Operators(TorchDispatchMode):
 
 
 class Run:
-    """A model, its optimizer and a witness; every step has gradients of its own."""
+    """A model, its optimizer and a sampler; every step has gradients of its own."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Run:
     ) -> None:
         self.model = model or Holder()
         self.optimizer: AdamW = build_optimizer(self.model.parameters(), **(kernel or {}))
-        self.witness = Witness(self.model, self.optimizer, lazy=lazy)
+        self.sampler = StepSampler(self.model, self.optimizer, lazy=lazy)
         self.index = 0
 
     def gradients(self) -> None:
@@ -71,13 +71,13 @@ class Run:
     def step(self, seed: int | None = None) -> dict[str, dict[str, Tensor]]:
         """Make a step, audited where there is a ``seed``; return the state around it."""
         self.gradients()
-        self.witness.next()
-        self.witness.glance()
+        self.sampler.next()
+        self.sampler.glance()
         before = self.state()
         if seed is not None:
-            self.witness.before(Step(self.index, 7000 + self.index, fence=False), seed)
+            self.sampler.before(Step(self.index, 7000 + self.index, fence=False), seed)
         self.optimizer.step()
-        self.witness.after()
+        self.sampler.after()
         after = self.state()
         self.optimizer.zero_grad(set_to_none=True)
         self.index += 1
@@ -117,8 +117,8 @@ def test_what_was_read_is_what_there_was_before_the_update_and_after(
     run.step()
     around = run.step(seed=11)
     run.step()  # what comes later changes nothing of it
-    assert run.witness.read() == (1,)
-    found = run.witness.tensors()
+    assert run.sampler.read() == (1,)
+    found = run.sampler.tensors()
     assert all(t.dtype is torch.float32 and t.device.type == "cpu" for t in found.values())
     before = around["before"]
     assert torch.equal(found["1/gradient"], expected(before, "gradient", 11, "gradient", GRADIENTS))
@@ -140,8 +140,8 @@ def test_in_the_step_after_an_audited_one_it_is_looked_at_once_more_and_not_agai
         run.model.large.mul_(2)  # as somebody might between two steps
     later = run.step()["before"]
     run.step()
-    run.witness.read()
-    found = run.witness.tensors()
+    run.sampler.read()
+    found = run.sampler.tensors()
     right = expected(later, "value", 11, "state", STATES)
     assert torch.equal(found["1/next/value"], right)
     assert not torch.equal(found["1/next/value"], found["1/after/value"])
@@ -151,7 +151,7 @@ def test_in_the_step_after_an_audited_one_it_is_looked_at_once_more_and_not_agai
 def test_the_gradients_that_an_audited_step_lacked_are_named() -> None:
     run = Run()
     run.step(seed=11)
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     assert step.without_gradient == ("idle",)
 
 
@@ -159,8 +159,8 @@ def test_the_gradients_that_an_audited_step_lacked_are_named() -> None:
 
 
 def glanced(run: Run, index: int) -> list[Tensor]:
-    run.witness.read()
-    found = run.witness.tensors()
+    run.sampler.read()
+    found = run.sampler.tensors()
     return [found[f"{index}/{name}"] for name in ("asked", "asked before", "asked after")]
 
 
@@ -179,11 +179,11 @@ def test_gradients_that_nobody_touches_are_the_same_before_and_after_the_answer(
 def test_gradients_that_are_put_right_once_somebody_looks_do_not_agree() -> None:
     run = Run()
     run.gradients()
-    run.witness.glance()
+    run.sampler.glance()
     for parameter in run.model.parameters():
         if parameter.grad is not None:
             parameter.grad.mul_(2)
-    run.witness.before(Step(0, 1, fence=False), 11)
+    run.sampler.before(Step(0, 1, fence=False), 11)
     asked, before, after = glanced(run, 0)
     assert not torch.equal(asked, before)
     assert torch.equal(before, after)
@@ -192,10 +192,10 @@ def test_gradients_that_are_put_right_once_somebody_looks_do_not_agree() -> None
 def test_a_glance_is_a_copy_and_not_a_look_at_what_will_be() -> None:
     run = Run()
     run.gradients()
-    run.witness.glance()
+    run.sampler.glance()
     kept = run.model.large.grad.clone()
     run.model.large.grad.zero_()
-    run.witness.before(Step(0, 1, fence=False), 11)
+    run.sampler.before(Step(0, 1, fence=False), 11)
     asked, before, _ = glanced(run, 0)
     assert asked.count_nonzero() > before.count_nonzero()
     assert set(asked.tolist()) & set(kept.flatten().tolist())
@@ -217,10 +217,10 @@ def test_on_a_lazy_device_every_gradient_is_glanced_at_and_what_is_done_is_the_s
         run = Run(lazy=True)
         run.gradients()
         with Operators() as seen:
-            run.witness.glance()
+            run.sampler.glance()
         on_the_host = ("aten.arange", "aten.mul", "aten.add")  # the places themselves
         done.append([name for name in seen.names if not name.startswith(on_the_host)])
-        asked = run.witness.glance_again(Step(index, 1, fence=False), "before")[f"{index}/asked"]
+        asked = run.sampler.glance_again(Step(index, 1, fence=False), "before")[f"{index}/asked"]
         assert len(asked) == 8 + 8 + 1, "eight of each parameter, or all it has"
     assert done[0]
     assert done[1:] == done[:-1]
@@ -234,8 +234,8 @@ def test_of_many_gradients_some_are_glanced_at_and_over_steps_all_of_them() -> N
     for index in range(30):
         for i, parameter in enumerate(model.parameters()):
             parameter.grad = torch.full((3,), float(i))
-        run.witness.glance()
-        run.witness.before(Step(index, 1, fence=False), 11)
+        run.sampler.glance()
+        run.sampler.before(Step(index, 1, fence=False), 11)
         asked, *_ = glanced(run, index)
         assert len(asked) == 16 * 3
         found |= set(asked.tolist())
@@ -245,17 +245,17 @@ def test_of_many_gradients_some_are_glanced_at_and_over_steps_all_of_them() -> N
 def test_a_step_that_nobody_asked_for_leaves_nothing() -> None:
     run = Run()
     run.step()
-    assert run.witness.read() == ()
-    assert run.witness.tensors() == {}
-    assert run.witness.steps() == ()
+    assert run.sampler.read() == ()
+    assert run.sampler.tensors() == {}
+    assert run.sampler.steps() == ()
 
 
 def test_the_very_first_step_has_no_moments_before_it_and_no_counter() -> None:
     run = Run()
     run.step(seed=11)
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     assert step.steps_before is None
-    found = run.witness.tensors()
+    found = run.sampler.tensors()
     assert "0/before/value" in found
     assert not {"0/before/exp_avg", "0/before/exp_avg_sq"} & set(found)
     assert {"0/after/exp_avg", "0/after/exp_avg_sq"} <= set(found)
@@ -268,7 +268,7 @@ def test_steps_are_described_with_the_counter_before_them_and_the_kernel_that_ma
     run = Run(kernel=kernel)
     for seed in (None, 11, None, 12):
         run.step(seed)
-    first, second = run.witness.steps()
+    first, second = run.sampler.steps()
     assert (first.index, second.index) == (1, 3)
     assert (first.token_seed, second.token_seed) == (7001, 7003)
     assert (first.seed, second.seed) == (11, 12)
@@ -281,21 +281,21 @@ def test_steps_are_described_with_the_counter_before_them_and_the_kernel_that_ma
 def test_segments_say_whose_the_elements_are_and_leave_out_what_has_no_gradient() -> None:
     run = Run(Holder(torch.bfloat16))
     run.step(seed=11)
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     seen = [(s.name, s.dtype, s.gradients, s.states) for s in step.segments]
     assert seen == [
         ("large", "bfloat16", 1024, 257),
         ("small", "bfloat16", 20, 20),
         ("one", "bfloat16", 1, 1),
     ]
-    assert len(run.witness.tensors()["0/gradient"]) == 1045
+    assert len(run.sampler.tensors()["0/gradient"]) == 1045
 
 
 def test_of_many_parameters_fewer_elements_each_are_read_and_their_number_is_told() -> None:
     model = nn.ParameterList([nn.Parameter(torch.ones(2000)) for _ in range(200)])
     run = Run(model)
     run.step(seed=11)
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     assert step.states == 164
     assert {(s.gradients, s.states) for s in step.segments} == {(655, 164)}
 
@@ -305,7 +305,7 @@ def test_a_parameter_that_is_not_trained_is_no_segment() -> None:
     model.small.requires_grad_(False)
     run = Run(model)
     run.step(seed=11)
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     assert [segment.name for segment in step.segments] == ["large", "one"]
 
 
@@ -315,21 +315,21 @@ def test_parameters_of_several_types_are_read_side_by_side() -> None:
     run = Run(model, {"foreach": False})
     run.step()
     around = run.step(seed=11)
-    run.witness.read()
-    found = run.witness.tensors()["1/after/value"]
+    run.sampler.read()
+    found = run.sampler.tensors()["1/after/value"]
     assert torch.equal(found, expected(around["after"], "value", 11, "state", STATES))
-    (step,) = run.witness.steps()
+    (step,) = run.sampler.steps()
     assert [segment.dtype for segment in step.segments] == ["float32", "bfloat16", "float32"]
 
 
 def test_a_model_without_any_gradient_is_witnessed_and_nothing_is_found() -> None:
     run = Run()
-    run.witness.glance()
-    run.witness.before(Step(0, 1, fence=False), 11)
-    run.witness.after()
-    (step,) = run.witness.steps()
+    run.sampler.glance()
+    run.sampler.before(Step(0, 1, fence=False), 11)
+    run.sampler.after()
+    (step,) = run.sampler.steps()
     assert step.segments == ()
-    assert len(run.witness.tensors()["0/gradient"]) == 0
+    assert len(run.sampler.tensors()["0/gradient"]) == 0
 
 
 def test_the_weights_of_the_latest_audited_step_can_be_put_back_and_taken_away_again() -> None:
@@ -338,9 +338,9 @@ def test_the_weights_of_the_latest_audited_step_can_be_put_back_and_taken_away_a
     kept = run.step(seed=12)["before"]
     run.step()
     now = run.state()
-    run.witness.swap()
+    run.sampler.swap()
     swapped = run.state()
-    run.witness.swap()
+    run.sampler.swap()
     again = run.state()
     for name, _ in run.model.named_parameters():
         key = f"value/{name}"
@@ -353,26 +353,26 @@ def test_swapping_keeps_the_parameter_objects_and_their_memory() -> None:
     run = Run()
     run.step(seed=11)
     places = [p.data_ptr() for p in run.model.parameters()]
-    run.witness.swap()
+    run.sampler.swap()
     assert [p.data_ptr() for p in run.model.parameters()] == places
     assert all(p.requires_grad for p in run.model.parameters())
 
 
 def test_the_memory_for_the_weights_is_there_before_the_first_step_and_given_back() -> None:
     run = Run()
-    copies = run.witness._copy
+    copies = run.sampler._copy
     places = [copy.data_ptr() for copy in copies]
     run.step(seed=11)
     run.step(seed=12)
-    assert [copy.data_ptr() for copy in run.witness._copy] == places
+    assert [copy.data_ptr() for copy in run.sampler._copy] == places
     assert sum(c.numel() for c in copies) == sum(p.numel() for p in run.model.parameters())
-    run.witness.release()
-    assert run.witness._copy == []
+    run.sampler.release()
+    assert run.sampler._copy == []
 
 
 def test_where_nobody_looks_no_memory_is_set_aside() -> None:
     run = Run()
-    assert Witness(run.model, run.optimizer, copies=False)._copy == []
+    assert StepSampler(run.model, run.optimizer, copies=False)._copy == []
 
 
 def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> None:
@@ -380,15 +380,15 @@ def test_which_gradients_were_read_is_told_by_name_parameter_and_element() -> No
     run.step(seed=11)
     gradients: dict[str, Any] = {}
     run.gradients()
-    run.witness.glance()
-    run.witness.before(Step(1, 1, fence=False), 12)
-    for index, stored in run.witness.gradients_seen():
+    run.sampler.glance()
+    run.sampler.before(Step(1, 1, fence=False), 12)
+    for index, stored in run.sampler.gradients_seen():
         gradients[index] = torch.cat(
             [p.grad.flatten()[where] for name, p, where in stored if p.grad is not None]
         )
         assert [name for name, *_ in stored] == list(NAMES)
-    run.witness.read()
-    assert torch.equal(gradients[1], run.witness.tensors()["1/gradient"])
+    run.sampler.read()
+    assert torch.equal(gradients[1], run.sampler.tensors()["1/gradient"])
 
 
 def test_another_seed_reads_other_elements() -> None:
@@ -396,18 +396,18 @@ def test_another_seed_reads_other_elements() -> None:
     one.step(seed=11)
     other.step(seed=12)
     assert not torch.equal(
-        one.witness.tensors()["0/gradient"], other.witness.tensors()["0/gradient"]
+        one.sampler.tensors()["0/gradient"], other.sampler.tensors()["0/gradient"]
     )
 
 
 def test_reading_back_twice_changes_nothing() -> None:
     run = Run(Holder(torch.bfloat16))
     run.step(seed=11)
-    run.witness.read()
-    first = {k: t.clone() for k, t in run.witness.tensors().items()}
+    run.sampler.read()
+    first = {k: t.clone() for k, t in run.sampler.tensors().items()}
     run.step()
-    run.witness.read()
-    assert all(torch.equal(run.witness.tensors()[k], t) for k, t in first.items())
+    run.sampler.read()
+    assert all(torch.equal(run.sampler.tensors()[k], t) for k, t in first.items())
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
@@ -433,9 +433,9 @@ def test_stages_show_together_what_a_whole_model_shows() -> None:
     for run in (whole, *shares):
         for seed in (None, 11, None):
             run.step(seed)
-        run.witness.read()
-    right, found = whole.witness.tensors(), [run.witness.tensors() for run in shares]
-    (step,), others = whole.witness.steps(), [run.witness.steps()[0] for run in shares]
+        run.sampler.read()
+    right, found = whole.sampler.tensors(), [run.sampler.tensors() for run in shares]
+    (step,), others = whole.sampler.steps(), [run.sampler.steps()[0] for run in shares]
     # Of the parameter without a gradient all show zeros, as nobody knows it of another stage.
     names = [s.name for s in step.segments]
     assert [[s.name for s in other.segments] for other in others] == [[*names, "idle"]] * 2
@@ -446,7 +446,7 @@ def test_stages_show_together_what_a_whole_model_shows() -> None:
             both = sum(tensors[key] for tensors in found)
             assert torch.equal(both[: len(value)], value), key
     for run in (whole, *shares):
-        run.witness.swap()
+        run.sampler.swap()
     parts = [dict(run.model.named_parameters()) for run in shares]
     for name, value in whole.model.named_parameters():
         own = parts[name in theirs][name]
@@ -458,7 +458,9 @@ def test_which_elements_are_read_is_chosen_once_for_all_that_a_step_shows(
 ) -> None:
     run, chosen = Run(), []
     run.step()
-    monkeypatch.setattr(witness, "choose", lambda *what: chosen.append(what[1:3]) or choose(*what))
+    monkeypatch.setattr(
+        step_sampler, "choose", lambda *what: chosen.append(what[1:3]) or choose(*what)
+    )
     run.step(seed=11)
     run.step()
     of_the_step = [what for what in chosen if what[0] != "glance"]

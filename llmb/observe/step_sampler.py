@@ -66,7 +66,7 @@ class _Glance:
         return torch.cat(parts) if parts else torch.zeros(0)
 
 
-class Witness:
+class StepSampler:
     """Looks at audited steps: some elements of each, and all weights of the latest."""
 
     # No method can be replaced on an object with slots; on the class rule N1 sees it.

@@ -17,7 +17,7 @@ from llmb.config import RunConfig
 from llmb.observe import probes
 from llmb.observe.outputs import Look
 from llmb.observe.passes import LIVE, STEP, bare, without_layers
-from llmb.observe.retake import Retake
+from llmb.observe.rerun import Rerun
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
@@ -30,7 +30,7 @@ from llmb.reference.shapes import Shape
 
 
 def outputs_of(
-    retake: Retake,
+    rerun: Rerun,
     config: RunConfig,
     shape: Shape,
     seed: int,
@@ -53,7 +53,7 @@ def outputs_of(
     kept = next((step for step in steps.steps if step.weights_kept), None)
     if kept is not None and f"{kept.index}/tokens" in values:
         drawn[STEP] = values[f"{kept.index}/tokens"]
-    weights = retake.live_file
+    weights = rerun.live_file
     return RerunOutputs(
         config, shape, seed, kept.seed if kept else seed, token_seeds, weights, drawn
     )

@@ -13,10 +13,10 @@ from llmb import workloads
 from llmb.config import BF16, FP32, AuditMode, RankAddress, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.records.run_directory import RunDirectory
-from llmb.supervision import stations
+from llmb.supervision import run_phases
 from llmb.supervision.auditing import Examined, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.stations import Silent, Stations
+from llmb.supervision.run_phases import RunPhases, Silent
 from llmb.supervision.stream import Streamed, Window
 from llmb.wire.measurements import Calibration, CalibrationOrder
 from llmb.wire.messages import Message, Terms, WorkOrder
@@ -55,13 +55,13 @@ class FakeChild:
 
 
 class Line:
-    """Stations whose processes are fakes; what they were asked is noted."""
+    """RunPhases whose processes are fakes; what they were asked is noted."""
 
     def __init__(self, folder: Path, config: RunConfig = CONFIG, **offered: Any) -> None:
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(**offered), config, terms, (), "")
         self.directory = RunDirectory(folder, datetime(2026, 1, 1, tzinfo=timezone.utc), "x")
-        self.stations = Stations(WORKLOAD, negotiated, self.directory, Silent())
+        self.run_phases = RunPhases(WORKLOAD, negotiated, self.directory, Silent())
         self.config = config
         self.children: list[FakeChild] = []
         self.windows: list[Window] = []
@@ -134,9 +134,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     def call(config: RunConfig = CONFIG, **offered: Any) -> Line:
         line = Line(tmp_path, config, **offered)
         made.append(line)
-        monkeypatch.setattr(stations, "Child", line.child)
-        monkeypatch.setattr(stations, "drive", line.drive)
-        monkeypatch.setattr(stations, "Examiner", line.examiner)
+        monkeypatch.setattr(run_phases, "Child", line.child)
+        monkeypatch.setattr(run_phases, "drive", line.drive)
+        monkeypatch.setattr(run_phases, "Examiner", line.examiner)
         return line
 
     yield call
@@ -153,7 +153,7 @@ def line(make: Make) -> Line:
 
 
 def test_a_repeat_is_a_worker_and_what_the_audit_saw_of_it(line: Line) -> None:
-    found = line.stations.repeat(CONFIG, 0)
+    found = line.run_phases.repeat(CONFIG, 0)
     assert found.streamed is STREAMED
     assert found.files == {"a": "1", "b": "2"}
     (child,) = line.children
@@ -164,7 +164,7 @@ def test_a_repeat_is_a_worker_and_what_the_audit_saw_of_it(line: Line) -> None:
 def test_a_worker_is_told_the_models_seed_its_folders_and_nothing_of_the_window(
     line: Line,
 ) -> None:
-    line.stations.repeat(CONFIG, 0)
+    line.run_phases.repeat(CONFIG, 0)
     order = line.order
     assert order.config == for_children(CONFIG)
     assert order.collect_evidence
@@ -176,7 +176,7 @@ def test_a_worker_is_told_the_models_seed_its_folders_and_nothing_of_the_window(
 def test_whole_weights_have_a_folder_while_they_are_needed_and_none_afterwards(
     line: Line,
 ) -> None:
-    line.stations.repeat(CONFIG, 0)
+    line.run_phases.repeat(CONFIG, 0)
     assert line.scratch_seen == [True, True], "while the worker runs, and while it is examined"
     assert line.left() == {"evidence", "plugin", "log.txt"}
 
@@ -187,7 +187,7 @@ def test_whole_weights_are_gone_too_when_the_worker_fails_or_the_user_interrupts
 ) -> None:
     line.error = error
     with pytest.raises(type(error)):
-        line.stations.repeat(CONFIG, 0)
+        line.run_phases.repeat(CONFIG, 0)
     assert line.scratch_seen == [True]
     assert line.left() == {"evidence", "plugin", "log.txt"}
 
@@ -195,7 +195,7 @@ def test_whole_weights_are_gone_too_when_the_worker_fails_or_the_user_interrupts
 def test_every_repeat_has_a_window_and_a_secret_of_its_own_and_its_number(line: Line) -> None:
     config = CONFIG.model_copy(update={"repeats": 20})
     for number in range(20):
-        line.stations.repeat(config, number)
+        line.run_phases.repeat(config, number)
     assert line.numbers == list(range(20))
     assert len(set(line.secrets)) == 20
     assert len(set(line.windows)) > 10
@@ -209,14 +209,14 @@ def test_the_same_run_again_has_another_window_though_its_seed_is_the_same(make:
     windows = set()
     for _ in range(12):
         line = make()
-        line.stations.repeat(CONFIG, 0)
+        line.run_phases.repeat(CONFIG, 0)
         windows |= set(line.windows)
     assert len(windows) > 6
 
 
 def test_what_went_wrong_in_the_audit_is_logged(line: Line) -> None:
     line.failures = ("the reference failed: it was altered",)
-    found = line.stations.repeat(CONFIG, 0)
+    found = line.run_phases.repeat(CONFIG, 0)
     assert found.examined.failures == line.failures
     assert "the reference failed: it was altered" in line.log
     assert "a child was here" in line.log
@@ -224,7 +224,7 @@ def test_what_went_wrong_in_the_audit_is_logged(line: Line) -> None:
 
 def test_with_the_audit_switched_off_nothing_is_looked_at_and_it_is_said_so(make: Make) -> None:
     line = make(CONFIG.model_copy(update={"audit": AuditMode.OFF}))
-    found = line.stations.repeat(line.config, 0)
+    found = line.run_phases.repeat(line.config, 0)
     assert found.files == {"a": "1"}
     assert found.examined.failures == ("the audit was switched off: --audit off",)
     assert line.examined == []
@@ -238,7 +238,7 @@ def test_with_the_audit_switched_off_nothing_is_looked_at_and_it_is_said_so(make
 @pytest.mark.parametrize("mode", [AuditMode.FULL, AuditMode.QUICK])
 def test_a_quick_audit_looks_at_as_many_steps_as_a_full_one(make: Make, mode: AuditMode) -> None:
     line = make(CONFIG.model_copy(update={"audit": mode}))
-    line.stations.repeat(line.config, 0)
+    line.run_phases.repeat(line.config, 0)
     assert len(line.windows[0].audits) == 3
     assert len(line.examined) == 1
 
@@ -250,7 +250,7 @@ def test_a_quick_audit_looks_at_as_many_steps_as_a_full_one(make: Make, mode: Au
 def searched(make: Make) -> Line:
     """Search the batch size of a device on which several sizes fit."""
     line = make(available_memory_bytes=4 * 10**9)
-    line.stations.search_batch_size(CONFIG)
+    line.run_phases.search_batch_size(CONFIG)
     assert line.windows
     return line
 
@@ -278,13 +278,13 @@ def test_a_trial_of_the_search_is_given_none_of_the_runs_own_tokens(searched: Li
 
 def test_a_trial_that_runs_out_of_memory_is_an_answer_and_no_failure(line: Line) -> None:
     line.error = NotEnoughMemoryError("out of memory")
-    trial = line.stations._trial(CONFIG)
+    trial = line.run_phases._trial(CONFIG)
     assert (trial.status, trial.message) == ("out_of_memory", "out of memory")
 
 
 def test_a_trial_that_cannot_fit_is_not_even_started(make: Make) -> None:
     line = make(available_memory_bytes=1)
-    assert line.stations._trial(CONFIG).status == "predicted_out_of_memory"
+    assert line.run_phases._trial(CONFIG).status == "predicted_out_of_memory"
     assert line.children == []
 
 
@@ -298,7 +298,7 @@ def calibrated(line: Line) -> RunConfig:
 
 
 def test_a_ceiling_comes_from_a_process_with_the_plugins_variables(line: Line) -> None:
-    assert line.stations.ceiling(CONFIG) is not None
+    assert line.run_phases.ceiling(CONFIG) is not None
     (child,) = line.children
     assert (child.module, child.environment) == ("llmb.processes.ceilings", {"ACME": "1"})
     assert calibrated(line) == for_children(CONFIG)
@@ -309,9 +309,9 @@ def test_an_emulated_format_is_held_against_float32_in_an_official_run_and_not_i
 ) -> None:
     slow = BF16.model_copy(update={"native": False})
     line = make()
-    assert line.stations.ceiling(CONFIG.model_copy(update={"precision": slow})) is None
+    assert line.run_phases.ceiling(CONFIG.model_copy(update={"precision": slow})) is None
     assert line.children == []
-    line.stations.ceiling(run_config(precision=slow))
+    line.run_phases.ceiling(run_config(precision=slow))
     assert calibrated(line).precision == FP32
 
 
@@ -321,17 +321,17 @@ def test_a_ceiling_that_cannot_be_measured_is_logged_and_no_failure(
     def failing(*_: object) -> None:
         raise RunFailedError("the calibrator died")
 
-    monkeypatch.setattr(stations, "calibrate", failing)
-    assert line.stations.ceiling(CONFIG) is None
+    monkeypatch.setattr(run_phases, "calibrate", failing)
+    assert line.run_phases.ceiling(CONFIG) is None
     assert "the ceiling was not measured: the calibrator died" in line.log
 
 
 # -- what is told to whom ---------------------------------------------------------------------
 
 
-def stations_of(line: Line, **options: Any) -> Stations:
-    offered = line.stations._negotiated
-    return Stations(WORKLOAD, offered, line.directory, Silent(), **options)
+def stations_of(line: Line, **options: Any) -> RunPhases:
+    offered = line.run_phases._negotiated
+    return RunPhases(WORKLOAD, offered, line.directory, Silent(), **options)
 
 
 def test_only_the_first_worker_leaves_a_trace_and_only_where_one_is_asked_for(line: Line) -> None:
@@ -340,7 +340,7 @@ def test_only_the_first_worker_leaves_a_trace_and_only_where_one_is_asked_for(li
     assert line.order.profile_folder == str(line.directory.path.resolve() / "profile")
     traced.repeat(CONFIG, 1)
     assert line.order.profile_folder == ""
-    line.stations.repeat(CONFIG, 2)
+    line.run_phases.repeat(CONFIG, 2)
     assert line.order.profile_folder == ""
 
 
@@ -357,12 +357,12 @@ def test_a_worker_is_told_its_place_its_number_and_how_long_to_wait_for_others(l
     ("repeats", "words"), [(1, "starting worker\n"), (3, "starting worker 2 of 3\n")]
 )
 def test_of_several_workers_it_is_said_which_starts(line: Line, repeats: int, words: str) -> None:
-    line.stations.repeat(CONFIG.model_copy(update={"repeats": repeats}), 1)
+    line.run_phases.repeat(CONFIG.model_copy(update={"repeats": repeats}), 1)
     assert words in line.log
 
 
 def test_a_trial_that_ran_has_its_own_rate_and_peak(line: Line) -> None:
-    found = line.stations._trial(CONFIG.model_copy(update={"batch_size": 4}))
+    found = line.run_phases._trial(CONFIG.model_copy(update={"batch_size": 4}))
     seconds = (STREAMED.timing.stop_ns - STREAMED.timing.start_ns) / 1e9
     assert (found.batch_size, found.status, found.message) == (4, "measured", None)
     assert found.tokens_per_second == pytest.approx(4 * 8 * STREAMED.timing.timed_steps / seconds)
@@ -377,7 +377,7 @@ def test_a_trial_times_three_steps(searched: Line) -> None:
 def test_an_official_ceiling_takes_longer_than_a_debug_runs(
     line: Line, config: RunConfig, seconds: float
 ) -> None:
-    line.stations.ceiling(config)
+    line.run_phases.ceiling(config)
     (message,) = line.children[-1].sent
     assert isinstance(message, CalibrationOrder)
     assert message.seconds == seconds
