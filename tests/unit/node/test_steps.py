@@ -96,7 +96,7 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     made = Node(tmp_path)
-    monkeypatch.setattr(examination, "Run", made.run)
+    monkeypatch.setattr(examination, "NodeRun", made.run)
     monkeypatch.setattr(examination, "on_cores", made.on_cores)
     monkeypatch.setattr(examination, "limit_threads", lambda count: None)
     monkeypatch.setattr(examination, "time_collectives", lambda *_: ())

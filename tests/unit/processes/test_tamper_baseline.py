@@ -57,8 +57,8 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
             return AROUND
 
     monkeypatch.setattr(namespace, "unreachable_watch", Watch)
-    monkeypatch.setattr(surroundings, "Census", Around)
-    monkeypatch.setattr(types, "Census", lambda: done.append("types") or "census")
+    monkeypatch.setattr(surroundings, "ProcessCensus", Around)
+    monkeypatch.setattr(types, "TypeCensus", lambda: done.append("types") or "census")
     return done
 
 

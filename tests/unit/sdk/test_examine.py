@@ -100,7 +100,7 @@ class Scene(Silent):
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     made = Scene()
-    monkeypatch.setattr(examine, "Probes", made.probes)
+    monkeypatch.setattr(examine, "Offers", made.probes)
     monkeypatch.setattr(examine, "Child", made.child)
     monkeypatch.setattr(examine.discovery, "find", lambda name: PLUGIN)
     monkeypatch.setattr(examine.runs, "Trials", lambda *given: SimpleNamespace(given=given))
