@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import runpy
-import select
 import socket
 import sys
 import time
@@ -21,17 +20,17 @@ from llmb.plugin.builtin import host
 from llmb.wire.address import give_descriptor, take_descriptor
 from llmb.wire.forking import command
 
-#: What every process of a run imports, and then what most import while they work. The second part
-#: waits until no order has come for a while: the first processes ask plugins, and need none of it.
-_FIRST = (
-    *("torch", "llmb.processes.offer"),
-    "torch.fx.experimental.symbolic_shapes",  # by the first gradient: the plugin cpu times some
-)
-_THEN = (
+#: What the processes of a run import, and what torch imports as they work. All of it comes before
+#: the first order is answered: nothing may run beside a process that measures.
+_IMPORTED = (
+    "torch",
+    "torch.fx.experimental.symbolic_shapes",  # by the first gradient
     "torch._dynamo",  # by the first optimizer
-    *(f"llmb.processes.{name}" for name in ("ceilings", "worker", "honest_run", "reference_run")),
+    *(
+        f"llmb.processes.{name}"
+        for name in ("offer", "ceilings", "worker", "honest_run", "reference_run")
+    ),
 )
-_IDLE_S = 0.25
 #: Without a plugin, and what a plugin is judged by: nobody writes to its memory.
 _CLOSED = ("llmb.processes.reference_run",)
 _LONGEST_ORDER = 4096
@@ -44,14 +43,10 @@ def serve(control: socket.socket) -> None:
     It returns in the server alone: a process that was made ends inside.
     """
     with one_blas_thread():
-        for name in _FIRST:
+        for name in _IMPORTED:
             import_module(name)
-    later = [*_THEN]
+    _read_packages()
     while True:
-        while later and not select.select([control], [], [], _IDLE_S)[0]:
-            import_module(later.pop(0))
-            if not later:
-                _read_packages()  # what it reads of installed packages is remembered
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:
             return
@@ -106,6 +101,7 @@ def _become(module: str, log: int, channel: int) -> None:
 
 
 def _read_packages() -> None:
+    """Read which packages torch and llmb need, which is remembered (a tenth of a second)."""
     from llmb.observe.origins import needed_by_everybody
 
     needed_by_everybody()

@@ -197,7 +197,7 @@ CHEATS = (
         ("stored_narrow", "46", "W1"),
         ("honest_run_spoiled", "40 61", "N1"),
         ("honest_run_spoiled_elsewhere", "40 61", "N1"),
-        Cheat("calibrator_broken", PRECISION, (39,), (), outcome=UNVERIFIED),
+        Cheat("honest_run_broken", PRECISION, (39,), (), outcome=UNVERIFIED),
     ),
     *_cheats(
         OPTIMIZER,
