@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmb.measure import summary
+from llmb import workloads
+from llmb.measure import metrics, summary
 from llmb.records.arrays import read as read_arrays
 from llmb.records.bundle import from_files, parse_record
 from llmb.records.canonical import pretty_bytes
@@ -92,6 +93,9 @@ def _timed_again(files: Files, edit: Callable[[dict[str, Any]], object]) -> File
         repeats.append(type(repeat).model_validate(data))
     timing = summary.timing_of(repeats, record.workload.tokens_per_step)
     result = summary.result_of(timing, record.workload, 1, record.ceilings, None, None)
+    workload, tokens = workloads.of(record.config), record.workload.tokens_per_step
+    named = metrics.metrics_of(record.config, workload, timing, tokens, None)
+    result = result.model_copy(update={"metrics": named})
     follows = {"fence_ns": timing.fence_ns, "peak_memory_bytes": timing.peak_memory_bytes}
     first = record.topology.ranks[0].model_copy(update=follows)
     topology = record.topology.model_copy(update={"ranks": (first,)})
