@@ -255,7 +255,7 @@ def test_a_ceiling_that_cannot_be_measured_is_a_warning_and_not_a_failed_run(
         return [FP32]
     @hookimpl
     def llmb_set_environment(config):
-        if "llmb.processes.honest_run" in sys.orig_argv:
+        if "llmb.processes.ceilings" in sys.orig_argv:
             raise torch.OutOfMemoryError("out of memory")
     """
     done = run_plugin(tmp_path, source)
