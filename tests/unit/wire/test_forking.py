@@ -27,6 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux hand
 TELL = """
 import json, os, random, sys
 import torch
+import torch._dynamo  # as any optimizer does; it writes where its cache lies into the environment
 from llmb.wire.channel import serve
 from llmb.wire.messages import Phase
 def work(channel):
