@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.audit import equivalence, precision, replay
-from llmb.observe import passes, probes, sampler
+from llmb.observe import passes, probes, step_sampler
 from llmb.observe.passes import bare
 from llmb.reference.shapes import BertShape, Gpt2Shape
 from tests.unit.builders_audit import SMALL
@@ -14,7 +14,7 @@ from tests.unit.builders_audit import SMALL
 def test_judges_know_the_probes_the_passes_and_the_optimizers_numbers_by_their_names() -> None:
     assert precision.PROBES == probes.PROBES
     assert equivalence.LOSS == passes.LOSS
-    assert replay._KINDS == sampler.KINDS
+    assert replay._KINDS == step_sampler.KINDS
     assert (passes.LIVE, passes.STEP) == ("live", "step")
 
 
