@@ -74,7 +74,7 @@ def test_nothing_is_replaced_where_nothing_was_done(unchanged: NamespaceEvidence
 def test_everything_that_was_replaced_is_named_and_nothing_else(changed: NamespaceEvidence) -> None:
     assert [r.name for r in changed.replaced] == [
         "llmb.observe.callables.Callables.replaced",
-        "llmb.observe.namespace.Watch.evidence",
+        "llmb.observe.namespace.NamespaceWatch.evidence",
         "llmb.observe.namespace._replaced",
         "torch.nn.functional.elu",
         "torch.nn.functional.gumbel_softmax",
@@ -87,7 +87,7 @@ def test_who_replaces_the_watching_functions_blinds_no_unreachable_watch(
     changed: NamespaceEvidence,
 ) -> None:
     assert found(changed, "llmb.observe.callables.Callables.replaced")
-    assert found(changed, "llmb.observe.namespace.Watch.evidence")
+    assert found(changed, "llmb.observe.namespace.NamespaceWatch.evidence")
     assert found(changed, "llmb.observe.namespace._replaced")
 
 
