@@ -31,10 +31,10 @@ _IMPORTED = (
         for name in ("offer", "ceilings", "worker", "honest_run", "reference_run")
     ),
 )
-#: Without a plugin, and what a plugin is judged by: nobody writes to its memory.
+#: Processes that load no plugin and make the figures a plugin is judged by: their memory is closed.
 _CLOSED = ("llmb.processes.reference_run",)
 _LONGEST_ORDER = 4096
-_INPUT, _OUTPUT, _ERRORS, _CHANNEL = range(4)
+_OUTPUT, _ERRORS, _CHANNEL = 1, 2, 3
 
 
 def serve(control: socket.socket) -> None:

@@ -200,7 +200,7 @@ def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkS
         yield None
         return
     on_host = {plugin, device} <= {None, "cpu"}
-    host.allow_debuggers(yes=False)  # what judges is not for those it judges to write to
+    host.allow_debuggers(yes=False)  # no plugin may write to the supervisor, which judges it
     server = ForkServer(host.variables() if on_host else {})
     _servers.append(server)
     try:
