@@ -83,3 +83,21 @@ def test_the_ranks_that_a_barrier_names_are_read_from_its_words(
     text: str, ranks: tuple[int, ...]
 ) -> None:
     assert _ranks_in(text) == ranks
+
+
+def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked_otherwise() -> (
+    None
+):
+    def side(name: str, *, wide: bool, steps: int = 20) -> dict[str, Any]:
+        how = {"native": not wide, "products": "FP32" if wide else None}
+        precision = {**LEADING["config"]["precision"], **how, "name": name}
+        config = {**LEADING["config"], "precision": precision, "timed_steps": steps}
+        return {**LEADING, "config": config}
+
+    leading = side("BF16", wide=True)
+    assert _differences(leading, side("BF16", wide=False)) == []
+    assert _differences(leading, side("BF16", wide=False, steps=21)) == [
+        "timed_steps 21 instead of 20"
+    ]
+    (other,) = _differences(leading, side("FP16", wide=False))
+    assert other.startswith("precision {'name': 'FP16'")
