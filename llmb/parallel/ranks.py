@@ -274,9 +274,7 @@ def _as_asked(config: dict[str, Any]) -> dict[str, Any]:
     Two ways that are about as fast turn round where other programs are busy. All ranks then do what
     rank 0 found.
     """
-    timed = {"native", "products"}
-    precision = {name: value for name, value in config["precision"].items() if name not in timed}
-    return {**config, "precision": precision}
+    return {**config, "precision": {**config["precision"], "native": None, "products": None}}
 
 
 def _ranks_in(text: str) -> tuple[int, ...]:

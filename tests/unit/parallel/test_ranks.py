@@ -57,7 +57,7 @@ def test_a_rank_with_another_version_is_not_as_rank_0(name: str) -> None:
     assert _differences(LEADING, theirs) == [f"{name} other instead of {LEADING[name]}"]
 
 
-@pytest.mark.parametrize("name", [*LEADING["config"]])
+@pytest.mark.parametrize("name", [name for name in LEADING["config"] if name != "precision"])
 def test_a_rank_that_was_asked_for_anything_else_but_seed_and_device_is_not_as_rank_0(
     name: str,
 ) -> None:
@@ -100,4 +100,4 @@ def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked
         "timed_steps 21 instead of 20"
     ]
     (other,) = _differences(leading, side("FP16", wide=False))
-    assert other.startswith("precision {'name': 'FP16'")
+    assert "FP16" in other and other.startswith("precision ")
