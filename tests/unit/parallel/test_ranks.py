@@ -100,4 +100,5 @@ def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked
         "timed_steps 21 instead of 20"
     ]
     (other,) = _differences(leading, side("FP16", wide=False))
-    assert "FP16" in other and other.startswith("precision ")
+    assert "FP16" in other
+    assert other.startswith("precision ")
