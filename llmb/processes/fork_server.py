@@ -97,7 +97,7 @@ def _become(module: str, log: int, channel: int) -> None:
     sys.orig_argv[:] = command(module)
     sys.argv[:] = ["-c", *command(module)[3:]]
     gc.disable()
-    sys.modules.pop(module, None)  # a new process would not have it either, and runpy would warn
+    sys.modules.pop(module, None)  # as in a new process; runpy warns where it finds the module
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
