@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,11 +13,12 @@ from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import RULES_VERSION, Evidence, Rule
 from llmb.config import Mode, Precision
-from llmb.records import arrays, audited, evidence
+from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
 from llmb.records.run_record import DeclaredPatch, FileDigest, RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
+from llmb.reference.recipe import Optimizer
 
 E = TypeVar("E")
 #: Gives an evidence file by its path in the run directory; None where there is none.
@@ -65,6 +66,8 @@ class Facts:
     patches: Sequence[DeclaredPatch]
     variables: Sequence[str]
     is_debug: bool
+    #: The device records a step, compiles it and runs it later.
+    records_steps: bool = False
     #: The rules that were in force when the run was made.
     rules_version: str = RULES_VERSION
 
@@ -91,6 +94,11 @@ class Bench:
     def timing(self) -> RepeatTiming:
         """Return the stamps of this repeat."""
         return self.facts.repeats[self._repeat]
+
+    def constants_of(self, step: int) -> Optimizer:
+        """Return what the optimizer's step of ``step`` is made with, its own learning rate."""
+        usual = self.facts.workload.optimizer
+        return replace(usual, lr=draws.rate(self.timing.nonce, step, usual))
 
     def of(self, repeat: int) -> Bench:
         """Return the bench of another repeat of the same run."""

@@ -107,17 +107,17 @@ def _untold(step: AuditedStep, right: Array, honest: Sequence[Arrays]) -> frozen
     found = set()
     for segment, begin in zip(step.segments, _firsts(step), strict=True):
         own = slice(begin, begin + segment.gradients)
-        spread = [_effective(error[own]) for error in errors]
+        spread = [effective(error[own]) for error in errors]
         if (
             segment.name.endswith(UNSEEN)
-            or _effective(right[own]) < _FEW
+            or effective(right[own]) < _FEW
             or any(0 < elements < _FEW for elements in spread)
         ):
             found.add(segment.name)
     return frozenset(found)
 
 
-def _effective(values: Array) -> float:
+def effective(values: Array) -> float:
     """Return in how many elements the length of ``values`` lies: (sum of x^2)^2 / sum of x^4.
 
     One, where one element outweighs all others; a third of them, where they are Gaussian. With the
@@ -158,7 +158,7 @@ def _is_rough(
     """Tell whether the device's honest gradients of a step are too far off to be a yardstick."""
     most = _class(precision).most_error
     if hosts:
-        most = min(most, _ROUGHER * max(_least(precision), _roughest(hosts)))
+        most = min(most, _ROUGHER * max(least_error(precision), _roughest(hosts)))
     return not _roughest(theirs) <= most
 
 
@@ -217,7 +217,7 @@ def _may_serve(arrays: Arrays, host: Arrays, reference: Arrays, precision: Preci
     own = _error(arrays, reference)
     most = _class(precision).most_error
     if f"live/{LOSS}" in host:
-        most = min(most, _ROUGHER * max(_least(precision), _error(host, reference)))
+        most = min(most, _ROUGHER * max(least_error(precision), _error(host, reference)))
         if not _no_part_is_rougher(arrays, host, reference):
             return False
     return own <= most
@@ -240,7 +240,8 @@ def _error(shown: Arrays, reference: Arrays) -> float:
     return math.inf if math.isnan(error) else error
 
 
-def _least(precision: Precision) -> float:
+def least_error(precision: Precision) -> float:
+    """Return below which relative error no honest run is taken to be."""
     return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
 
 
@@ -255,7 +256,7 @@ class _Comparison:
         untold: frozenset[str] = frozenset(),
     ) -> None:
         self._limits = _class(precision).times
-        least = _least(precision)
+        least = least_error(precision)
         self._global = total(mine.values()).error
         self._honest = max(least, _roughest(theirs))
         named = [name for name in theirs[0] if name not in untold]

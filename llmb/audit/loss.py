@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from llmb.audit.bench import Bench
 from llmb.audit.physics import shape_of
 from llmb.audit.rule import TRAINING, Rule
+from llmb.records import draws
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.reference.shapes import BertShape, Shape
@@ -66,7 +67,8 @@ def finding(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding
     high = low + variance / 2
     if isinstance(shape, BertShape):
         high += math.log(2)
-    if workload.optimizer.lr > _GENTLE:
+    drawn = draws.varies(workload.optimizer) and any(timing.nonce for timing in repeats)
+    if workload.optimizer.lr > _GENTLE or drawn:
         high += _RISE
     margin = _ROUNDING + _SIGMAS * math.sqrt(variance / predictions)
     odd = [loss for loss in losses if not low - margin <= loss <= high + margin]

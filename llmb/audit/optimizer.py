@@ -30,7 +30,8 @@ RULES = (O1,)
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield O1."""
     seen, path = bench.needed(OPTIMIZER), bench.path(OPTIMIZER)
-    constants, fmt = bench.facts.workload.optimizer, bench.facts.precision
+    fmt, done = bench.facts.precision, len(bench.timing.commitments)
+    constants = bench.constants_of(max(0, done - 1))  # those of the last step that was made
     yield finding(seen, constants, path, scaled=fmt.master_weights and fmt.dtype == "float16")
 
 

@@ -54,7 +54,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     workload, stepped = bench.facts.workload, bench.read(OPTIMIZER)
     yield finding(
         *(steps, bench.needed(STEP_VALUES), bench.needed(REPLAY)),
-        *(workload.optimizer, bench.path(STEP_VALUES)),
+        *(bench.constants_of, bench.path(STEP_VALUES)),
         workload.clip_grad_norm,
         skipped=stepped.skipped if stepped is not None else 0,
     )
@@ -64,7 +64,7 @@ def finding(
     steps: StepsEvidence,
     seen: Arrays,
     replayed: Arrays,
-    constants: Optimizer,
+    constants_of: Callable[[int], Optimizer],
     path: str,
     clip_grad_norm: float | None = None,
     *,
@@ -72,9 +72,10 @@ def finding(
 ) -> Finding:
     """Return O2 from what the worker read and what the honest run's AdamW made of it.
 
-    ``constants`` are those the workload is trained with; a gradient scaler left ``skipped`` steps
+    ``constants_of`` gives those of a step by its number; a gradient scaler left ``skipped`` steps
     out, in which nothing may change.
     """
+    constants = constants_of(0)
     kinds = _KINDS[: 1 + constants.moments]
     stepped = [s for s in steps.steps if s.steps_before or not constants.moments]
     left_out = {s.index for s in [s for s in stepped if _is_unchanged(s, kinds, seen)][:skipped]}
@@ -83,7 +84,7 @@ def finding(
         return _finding(Status.NOT_OBSERVED, "no optimizer step was looked at", "", path)
     judged = [step for step in stepped if _names(step, kinds, "before", "after") <= set(seen)]
     again = [step for step in judged if _names(step, kinds, "replayed") <= set(replayed)]
-    faults = [fault for step in judged for fault in _formula(step, seen, constants)]
+    faults = [fault for step in judged for fault in _formula(step, seen, constants_of(step.index))]
     faults += [fault for step in judged for fault in _kept(step, kinds, seen)]
     if clip_grad_norm is not None:
         faults += [fault for step in judged for fault in _clipped(step, seen, clip_grad_norm)]

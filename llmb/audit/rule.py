@@ -13,7 +13,7 @@ E_co = TypeVar("E_co", covariant=True)
 
 #: Versions of the rules that a run is judged by, the latest last. Another one comes with every new
 #: rule (``Rule.since``). A change to a judgement breaks with earlier runs: then it is the only one.
-JUDGED_VERSIONS = ("2",)
+JUDGED_VERSIONS = ("2", "3")
 RULES_VERSION = JUDGED_VERSIONS[-1]
 
 EVERY_MODE = frozenset(mode.value for mode in Mode)

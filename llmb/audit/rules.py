@@ -7,6 +7,7 @@ from typing import Protocol
 
 from llmb.audit import (
     gradients,
+    ledger,
     loss,
     namespace,
     optimizer,
@@ -47,6 +48,7 @@ JUDGES: tuple[Judge, ...] = (
     optimizer,
     replay,
     timed_step,
+    ledger,
     outputs,
     time,
     pace,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from llmb.audit.bench import PRISTINE, PROBED, WEIGHTS, Bench
 from llmb.audit.rule import Rule
@@ -35,27 +35,27 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield W1."""
     weights, pristine, probed = bench.needed(WEIGHTS), bench.read(PRISTINE), bench.read(PROBED)
     steps = probed.last_step if probed and bench.trains else 0
-    fmt, constants = bench.facts.precision, bench.facts.workload.optimizer
-    yield finding(weights, pristine, fmt, constants, steps, bench.path(WEIGHTS))
+    every = [bench.constants_of(step) for step in range(steps)]
+    yield finding(weights, pristine, bench.facts.precision, every, bench.path(WEIGHTS))
 
 
 def finding(
     weights: WeightsEvidence,
     pristine: PristineEvidence | None,
     precision: Precision,
-    constants: Optimizer,
-    steps: int,
+    steps: Sequence[Optimizer],
     path: str,
 ) -> Finding:
     """Return W1 from what the worker found and what the reference run made from the seed.
 
-    ``steps`` optimizer steps lie between the two ends: AdamW moves no weight further than they can.
+    ``steps`` are the constants of the optimizer's steps between the two ends: AdamW moves no weight
+    further than they can.
     (SGD may, by as much as a gradient is large.)
     """
     faults = _presence(weights)
     if pristine is not None:
         faults += _form(weights, pristine, precision) + _values(weights, pristine)
-        faults += _moves(pristine, precision, constants, steps)
+        faults += _moves(pristine, precision, steps)
     elif not faults:
         why = "no verifier has made the pristine weights from the seed"
         return W1.unjudged(Status.NOT_OBSERVED, why, (path,))
@@ -121,7 +121,7 @@ def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
 
 
 def _moves(
-    pristine: PristineEvidence, precision: Precision, constants: Optimizer, steps: int
+    pristine: PristineEvidence, precision: Precision, steps: Sequence[Optimizer]
 ) -> list[str]:
     """Return a fault where weights have moved further than AdamW takes them.
 
@@ -130,17 +130,21 @@ def _moves(
     most as far again.
     """
     # Squares of gradients underflow, or there are none to divide by: there is no bound.
-    if precision.stored_dtype == "float16" or not constants.moments:
+    if precision.stored_dtype == "float16" or not all(one.moments for one in steps):
         return []
-    beta1, beta2 = constants.betas
-    furthest = constants.lr * max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
-    decay = constants.lr * constants.weight_decay * _LARGEST_WEIGHT
-    limit = 2 * steps * (furthest + decay) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
+    limit = 2 * sum(map(_furthest, steps)) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
     moved = {p.name: p.largest_move for p in pristine.parameters if p.largest_move is not None}
     far = [name for name, move in moved.items() if not move <= limit]
     if not far:
         return []
     return [
-        f"{len(far)} parameters moved further than {steps} steps of AdamW can take them: {far[0]} "
-        f"by {moved[far[0]]:.3g} (limit {limit:.3g})"
+        f"{len(far)} parameters moved further than {len(steps)} steps of AdamW can take them: "
+        f"{far[0]} by {moved[far[0]]:.3g} (limit {limit:.3g})"
     ]
+
+
+def _furthest(constants: Optimizer) -> float:
+    """Return how far one step of AdamW takes a weight, its decay with it."""
+    beta1, beta2 = constants.betas
+    most = max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
+    return constants.lr * (most + constants.weight_decay * _LARGEST_WEIGHT)

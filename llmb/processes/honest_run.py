@@ -8,6 +8,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +32,9 @@ from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import Announcer
+from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
+from llmb.reference.recipe import Optimizer
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
@@ -89,13 +92,19 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if steps is not None:
         with apart("the replay of the optimizer's steps"):
             channel.send(Phase(name="optimizer steps"))
-            constants = workload.recipe.optimizer
             replayed: dict[str, Tensor] = {}
             for step in steps.steps:
+                constants = _constants(workload.recipe.optimizer, order, step)
                 if can_replay(step, values, constants):
                     replayed |= replay(step, values, config.device, constants)
             backend.synchronize()
             announce.write_bytes(audited.REPLAY, save(replayed))
+    if order.stream is not None and steps is not None and steps.steps:
+        with apart("the repetition of the steps"):
+            channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
+            where = load(_checked(order, audited.LEDGER_VALUES))[audited.WHERE]
+            again = StreamReplay(config, order.stream, where, steps.steps[0])
+            announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again.rows()}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # What the yardstick is made with must be torch's own as well.
@@ -240,13 +249,23 @@ def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsE
     Raises:
         RunFailedError: a file is not the one the worker wrote.
     """
-    folder = Path(order.evidence_folder)
+    values = load(_checked(order, audited.STEP_VALUES))
+    steps = audited.StepsEvidence.model_validate_json(_checked(order, audited.STEPS))
+    return values, steps
 
-    def read(name: str) -> bytes:
-        return checked_bytes(folder / name, order.digests[name])
 
-    values = load(read(audited.STEP_VALUES))
-    return values, audited.StepsEvidence.model_validate_json(read(audited.STEPS))
+def _checked(order: HonestOrder, name: str) -> bytes:
+    """Return the evidence file ``name``.
+
+    Raises:
+        RunFailedError: it is not the one the worker wrote.
+    """
+    return checked_bytes(Path(order.evidence_folder) / name, order.digests[name])
+
+
+def _constants(usual: Optimizer, order: HonestOrder, step: audited.AuditedStep) -> Optimizer:
+    """Return what the optimizer's step was made with: each has a learning rate of its own."""
+    return usual if order.stream is None else replace(usual, lr=order.stream.rates[step.index])
 
 
 if __name__ == "__main__":

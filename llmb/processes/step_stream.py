@@ -14,6 +14,7 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
+from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import Backend, memory_of
@@ -72,17 +73,23 @@ class StepStream:
         "_waits",
         "done",
         "last",
+        "ledger",
         "longest_pause_ns",
         "pause_ns",
         "sampler",
         "starved",
     )
 
-    def __init__(self, channel: Channel, sampler: Observer) -> None:
-        """Read the stream from ``channel``; ``sampler`` looks at the steps that are asked for."""
+    def __init__(
+        self, channel: Channel, sampler: Observer, ledger: GradientLedger | None = None
+    ) -> None:
+        """Read the stream from ``channel``; ``sampler`` looks at the steps that are asked for.
+
+        ``ledger`` reads something of each, where something is trained.
+        """
         self._channel = channel
         self._orders: deque[StepOrder] = deque()
-        self.sampler = sampler
+        self.sampler, self.ledger = sampler, ledger
         #: The next step's order comes once the fence before it was stamped: that is no starving.
         self._waits = True
         #: Steps completed, and steps that had to wait for their order to arrive.
@@ -114,7 +121,8 @@ class StepStream:
         begin = clock.now_ns()
         self.sampler.next()
         self.sampler.glance()
-        self._channel.send(Paused(index=step.index))
+        commitment = self.ledger.commitment() if self.ledger is not None else ""
+        self._channel.send(Paused(index=step.index, commitment=commitment))
         while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
             self._take(message)
         if isinstance(message, AuditRequest):
@@ -122,6 +130,8 @@ class StepStream:
                 self.last = Last(step, loss, message.seed)
                 return True
             self.sampler.before(step, message.seed)
+        if self.ledger is not None and message.draw is not None:
+            self.ledger.take(message.draw.places, message.draw.rate)
         took = clock.now_ns() - begin
         self.pause_ns += took
         self.longest_pause_ns = max(took, self.longest_pause_ns)

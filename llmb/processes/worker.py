@@ -23,6 +23,7 @@ from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
+from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
 from llmb.parallel.shared_channel import SharedChannel
@@ -88,7 +89,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel, task.sampler)
+    stream = StepStream(channel, task.sampler, task.ledger)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
@@ -107,6 +108,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
+        if task.ledger is not None:
+            own[GradientLedger] = task.ledger
         before.close(own)
     if order.collect_evidence:
         writer.phase("writing evidence")

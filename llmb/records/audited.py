@@ -16,6 +16,12 @@ STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
+#: Gradients of every step: as the worker had them, and as an honest run repeats them (rule L1).
+LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
+REPLAYED = "replayed.safetensors"  # honest run
+#: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` counts through all canonical
+#: parameters; -1 is padding.
+ROWS, WHERE = "rows", "where"
 #: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
@@ -28,7 +34,10 @@ LOGITS = "logits"
 
 #: What only they may write: nobody with a plugin in it says what is right.
 BY_HONEST_RUN = frozenset(
-    {HONEST, REPLAY, HONEST_NAMESPACE, DEVICE_REFERENCE, evidence.LIBRARY, evidence.LITMUS}
+    {
+        *(HONEST, REPLAY, REPLAYED, HONEST_NAMESPACE, DEVICE_REFERENCE),
+        *(evidence.LIBRARY, evidence.LITMUS),
+    }
 )
 BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE})
 
@@ -74,6 +83,19 @@ class StepsEvidence(Frozen):
     #: Nanoseconds of host time that all pauses took, and the longest of them.
     pause_ns: int
     longest_pause_ns: int
+
+
+class LedgerSegment(Frozen):
+    """The elements of one stored parameter's gradient in a row of the ledger, in this order."""
+
+    name: str
+    elements: int = Field(ge=1)
+
+
+class LedgerEvidence(Frozen):
+    """Whose the elements of each row are (rule L1); the numbers are in ``LEDGER_VALUES``."""
+
+    segments: tuple[LedgerSegment, ...]
 
 
 class ProbedEvidence(Frozen):

@@ -5,11 +5,12 @@ Everything derived can be recomputed from the raw values here, and ``llmb verify
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
 from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
+from llmb.records import draws
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
 from llmb.records.lacks import Lacks
@@ -34,10 +35,12 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  config.parallelism.schedule added: nothing without a pipeline.
 # llmb.run/1  2026-11  config.precision.products and duration added: None in records before.
 # llmb.run/1  2026-11  plugin.lacks added: nothing is lacking in records before.
+# llmb.run/1  2026-11  timing.nonce and commitments added: None and empty in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
 StepClock = Literal["host", "device", "enqueue"]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class WorkloadFacts(Frozen):
@@ -179,6 +182,12 @@ class RepeatTiming(Frozen):
     #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
     #: of every sequence is there, on the worker's clock. Empty elsewhere.
     prefill_ns: tuple[int, ...] = ()
+    #: Places, learning rates and how much is replayed follow from it (``llmb.records.draws``); None
+    #: where no step is repeated.
+    nonce: str | None = Field(default=None, pattern=draws.PATTERN)
+    #: sha256 over what was read of the gradients of each step from the first, as it was told in the
+    #: pause of the next; those of the steps after STOP with them.
+    commitments: tuple[Sha256, ...] = ()
 
 
 class Timing(RepeatTiming):

@@ -73,6 +73,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         patches=record.plugin.declared_patches,
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
+        records_steps=record.plugin.lacks.eager_kernels,
         rules_version=record.rules_version
         if record.rules_version in JUDGED_VERSIONS
         else RULES_VERSION,

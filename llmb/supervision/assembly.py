@@ -128,6 +128,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         patches=plugin.declared_patches,
         variables=plugin.environment,
         is_debug=bool(waivers(raw.config)),
+        records_steps=raw.negotiated.offer.lacks.eager_kernels,
     )
     judged = _judge(raw, directory, facts)
     record = _record(raw, directory, timing, result, system, plugin, workload, judged)

@@ -20,7 +20,7 @@ from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
-from llmb.records import audited, evidence
+from llmb.records import audited, draws, evidence
 from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -33,6 +33,7 @@ from llmb.wire.messages import (
     HonestOrder,
     Phase,
     ReferenceOrder,
+    StreamToRepeat,
     Unmade,
 )
 from llmb.workloads.arithmetic import parameter_count
@@ -40,6 +41,8 @@ from llmb.workloads.arithmetic import parameter_count
 E = TypeVar("E", bound=Frozen)
 #: An honest or reference run that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
+#: All steps are repeated that can be within so many seconds, and a share drawn afterwards of more.
+_REPLAY_S = 120.0
 #: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
 #: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
 _HOST_BYTES = 16
@@ -192,6 +195,7 @@ class Examiner:
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
             "library_modules": [m for one in names.libraries for m in one.modules],
+            "stream": self._stream(streamed),
         }
         reference = {
             "passes": tuple(name for name in passes if name not in heavy),
@@ -201,6 +205,21 @@ class Examiner:
         return (
             HonestOrder.model_validate({**common, **honest}),
             ReferenceOrder.model_validate({**common, **reference}),
+        )
+
+    def _stream(self, streamed: Streamed) -> StreamToRepeat | None:
+        """Return the steps that are repeated: as far as honest runs stay together (rule L1)."""
+        nonce, steps = streamed.timing.nonce, len(streamed.timing.commitments)
+        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
+            return None
+        optimizer = workloads.of(self._config).recipe.optimizer
+        rates = [draws.rate(nonce, step, optimizer) for step in range(steps)]
+        count = draws.within_horizon(rates, optimizer)
+        return StreamToRepeat(
+            token_seeds=streamed.token_seeds[:count],
+            rates=tuple(rates),
+            least=draws.least_replayed(nonce, count),
+            seconds=_REPLAY_S,
         )
 
     def _side_by_side(self) -> bool:

@@ -10,6 +10,7 @@ from typing import IO, Literal, Protocol
 from llmb.config import AuditMode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
+from llmb.records import draws
 from llmb.records.ceiling import Ceiling
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, SearchLog
@@ -124,7 +125,8 @@ class RunPhases:
         with self._directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             window = plan_window(config, secrets.randbits(63))
-            streamed = self._work(config, window, number, f"timing{of}", folders)
+            nonce = self._nonce(config)
+            streamed = self._work(config, window, number, f"timing{of}", folders, nonce)
             show = self._display.message
             examiner = Examiner(
                 *(self._negotiated, config, folders, self._directory.child_log, self.say, show)
@@ -133,6 +135,17 @@ class RunPhases:
         for failure in examined.failures:
             self._directory.log(failure)
         return Repeat(streamed, examined)
+
+    def _nonce(self, config: RunConfig) -> str | None:
+        """Draw what the steps of one repeat are told; None where none can be repeated."""
+        why = draws.why_no_ledger(
+            config.mode.value,
+            config.precision,
+            world_size=config.parallelism.world_size,
+            dropout=getattr(self._workload.shape, "dropout", 0.0),
+            records_steps=self._negotiated.offer.lacks.eager_kernels,
+        )
+        return draws.new_nonce() if why is None else None
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:
         """Return the log of the search for the best batch size."""
@@ -175,7 +188,13 @@ class RunPhases:
         )
 
     def _work(
-        self, config: RunConfig, window: Window, number: int, label: str, folders: Folders | None
+        self,
+        config: RunConfig,
+        window: Window,
+        number: int,
+        label: str,
+        folders: Folders | None,
+        nonce: str | None = None,
     ) -> Streamed:
         tokens = self._workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
@@ -199,7 +218,7 @@ class RunPhases:
             secret = secrets.randbits(63)
             lacks = self._negotiated.offer.lacks
             show = self._display.message
-            return drive(child, config, window, number, secret, clock_kind, show, lacks)
+            return drive(child, config, window, number, secret, clock_kind, show, lacks, nonce)
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self._profile and folders is not None and number == 0

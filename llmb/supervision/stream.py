@@ -18,10 +18,12 @@ from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
+from llmb.records import draws
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming, StepClock
 from llmb.records.seeds import derive, token_seed
 from llmb.reference.lengths import draw_lengths
+from llmb.reference.recipe import Optimizer
 from llmb.supervision.silence import Silence, Vigil
 from llmb.wire.child import Child
 from llmb.wire.messages import (
@@ -33,6 +35,7 @@ from llmb.wire.messages import (
     Phase,
     Proceed,
     Ready,
+    StepDraw,
     StepOrder,
     Tick,
     Worked,
@@ -129,6 +132,8 @@ class Streamed:
     failure: LlmbError | None = None
     #: The steps it was asked to look at, by number.
     asked: Mapping[int, AuditedRequest] = field(default_factory=dict)
+    #: Seeds of the tokens of all steps that were ordered, from the first.
+    token_seeds: tuple[int, ...] = ()
 
 
 class Patience:
@@ -177,23 +182,36 @@ class _StreamLog:
     evidence: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
     asked: dict[int, AuditedRequest] = field(default_factory=dict)
-    #: Tokens of each step that was ordered, where steps differ.
+    #: Seed of the tokens of each step that was ordered, and how many they are where steps differ.
+    token_seeds: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    #: What the worker has told of each step's gradients in the pause of the next.
+    commitments: list[str] = field(default_factory=list)
 
 
 class AuditAnswers:
     """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
 
-    def __init__(self, window: Window, secret: int) -> None:
-        """Answer as ``window`` has it; the seeds of requests follow from ``secret``."""
+    def __init__(
+        self, window: Window, secret: int, optimizer: Optimizer, nonce: str | None = None
+    ) -> None:
+        """Answer as ``window`` has it; the seeds of requests follow from ``secret``.
+
+        What every step is told follows from ``nonce``, and nothing is told without one.
+        """
         self._window, self._secret = window, secret
+        self._optimizer, self.nonce = optimizer, nonce
 
     def to(self, index: int) -> Proceed | AuditRequest:
         """Return the answer in the pause of step ``index``."""
         last = index >= self._window.end
+        draw = None
+        if self.nonce is not None and not last:
+            rate = draws.rate(self.nonce, index, self._optimizer)
+            draw = StepDraw(places=draws.places(self.nonce, index), rate=rate)
         if not last and index not in self._window.audits:
-            return Proceed()
-        return AuditRequest(seed=derive(self._secret, "audit", index), last=last)
+            return Proceed(draw=draw)
+        return AuditRequest(seed=derive(self._secret, "audit", index), last=last, draw=draw)
 
 
 def drive(
@@ -205,8 +223,11 @@ def drive(
     step_clock: StepClock,
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
     lacks: Lacks | None = None,
+    nonce: str | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
+
+    With a ``nonce`` every step is told which gradients to show, and its learning rate (rule L1).
 
     ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
     was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
@@ -215,7 +236,8 @@ def drive(
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _StreamLog()
-    listener = _Listener(child, config, window, repeat, log, AuditAnswers(window, secret))
+    answers = AuditAnswers(window, secret, workloads.of(config).recipe.optimizer, nonce)
+    listener = _Listener(child, config, window, repeat, log, answers)
     lacks = lacks or Lacks()
     patience = Patience(lacks)
     vigil = Vigil(child, config.device, lacks.minutes_per_program)
@@ -227,9 +249,9 @@ def drive(
             if not listener.complete:
                 raise
             # The window is complete and its stamps are here: they are worth keeping.
-            return _streamed(log, config, window, step_clock, error)
+            return _streamed(log, config, window, step_clock, nonce, error)
         if isinstance(message, Worked):
-            return _streamed(log, config, window, step_clock)
+            return _streamed(log, config, window, step_clock, nonce)
         listener.take(message)
         if message is None:
             display(vigil.moment(listener.computing))
@@ -302,6 +324,7 @@ class _Listener:
         if not due or paused.index >= self._sent:
             raise RunFailedError(f"the worker paused in step {paused.index} out of turn")
         self._answered += 1
+        self._commitment(paused)
         answer = self._answers.to(paused.index)
         if isinstance(answer, AuditRequest):
             tokens = token_seed(self._config.seed, self._repeat, paused.index)
@@ -313,6 +336,12 @@ class _Listener:
             self._order_next()
         self._child.send(answer)
 
+    def _commitment(self, paused: Paused) -> None:
+        if (self._answers.nonce is not None and paused.index > 0) != bool(paused.commitment):
+            raise RunFailedError(f"the worker told of other gradients before step {paused.index}")
+        if paused.commitment:
+            self._log.commitments.append(paused.commitment)
+
     def _order_next(self) -> None:
         """Order the next step: with the answer in a pause, but after a fence once that is stamped.
 
@@ -320,6 +349,7 @@ class _Listener:
         """
         seed = token_seed(self._config.seed, self._repeat, self._sent)
         fence = self._window.is_fence(self._sent + 1)
+        self._log.token_seeds.append(seed)
         if self._config.dynamic:
             lengths = draw_lengths(seed, self._config.global_batch_size, self._longest)
             self._log.tokens.append(sum(lengths))
@@ -332,6 +362,7 @@ def _streamed(
     config: RunConfig,
     window: Window,
     step_clock: StepClock,
+    nonce: str | None,
     failure: LlmbError | None = None,
 ) -> Streamed:
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
@@ -365,8 +396,11 @@ def _streamed(
         audited_steps=stop.audited_steps,
         step_tokens=tuple(log.tokens[: window.stop]),
         prefill_ns=tuple(ns for ns in prefills if ns is not None),
+        nonce=nonce,
+        commitments=tuple(log.commitments),
     )
     meter = None
     if stop.energy_source is not None and stop.energy_scope is not None:
         meter = EnergyMeter(stop.energy_source, stop.energy_scope)
-    return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked)
+    seeds = tuple(log.token_seeds)
+    return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked, seeds)

@@ -175,18 +175,31 @@ class Paused(Frozen):
 
     kind: Literal["paused"] = "paused"
     index: int
+    #: sha256 over what was read of the gradients of the step before; empty where nothing was.
+    commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+
+
+class StepDraw(Frozen):
+    """What a step is told in its pause, where steps are repeated afterwards (rule L1)."""
+
+    #: The seed of which elements of the gradients are read.
+    places: int
+    #: The learning rate of this step.
+    rate: float
 
 
 class Proceed(Frozen):
     """Go on with the step."""
 
     kind: Literal["proceed"] = "proceed"
+    draw: StepDraw | None = None
 
 
 class AuditRequest(Frozen):
     """Look at the step in whose pause this arrives; with ``last`` the stream ends there."""
 
     kind: Literal["audit"] = "audit"
+    draw: StepDraw | None = None
     #: Which elements are looked at follows from it, and the tokens of the probes after the last.
     seed: int
     last: bool
@@ -264,6 +277,17 @@ class Collected(Frozen):
 # -- audit: honest run and reference run ------------------------------------------------------
 
 
+class StreamToRepeat(Frozen):
+    """The steps of a worker's stream, to be repeated with the pristine model."""
+
+    #: Of each step from the first: the seed of its tokens, and its learning rate.
+    token_seeds: tuple[int, ...]
+    rates: tuple[float, ...]
+    #: So many are repeated whatever it takes, and as many more as this many seconds allow.
+    least: int
+    seconds: float
+
+
 class HonestOrder(Frozen):
     """Ask what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
 
@@ -286,6 +310,8 @@ class HonestOrder(Frozen):
     reference_passes: tuple[str, ...] = ()
     #: Modules of the vendor's libraries that the worker had loaded (rule N1).
     library_modules: tuple[str, ...] = ()
+    #: The stream to be repeated from its first step; None where no step can be (rule L1).
+    stream: StreamToRepeat | None = None
 
 
 class ReferenceOrder(Frozen):

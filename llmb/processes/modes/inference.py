@@ -13,6 +13,7 @@ from torch import Tensor
 from llmb.measure import clock
 from llmb.observe import outputs, probes
 from llmb.observe.examination import Examination
+from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.outputs import Output, OutputWitness
 from llmb.observe.passes import LIVE
@@ -40,6 +41,7 @@ class Inference(ABC):
 
     phase = "running"
     sampler_class: type = OutputWitness
+    ledger: GradientLedger | None = None
 
     def __init__(self, stage: Stage) -> None:
         """Switch the model of ``stage`` to inference."""

@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from llmb.config import AuditMode
 from llmb.observe import probes
 from llmb.observe.examination import Examination, places
+from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
@@ -68,6 +69,9 @@ class Training:
             total=stage.total,
             copies=config.audit is not AuditMode.OFF,
         )
+        self.ledger: GradientLedger | None = None
+        if config.audit is not AuditMode.OFF and stage.layout is None:
+            self.ledger = GradientLedger(stage.model, self.optimizer)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None
@@ -202,9 +206,20 @@ class Training:
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
             for index, stored in sampler.gradients_seen()
         }
+        self._write_ledger(writer)
         steps = sampler.tensors() | where | _on_host(glances)
         steps |= glances_of_all(self._stage.ranks, steps)
         writer.write_bytes(audited.STEP_VALUES, save(steps))
+
+    def _write_ledger(self, writer: EvidenceWriter) -> None:
+        """Leave what was read of every step, and where that lies in the canonical model."""
+        ledger = self.ledger
+        if ledger is None or not len(rows := ledger.rows()):
+            return
+        where = places(self._stage.canonical, self._stage.sizes, ledger.read_places())
+        kept = {audited.ROWS: rows, audited.WHERE: _narrowest(ledger.in_steps(where))}
+        writer.write(audited.LEDGER, ledger.evidence())
+        writer.write_bytes(audited.LEDGER_VALUES, save(kept))
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
         """Take the gradients that are there; of a model with dropout those of another pass."""

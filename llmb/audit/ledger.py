@@ -1,0 +1,244 @@
+"""Rule L1: the gradients of every step are those of an honest run that has made the same steps."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmb.audit import equivalence
+from llmb.audit.bench import HONEST, STEPS, Bench
+from llmb.audit.distance import Gap, gap, gaps, total
+from llmb.audit.precision import ways
+from llmb.audit.rule import TRAINING, Evidence, Rule
+from llmb.records import arrays, audited, draws
+from llmb.records.arrays import Array
+from llmb.records.audited import LedgerEvidence
+from llmb.records.finding import Finding, Level, Status
+
+#: How far samples may be from the repetition's, in honest errors of one step (rule E1): steps add
+#: up what is different. Of all, and of each parameter.
+_TIMES, _TIMES_IN_FP32 = 4.0, 12.0
+#: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
+#: narrow formats so many usual distances.
+_OF_A_STEP, _USUAL = 0.4, 4.0
+#: A sample whose length lies in fewer elements tells too little by itself (rule E1).
+_FEW = 16
+
+LEDGER = Evidence(audited.LEDGER, LedgerEvidence.model_validate_json)
+VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
+REPLAYED = Evidence(audited.REPLAYED, arrays.read)
+L1 = Rule(
+    "L1",
+    Level.BLOCK,
+    "every step computes the gradients that an honest run's step computes",
+    measured="64 elements of each gradient in each step, at places that are drawn when the "
+    "gradients are there and told of one step later; learning rates drawn from 1e-5 to 1e-3; an "
+    "honest run repeats the steps from the first weights",
+    limit="4 times the honest error of one step, together and for each parameter (FP32: 12); in no "
+    "step 0.4 of a parameter's usual length",
+    cannot_see="steps after those repeated; several ranks, dropout, FP16 and devices that record "
+    "their steps; less than the format's own rounding",
+    evidence=(LEDGER, VALUES, REPLAYED, STEPS),
+    any_evidence=True,
+    modes=TRAINING,
+    since=3,
+)
+RULES = (L1,)
+
+
+def judge(bench: Bench) -> Iterator[Finding]:
+    """Yield L1.
+
+    Raises:
+        ValueError: rows of another length than the segments have.
+    """
+    facts, timing = bench.facts, bench.timing
+    why = draws.why_no_ledger(
+        facts.workload.mode,
+        facts.precision,
+        world_size=facts.world_size,
+        dropout=facts.workload.shapes.get("dropout") or 0.0,
+        records_steps=facts.records_steps,
+    )
+    if why is not None:
+        yield L1.unjudged(Status.NOT_APPLICABLE, f"no step can be repeated: {why}")
+        return
+    paths = bench.paths(LEDGER, VALUES, REPLAYED)
+    ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
+    if timing.nonce is None or ledger is None or values is None:
+        yield L1.unjudged(Status.NOT_OBSERVED, "the worker left no gradients of its steps")
+        return
+    rows = Rows(ledger, values[audited.ROWS])
+    broken = _broken(rows, timing.commitments)
+    if broken:
+        yield L1.finding(Status.FAIL, broken, evidence=paths)
+        return
+    if replayed is None or bench.measured is None:
+        yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has repeated the steps", paths)
+        return
+    again = Rows(ledger, replayed[audited.ROWS])
+    steps = _to_be_judged(bench, len(timing.commitments))
+    least = draws.least_replayed(timing.nonce, steps)
+    if len(again) < least:
+        told = f"{len(again)} steps were repeated, of {least} that had to be"
+        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        return
+    yield Comparison(rows, again, steps, _honest_error(bench)).finding(paths)
+
+
+def _to_be_judged(bench: Bench, steps: int) -> int:
+    """Return after how many of ``steps`` honest runs are too far apart to be compared."""
+    optimizer = bench.facts.workload.optimizer
+    rates = [draws.rate(bench.timing.nonce, step, optimizer) for step in range(steps)]
+    return draws.within_horizon(rates, optimizer)
+
+
+class Rows:
+    """What was read of the gradients: a row a step, a part of it for each stored parameter."""
+
+    def __init__(self, ledger: LedgerEvidence, values: Array) -> None:
+        """Take ``values``, row after row.
+
+        Raises:
+            ValueError: they are no whole number of rows.
+        """
+        self.names = [segment.name for segment in ledger.segments]
+        self._counts = [segment.elements for segment in ledger.segments]
+        self._length, self._values = sum(self._counts), values
+        if not self._length or len(values) % self._length:
+            raise ValueError(f"{len(values)} gradients are no rows of {self._length}")
+
+    def __len__(self) -> int:
+        """Return how many steps there are."""
+        return len(self._values) // self._length
+
+    def row(self, step: int) -> Array:
+        """Return what was read in ``step``."""
+        return self._values[step * self._length : (step + 1) * self._length]
+
+    def parts(self, step: int) -> Iterator[tuple[str, Array]]:
+        """Yield each parameter's name and its elements in ``step``."""
+        row, first = self.row(step), 0
+        for name, count in zip(self.names, self._counts, strict=True):
+            yield name, row[first : first + count]
+            first += count
+
+
+def _broken(rows: Rows, commitments: Sequence[str]) -> str | None:
+    """Return a sentence where the rows are not those that the worker committed to."""
+    if len(rows) != len(commitments):
+        return f"gradients of {len(rows)} steps are shown, {len(commitments)} were committed to"
+    for step, commitment in enumerate(commitments):
+        if _digest(rows.row(step)) != commitment:
+            return f"the gradients of step {step} are not those that were committed to"
+    return None
+
+
+def _digest(row: Array) -> str:
+    """Return the sha256 over a row as float32, the least significant byte first."""
+    return hashlib.sha256(struct.pack(f"<{len(row)}f", *row)).hexdigest()
+
+
+@dataclass(frozen=True)
+class HonestError:
+    """Relative errors of an honest run in a real step, beside the reference (rule E1)."""
+
+    of_all: float
+    #: By canonical name; another parameter has the median.
+    of_parts: Mapping[str, float]
+    times: float
+
+    @property
+    def usual(self) -> float:
+        """The median of all parameters."""
+        return statistics.median(self.of_parts.values()) if self.of_parts else 0.0
+
+    def limit(self, name: str) -> float:
+        """Return how far the samples of a parameter may be off."""
+        return self.times * max(self.usual, self.of_parts.get(name, 0.0))
+
+
+def _honest_error(bench: Bench) -> HonestError:
+    """Return the error of the rougher honest run, and no smaller one than two kernels have."""
+    honest, reference = bench.needed(HONEST), bench.reference
+    precision = bench.facts.precision
+    assert reference is not None  # the yardstick of E1, without which nothing was measured
+    runs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
+    least = equivalence.least_error(precision)
+    return HonestError(
+        of_all=max(least, *(total(run.values()).error for run in runs)),
+        of_parts={name: max(least, *(run[name].error for run in runs)) for name in runs[0]},
+        times=_TIMES_IN_FP32 if precision.dtype == "float32" else _TIMES,
+    )
+
+
+class Comparison:
+    """The distances of what was read from what the honest run read, by step and parameter."""
+
+    def __init__(self, rows: Rows, again: Rows, steps: int, honest: HonestError) -> None:
+        """Compare the first steps, as many as were repeated and ``steps`` at most."""
+        self._steps, self._honest = min(len(again), steps), honest
+        self._of, self._all = steps, len(rows)
+        self._parts: dict[str, list[Gap]] = {name: [] for name in rows.names}
+        self._told: dict[str, list[float]] = {name: [] for name in rows.names}
+        for step in range(self._steps):
+            pairs = zip(rows.parts(step), again.parts(step), strict=True)
+            for (name, shown), (_, right) in pairs:
+                self._parts[name].append(gap(shown, right))
+                self._told[name].append(equivalence.effective(right))
+
+    def finding(self, evidence: tuple[str, ...]) -> Finding:
+        """Return L1."""
+        of_all = total(part for parts in self._parts.values() for part in parts).error
+        errors = {name: total(parts).error for name, parts in self._parts.items()}
+        told = {n: e for n, e in errors.items() if sum(self._told[n]) >= _FEW}
+        limits = {name: self._honest.limit(name) for name in told}
+        worst = max(told, key=lambda name: _ratio(told[name], limits[name]), default="")
+        limit = self._honest.times * self._honest.of_all
+        faults = []
+        if not of_all <= limit:  # a NaN must not pass
+            faults.append(f"all gradients together are {of_all:.3g} off (limit {limit:.3g})")
+        if worst and not told[worst] <= limits[worst]:
+            faults.append(f"{worst} is {told[worst]:.3g} off (limit {limits[worst]:.3g})")
+        step, odd = self._oddest_step()
+        if odd is not None:
+            faults.append(odd)
+        share = f"{self._steps} of {self._all} steps repeated"
+        good = f"{share}: the gradients of each are as near to the honest run's as honest ones are"
+        largest = told.get(worst, 0.0)
+        return L1.finding(
+            Status.FAIL if faults else Status.PASS,
+            "; ".join(faults) if faults else good,
+            measured=f"{of_all:.3g} of all, worst {largest:.3g}, in one step {step:.3g}",
+            honest=f"{self._honest.of_all:.3g} of all, {self._honest.usual:.3g} in the median",
+            limit=f"{self._honest.times:g} times honest, {_OF_A_STEP:g} in one step",
+            basis="calibrated",
+            observer="worker, honest run",
+            evidence=evidence,
+        )
+
+    def _oddest_step(self) -> tuple[float, str | None]:
+        """Return the largest distance in a single step, in usual lengths, and what is wrong."""
+        largest, found = 0.0, None
+        for name, parts in self._parts.items():
+            usual = math.sqrt(sum(part.length**2 for part in parts) / max(1, len(parts)))
+            if not usual:
+                continue
+            distances = [part.distance / usual for part in parts]
+            limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
+            for step, distance in enumerate(distances):
+                if self._told[name][step] < _FEW:
+                    continue
+                if not distance <= limit and found is None:
+                    found = f"{name} is {distance:.3g} of its length off in step {step}"
+                    found += f" (limit {limit:.3g})"
+                largest = max(largest, distance)
+        return largest, found
+
+
+def _ratio(value: float, limit: float) -> float:
+    return math.inf if math.isnan(value) else value / limit

@@ -1,0 +1,138 @@
+"""The steps of a worker's stream, done again by an honest run with the pristine model (rule L1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from llmb import workloads
+from llmb.config import RunConfig
+from llmb.errors import is_out_of_memory
+from llmb.inputs.checkpoint import values_of
+from llmb.measure import clock
+from llmb.observe.rerun import how
+from llmb.observe.step_batches import StepBatches
+from llmb.observe.wide_products import as_computed
+from llmb.processes.modes.checkpointing import checkpoint_blocks
+from llmb.records.audited import AuditedStep
+from llmb.reference.data import Batch
+from llmb.reference.formats import emulate
+from llmb.reference.models import build
+from llmb.reference.optimizer import build_optimizer
+from llmb.reference.shapes import BertShape
+from llmb.reference.train_loop import Step, train_loop
+from llmb.wire.messages import StreamToRepeat
+
+
+@dataclass(frozen=True)
+class StreamReplay:
+    """Repeats steps with the worker's seeds, learning rates, format and kernel of the optimizer."""
+
+    config: RunConfig
+    stream: StreamToRepeat
+    #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
+    #: through all parameters; -1 where none is.
+    where: Tensor
+    #: An audited step of the worker, which says what its optimizer's kernel is.
+    kernel: AuditedStep
+
+    def rows(self) -> Tensor:
+        """Return the gradients at ``where`` of the steps that were repeated, float32 on the host.
+
+        A model that needs more memory than the vendor's takes its batches in more pieces, unless
+        its loss is a mean over another number of tokens in each.
+
+        Raises:
+            RuntimeError: the device has too little memory.
+        """
+        parts, most = self.config.parts, self.config.batch_size
+        fixed = self.config.dynamic or isinstance(workloads.of(self.config).shape, BertShape)
+        while True:
+            try:
+                return self._rows(parts)
+            except RuntimeError as error:
+                more = [n for n in range(2 * parts, most + 1) if most % n == 0]
+                if fixed or not is_out_of_memory(error) or not more:
+                    raise
+                parts = more[0]
+
+    def _rows(self, parts: int) -> Tensor:
+        workload, config = workloads.of(self.config), self.config
+        model = self._model()
+        optimizer = build_optimizer(
+            model.parameters(),
+            workload.recipe.optimizer,
+            foreach=self.kernel.foreach,
+            fused=self.kernel.fused,
+            capturable=self.kernel.capturable,
+        )
+        batches, found = StepBatches(config, workload.shape), list[Tensor]()
+
+        def pause(step: Step, loss: Tensor) -> bool:
+            found.append(_elements(model, self.where[step.index].long()))
+            for group in optimizer.param_groups:
+                group["lr"] = self.stream.rates[step.index]
+            return False
+
+        def make(seed: int) -> Sequence[Batch]:
+            return batches.make(seed).to(config.device).split(parts)
+
+        until_ns = clock.now_ns() + int(self.stream.seconds * 1e9)
+        with ExitStack() as stack:
+            stack.enter_context(self._as_computed())
+            for done in train_loop(
+                *(model, optimizer, self._steps(), make, pause),
+                context=self._forward,
+                clip_grad_norm=workload.recipe.clip_grad_norm,
+            ):
+                if done.step.index + 1 >= self.stream.least and clock.now_ns() > until_ns:
+                    break
+        return torch.stack(found)
+
+    def _steps(self) -> Iterator[Step]:
+        count = min(len(self.where), len(self.stream.token_seeds))
+        for index, seed in enumerate(self.stream.token_seeds[:count]):
+            yield Step(index, seed, fence=False)
+
+    def _model(self) -> nn.Module:
+        config, shape = self.config, workloads.of(self.config).shape
+        dtype = getattr(torch, config.precision.stored_dtype)
+        model = build(shape, config.seed, dtype, config.device, values_of(config, shape))
+        _, fmt = how(config.precision)
+        if fmt is not None:
+            model = emulate(model, fmt)
+        if config.sac_freq is not None:
+            checkpoint_blocks(model, shape, config.sac_freq)
+        return model
+
+    def _as_computed(self) -> AbstractContextManager[object]:
+        dtype, _ = how(self.config.precision)
+        return as_computed(self.config, dtype, self.config.device)
+
+    def _forward(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass: autocast where weights are kept wider."""
+        precision = self.config.precision
+        if precision.stored_dtype == precision.dtype:
+            return nullcontext()
+        return torch.autocast(torch.device(self.config.device).type, how(precision)[0])
+
+
+def _elements(model: nn.Module, where: Tensor) -> Tensor:
+    """Return the gradients at ``where``; zero where there is none or it is -1."""
+    found, first = torch.zeros(len(where)), 0
+    for parameter in model.parameters():
+        end = first + parameter.numel()
+        mine = ((where >= first) & (where < end)).nonzero().flatten()
+        if len(mine) and parameter.grad is not None:
+            flat, places = parameter.grad.detach().flatten(), where[mine] - first
+            try:
+                values = flat[places.to(flat.device)].to("cpu")
+            except NotImplementedError:  # no kernel for that on the device: all are copied
+                values = flat.to("cpu")[places]
+            found[mine] = values.float()
+        first = end
+    return found

@@ -1,0 +1,98 @@
+"""What llmb draws for each step of a run, from a number that nobody knows before the run has begun.
+
+The supervisor draws the nonce of each repeat, and the worker is told what follows from it in the
+pause of the step. The record holds the nonce, so anybody can draw the same again.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from llmb.config import Precision
+from llmb.records.seeds import derive
+from llmb.reference.recipe import Optimizer
+
+#: Hexadecimal digits of a nonce: 128 bits.
+DIGITS = 32
+PATTERN = rf"^[0-9a-f]{{{DIGITS}}}$"
+#: Learning rates of AdamW are drawn between the workload's own and this one. Copies of weights that
+#: are a step late then stand 5 times above honest runs in BF16 (docs/adr/0038).
+LARGEST_RATE = 1e-3
+#: Sum of learning rates after which honest runs in 16 bits have drifted too far apart to be
+#: compared: with a constant 1e-3 they are 10 % apart after 50 steps, with 3e-3 wholly after 25.
+HORIZON = 2e-2
+
+
+def new_nonce() -> str:
+    """Return a nonce of the system's own randomness, as ``DIGITS`` hexadecimal digits."""
+    return secrets.token_hex(DIGITS // 2)
+
+
+def places(nonce: str, step: int) -> int:
+    """Return the seed of which elements of each gradient are read in the pause of ``step``."""
+    return derive(int(nonce, 16), "places", step)
+
+
+def rate(nonce: str | None, step: int, optimizer: Optimizer) -> float:
+    """Return the learning rate of ``step``, which counts from 0.
+
+    It is log-uniform from the workload's own to ``LARGEST_RATE`` where that is a tenfold at least,
+    and AdamW's: with SGD the length of a step is that of the gradient. Otherwise, and without a
+    nonce, it is the workload's own. Example: of llama-1.4b (1e-5) the mean is 2.1e-4.
+    """
+    if nonce is None or not varies(optimizer):
+        return optimizer.lr
+    share = derive(int(nonce, 16), "rate", step) / 2**63
+    # In so many digits any computer finds the same number.
+    return float(f"{optimizer.lr * (LARGEST_RATE / optimizer.lr) ** share:.6g}")
+
+
+def varies(optimizer: Optimizer) -> bool:
+    """Tell whether the learning rate of a workload with ``optimizer`` is drawn for each step."""
+    return optimizer.name == "AdamW" and 10 * optimizer.lr <= LARGEST_RATE
+
+
+def within_horizon(rates: list[float], optimizer: Optimizer) -> int:
+    """Return of how many steps from the first the gradients of honest runs can be compared.
+
+    Example: 6 steps at a constant 3e-3, 93 steps of llama-1.4b in the mean.
+    """
+    if optimizer.name == "SGD":
+        return len(rates)
+    total = 0.0
+    for step, one in enumerate(rates):
+        if total > HORIZON:
+            return step
+        total += one
+    return len(rates)
+
+
+def least_replayed(nonce: str, steps: int) -> int:
+    """Return how many of ``steps`` are replayed at least: a quarter or more, drawn evenly.
+
+    Known to nobody outside the supervisor before the stream has ended.
+    """
+    least = -(-steps // 4)
+    return least + derive(int(nonce, 16), "replayed") % (steps - least + 1)
+
+
+def why_no_ledger(
+    mode: str, precision: Precision, *, world_size: int, dropout: float, records_steps: bool
+) -> str | None:
+    """Return why no step of a run can be repeated (rule L1), None where all can.
+
+    ``records_steps``: the device records a step, compiles it and runs it later.
+    """
+    if mode != "train":
+        return "nothing is trained"
+    if world_size > 1:
+        return "the gradients are spread over several ranks"
+    if dropout:
+        return "dropout draws each step's gradients"
+    if records_steps:
+        return "the device records its steps and compiles them for one learning rate"
+    if precision.dtype == "float16":
+        return "moments underflow in FP16, or steps are left out where scaled gradients overflow"
+    if precision.judged_as is None:
+        return "nobody knows what an honest run in this format computes"
+    return None
