@@ -98,11 +98,10 @@ class GradientLedger:
 
         The shape is that of ``rows``.
         """
-        steps, parts = len(self._seeds), []
-        for (_, p), part in zip(
-            self._parameters, places.split([steps * n for n in self._counts()]), strict=True
-        ):
-            parts.append(part.view(steps, min(self._count, p.numel())))
+        steps, first, parts = len(self._seeds), 0, []
+        for count in self._counts():
+            parts.append(places[first : first + steps * count].view(steps, count))
+            first += steps * count
         return torch.cat(parts, 1)
 
     def evidence(self) -> LedgerEvidence:
