@@ -66,6 +66,7 @@ class GradientLedger:
 
         Zeros are read of a parameter without a gradient.
         """
+        self._land()
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         with torch.no_grad():

@@ -34,7 +34,6 @@ from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
-from llmb.reference.recipe import Optimizer
 from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
@@ -92,19 +91,12 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if steps is not None:
         with apart("the replay of the optimizer's steps"):
             channel.send(Phase(name="optimizer steps"))
-            replayed: dict[str, Tensor] = {}
-            for step in steps.steps:
-                constants = _constants(workload.recipe.optimizer, order, step)
-                if can_replay(step, values, constants):
-                    replayed |= replay(step, values, config.device, constants)
+            replayed = optimizer_steps(order, values, steps)
             backend.synchronize()
             announce.write_bytes(audited.REPLAY, save(replayed))
-    if order.stream is not None and steps is not None and steps.steps:
         with apart("the repetition of the steps"):
-            channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
-            where = load(_checked(order, audited.LEDGER_VALUES))[audited.WHERE]
-            again = StreamReplay(config, order.stream, where, steps.steps[0])
-            announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again.rows()}))
+            if (again := whole_steps(channel, order, steps)) is not None:
+                announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # What the yardstick is made with must be torch's own as well.
@@ -243,6 +235,31 @@ def device_reference(
     return found
 
 
+def optimizer_steps(
+    order: HonestOrder, values: Mapping[str, Tensor], steps: audited.StepsEvidence
+) -> dict[str, Tensor]:
+    """Return what torch's optimizer makes of the audited steps, each at its own learning rate."""
+    usual = workloads.of(order.config).recipe.optimizer
+    found: dict[str, Tensor] = {}
+    for step in steps.steps:
+        own = order.stream.rates[step.index] if order.stream is not None else usual.lr
+        constants = replace(usual, lr=own)
+        if can_replay(step, values, constants):
+            found |= replay(step, values, order.config.device, constants)
+    return found
+
+
+def whole_steps(
+    channel: Channel, order: HonestOrder, steps: audited.StepsEvidence
+) -> Tensor | None:
+    """Return gradients of the worker's steps, made again from the first; None where none can be."""
+    if order.stream is None or not steps.steps:
+        return None
+    channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
+    where = load(_checked(order, audited.LEDGER_VALUES))[audited.WHERE]
+    return StreamReplay(order.config, order.stream, where, steps.steps[0]).rows()
+
+
 def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsEvidence]:
     """Return what the worker read of its audited steps.
 
@@ -261,11 +278,6 @@ def _checked(order: HonestOrder, name: str) -> bytes:
         RunFailedError: it is not the one the worker wrote.
     """
     return checked_bytes(Path(order.evidence_folder) / name, order.digests[name])
-
-
-def _constants(usual: Optimizer, order: HonestOrder, step: audited.AuditedStep) -> Optimizer:
-    """Return what the optimizer's step was made with: each has a learning rate of its own."""
-    return usual if order.stream is None else replace(usual, lr=order.stream.rates[step.index])
 
 
 if __name__ == "__main__":

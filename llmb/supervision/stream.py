@@ -337,9 +337,12 @@ class _Listener:
         self._child.send(answer)
 
     def _commitment(self, paused: Paused) -> None:
-        if (self._answers.nonce is not None and paused.index > 0) != bool(paused.commitment):
-            raise RunFailedError(f"the worker told of other gradients before step {paused.index}")
-        if paused.commitment:
+        due = self._answers.nonce is not None and paused.index > 0
+        if due != bool(paused.commitment):
+            what = f"no gradients of step {paused.index - 1}" if due else ""
+            what = what or "gradients that nobody asked for"
+            raise RunFailedError(f"step {paused.index}: the worker committed to {what}")
+        if due:
             self._log.commitments.append(paused.commitment)
 
     def _order_next(self) -> None:

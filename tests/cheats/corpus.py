@@ -91,10 +91,6 @@ _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
     "step, and it hides from the probes, which would see it"
 )
-_LATE = (
-    "at a constant rate of 1e-5 hardly a BF16 weight moves in ten steps; it follows what a probe "
-    "writes. Widening forward and back is 2.0 s of a step of 20 s: at most 10 % more tokens/s"
-)
 _DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
 _ITSELF = (
     "the package runs in the supervisor too and judges there; `llmb verify` elsewhere refuses the "
@@ -222,7 +218,7 @@ CHEATS = (
         MEMORY,
         ("shadowed", "58", "E2 E3 P1"),
         ("wide_copies_stale", "58", "E2 E3 P1"),
-        _unseen("wide_copies_late", MEMORY, "11 58", _LATE, border=True),
+        ("wide_copies_late", "11 58", "L1"),
         ("map_lies", "58 40", "E2 P1"),
         ("map_warns", "11 58", "E1 G1"),
         ("weights_sparse", "59", "W1"),

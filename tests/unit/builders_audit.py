@@ -32,7 +32,7 @@ from llmb.processes.evidence_writer import EvidenceWriter, Pristine
 from llmb.processes.modes.stage import Stage
 from llmb.processes.modes.training import Training
 from llmb.processes.step_stream import StepStream
-from llmb.records import audited, evidence
+from llmb.records import audited, draws, evidence
 from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
@@ -46,7 +46,9 @@ from llmb.wire.messages import (
     Paused,
     Proceed,
     ReferenceOrder,
+    StepDraw,
     StepOrder,
+    StreamToRepeat,
     WorkOrder,
 )
 from tests import builders
@@ -61,6 +63,7 @@ SHAPES = {
     "num_attention_heads": 4,
 }
 WARMUP, TIMED, END = 1, 10, 12
+NONCE = "5" * 32
 #: For what needs no run: a fraction of that.
 SMALL = LlamaShape(
     vocab_size=61,
@@ -151,7 +154,19 @@ class Stream(Line):
     def _answer(self, index: int) -> Message:
         if index == self._end:
             return AuditRequest(seed=99, last=True)
-        return AuditRequest(seed=50 + index, last=False) if index in self._audits else Proceed()
+        draw = StepDraw(places=draws.places(NONCE, index), rate=rate_of(index))
+        if index in self._audits:
+            return AuditRequest(seed=50 + index, last=False, draw=draw)
+        return Proceed(draw=draw)
+
+    def commitments(self) -> tuple[str, ...]:
+        """Return what the worker has committed to, step by step."""
+        return tuple(m.commitment for m in self.sent if isinstance(m, Paused) if m.commitment)
+
+
+def rate_of(index: int) -> float:
+    """Return the learning rate of a step."""
+    return draws.rate(NONCE, index, workloads.WORKLOADS["llama-1.4b"].recipe.optimizer)
 
 
 def _unchanged(model: nn.Module) -> nn.Module:
@@ -210,7 +225,7 @@ class Audited:
 
 
 #: What the rules that an audit in this process can judge say of an honest run.
-HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1"), "pass")
+HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1", "L1"), "pass")
 
 
 def work(
@@ -245,7 +260,7 @@ def work(
     options = optimizer_options or {"fused": True}
     plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
     task = Training(Stage(plugin, backend, config, workload, model, canonical, pristine.sizes))
-    stream = StepStream(line, task.sampler)
+    stream = StepStream(line, task.sampler, task.ledger)
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
             task.sampler.read()
@@ -253,7 +268,11 @@ def work(
     # What else is in the process is a matter of tests with a process of their own.
     tamper: Any = SimpleNamespace(types=None)
     task.be_audited(writer, stream, tamper)
-    return _orders(config, folder, scratch, line, model)
+    found = _orders(config, folder, scratch, line, model)
+    committed = found.facts.repeats[0].model_copy(
+        update={"nonce": NONCE, "commitments": line.commitments()}
+    )
+    return replace(found, facts=replace(found.facts, repeats=[committed]))
 
 
 @pytest.fixture(scope="module")
@@ -291,10 +310,23 @@ def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: n
         config=config,
         folder=folder,
         scratch=scratch,
-        honest=HonestOrder(**common, borders=full),
+        honest=HonestOrder(**common, borders=full, stream=_again(line)),
         reference=ReferenceOrder(**common, stored_dtypes=stored),
         facts=facts(config),
         model=model,
+    )
+
+
+def _again(line: Line) -> StreamToRepeat | None:
+    """Return what the supervisor asks an honest run to repeat."""
+    if audited.LEDGER not in line.announced():
+        return None
+    steps = sum(isinstance(m, Paused) for m in line.sent) - 1
+    return StreamToRepeat(
+        token_seeds=tuple(1000 + i for i in range(steps)),
+        rates=tuple(map(rate_of, range(steps))),
+        least=steps,
+        seconds=0.0,
     )
 
 

@@ -65,7 +65,7 @@ def as_lists(tensors: dict[str, torch.Tensor]) -> Arrays:
 
 
 def judged(steps: StepsEvidence, seen: Arrays, again: Arrays) -> Finding:
-    return judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e")
+    return judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -306,20 +306,20 @@ def test_a_step_that_nobody_looked_at_again_fails() -> None:
 @pytest.mark.parametrize("most", [0.01, 100.0])
 def test_a_clipped_step_is_replayed_with_its_clipped_gradients(dtype: str, most: float) -> None:
     steps, seen, again = watched(dtype, clip=most)
-    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", most)
+    found = judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e", most)
     assert found.status is Status.PASS, found.message
 
 
 def test_gradients_that_were_not_clipped_enough_fail() -> None:
     steps, seen, again = watched("float32", clip=0.02)
-    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    found = judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e", 0.01)
     assert found.status is Status.FAIL
     assert "not to a norm of 0.01" in found.message
 
 
 def test_gradients_that_were_never_clipped_fail() -> None:
     steps, seen, again = watched("float32")
-    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    found = judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e", 0.01)
     assert found.status is Status.FAIL
     assert "not read before they were clipped" in found.message
 
@@ -327,7 +327,7 @@ def test_gradients_that_were_never_clipped_fail() -> None:
 def test_a_gradient_that_was_scaled_unlike_the_others_fails() -> None:
     steps, seen, again = watched("float32", clip=0.01)
     seen[f"{steps.steps[-1].index}/replay/unclipped"][3] *= 1.5
-    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    found = judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e", 0.01)
     assert found.status is Status.FAIL
     assert "gradients were not scaled as the others" in found.message
 
@@ -336,6 +336,6 @@ def test_gradients_that_were_turned_round_are_not_clipped() -> None:
     steps, seen, again = watched("float32", clip=0.01)
     last = steps.steps[-1].index
     seen[f"{last}/replay/unclipped"] = [-value for value in seen[f"{last}/replay/gradient"]]
-    found = judge(steps, seen, again, OFFICIAL_OPTIMIZER, "e", 0.01)
+    found = judge(steps, seen, again, lambda step: OFFICIAL_OPTIMIZER, "e", 0.01)
     assert found.status is Status.FAIL
     assert "scaled by -1, not to a norm of 0.01" in found.message

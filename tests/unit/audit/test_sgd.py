@@ -150,7 +150,7 @@ def second_rule(
     skipped: int = 0,
 ) -> Finding:
     lists = [{k: v.float().tolist() for k, v in arrays.items()} for arrays in (seen, again)]
-    return rule_o2.finding(steps, *lists, constants, "e", skipped=skipped)
+    return rule_o2.finding(steps, *lists, lambda step: constants, "e", skipped=skipped)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -246,4 +246,4 @@ def test_sgd_has_no_bound_on_how_far_a_weight_moves_and_adamw_has(
         canonical_elements=8,
     )
     moved = PristineEvidence(parameters=(PristineDigest(**one, largest_move=5.0),))
-    assert rule_w1.finding(weights, moved, BF16, constants, 60, "e").status is status
+    assert rule_w1.finding(weights, moved, BF16, [constants] * 60, "e").status is status

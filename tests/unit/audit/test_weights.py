@@ -66,7 +66,7 @@ def judged(
     steps: int = 60,
 ) -> Finding:
     path = "evidence/weights.json"
-    return judge(weights, pristine or right(), precision, OFFICIAL_OPTIMIZER, steps, path)
+    return judge(weights, pristine or right(), precision, [OFFICIAL_OPTIMIZER] * steps, path)
 
 
 def fault(weights: WeightsEvidence, **how: Any) -> str:
@@ -233,7 +233,7 @@ def test_without_a_step_a_weight_moves_by_one_rounding_of_its_type(
 
 
 def without_verifier(weights: WeightsEvidence) -> Finding:
-    return judge(weights, None, BF16, OFFICIAL_OPTIMIZER, 60, "evidence/weights.json")
+    return judge(weights, None, BF16, [OFFICIAL_OPTIMIZER] * 60, "evidence/weights.json")
 
 
 def test_without_pristine_weights_nothing_passes_and_what_is_plainly_wrong_still_fails() -> None:

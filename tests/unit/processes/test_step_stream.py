@@ -20,7 +20,7 @@ from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import step_stream
 from llmb.reference.data import random_tokens
 from llmb.reference.train_loop import Step, StepDone
-from llmb.wire.messages import AuditRequest, Message, Paused, Proceed, StepOrder
+from llmb.wire.messages import AuditRequest, Message, Paused, Proceed, StepDraw, StepOrder
 from tests.unit.builders_audit import audit_config, shape_of
 
 
@@ -280,3 +280,34 @@ def test_a_replica_has_its_own_part_of_the_whole_batch_in_its_micro_batches(repl
     assert [len(part.ids) for part in made] == [2, 2]
     assert batches.latest is made
     assert marks == ["begin"]
+
+
+class Ledger:
+    """Notes what is read at which rate."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, float]] = []
+
+    def commitment(self) -> str:
+        return "0" * 64 if self.taken else ""
+
+    def take(self, places: int, rate: float) -> None:
+        self.taken.append((places, rate))
+
+
+def test_what_a_step_is_told_is_read_in_its_pause_and_committed_to_in_the_next() -> None:
+    draws = [StepDraw(places=5, rate=1e-5), StepDraw(places=6, rate=1e-4)]
+    supervisor, ledger = Supervisor(*(Proceed(draw=draw) for draw in draws)), Ledger()
+    stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
+    for index in (0, 1):
+        stream.pause(Step(index, 1, fence=False), LOSS)
+    assert ledger.taken == [(5, 1e-5), (6, 1e-4)]
+    assert supervisor.asked == [Paused(index=0), Paused(index=1, commitment="0" * 64)]
+
+
+def test_an_audited_step_is_read_as_any_other() -> None:
+    draw, ledger = StepDraw(places=5, rate=1e-5), Ledger()
+    supervisor = Supervisor(AuditRequest(seed=9, last=False, draw=draw))
+    stream = step_stream.StepStream(supervisor, StepSampler(), ledger)
+    stream.pause(Step(4, 1, fence=False), LOSS)
+    assert ledger.taken == [(5, 1e-5)]

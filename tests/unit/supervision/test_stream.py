@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from llmb import workloads
 from llmb.audit.time import FENCE_EVERY
 from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
+from llmb.records import draws
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
+from llmb.records.seeds import token_seed
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
     AuditedRequest,
@@ -35,6 +38,7 @@ from llmb.wire.messages import (
     Phase,
     Proceed,
     Ready,
+    StepDraw,
     StepOrder,
     Tick,
     Worked,
@@ -45,6 +49,7 @@ from tests.unit.builders_runtime import fence, run_config
 SECRETS = range(200)
 CONFIG = run_config(warmup_steps=3)
 STEP_NS = 1_000_000
+NONCE = "ab" * 16
 
 
 # -- the plan -------------------------------------------------------------------------------
@@ -268,11 +273,12 @@ def run(
     repeat: int = 0,
     secret: int = 0,
     display: Callable[[Message | None], None] = lambda message: None,
+    nonce: str | None = None,
 ) -> Streamed:
     window = window or plan_window(config, 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_ns", lambda: worker.now)
-        return drive(worker, config, window, repeat, secret, "host", display)
+        return drive(worker, config, window, repeat, secret, "host", display, nonce=nonce)
 
 
 @pytest.fixture(params=range(6))
@@ -447,6 +453,44 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_secret_alone(
         seeds[secret, config.seed] = asked
     assert seeds[1, 7] == seeds[1, 8]
     assert len({*seeds[1, 7], *seeds[2, 7]}) == 8
+
+
+def committing(message: Message) -> list[Message]:
+    """Say what a worker says that keeps a ledger: its step in hexadecimal, in the next pause."""
+    if isinstance(message, Paused) and message.index:
+        return [Paused(index=message.index, commitment=f"{message.index - 1:064x}")]
+    return [message]
+
+
+def test_with_a_nonce_each_step_is_told_its_places_and_its_rate() -> None:
+    worker, window = Worker(committing), plan_window(CONFIG, 0)
+    run(worker, window=window, nonce=NONCE)
+    told = {n: answer.draw for n, answer in worker.answers.items()}
+    assert told.pop(window.end) is None, "the last step has no successor to commit to it"
+    optimizer = workloads.WORKLOADS["llama-1.4b"].recipe.optimizer
+    assert told == {
+        n: StepDraw(places=draws.places(NONCE, n), rate=draws.rate(NONCE, n, optimizer))
+        for n in range(window.end)
+    }
+
+
+def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> None:
+    worker, window = Worker(committing), plan_window(CONFIG, 0)
+    streamed = run(worker, window=window, nonce=NONCE)
+    assert streamed.timing.nonce == NONCE
+    assert streamed.timing.commitments == tuple(f"{n:064x}" for n in range(window.end))
+    seeds = tuple(token_seed(CONFIG.seed, 0, n) for n in range(window.end))
+    assert streamed.token_seeds[: window.end] == seeds
+
+
+def test_a_step_without_its_commitment_is_refused() -> None:
+    with pytest.raises(RunFailedError, match="committed to no gradients of step 0"):
+        run(Worker(), nonce=NONCE)
+
+
+def test_a_commitment_that_nobody_asked_for_is_refused() -> None:
+    with pytest.raises(RunFailedError, match="step 1: .* gradients that nobody asked"):
+        run(Worker(committing))
 
 
 @pytest.mark.parametrize(

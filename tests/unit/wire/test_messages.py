@@ -24,6 +24,7 @@ from llmb.wire.messages import (
     Proceed,
     ReferenceOrder,
     Resolved,
+    StepDraw,
     StepOrder,
     Terms,
     Tick,
@@ -52,7 +53,9 @@ EVERY = [
     WorkOrder(config=run_config(), evidence_folder="e", collect_evidence=True, scratch_folder="s"),
     StepOrder(index=3, seed=2**63 - 1, fence=True),
     Paused(index=4),
+    Paused(index=4, commitment="0" * 64),
     Proceed(),
+    Proceed(draw=StepDraw(places=7, rate=1e-5)),
     AuditRequest(seed=2**63 - 1, last=True),
     Phase(name="training"),
     Tick(index=0, ns=5),
@@ -131,7 +134,8 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
         "profile_folder",
     }
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
-    assert set(AuditRequest.model_fields) == {"kind", "seed", "last"}
+    assert set(AuditRequest.model_fields) == {"kind", "seed", "last", "draw"}
+    assert set(StepDraw.model_fields) == {"places", "rate"}
 
 
 @pytest.mark.parametrize(

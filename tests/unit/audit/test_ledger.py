@@ -1,0 +1,180 @@
+"""L1: gradients of every step, held to those of an honest run that has made the same steps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from llmb.audit.bench import UnreadableError
+from llmb.config import BF16, FP16, FP32
+from llmb.records import audited, evidence
+from llmb.records.audited import LedgerEvidence
+from llmb.records.finding import Finding, Level, Status
+from tests.unit import builders_audit
+from tests.unit.builders_audit import Audited, examine, small_vocabulary, worked
+
+__all__ = ["small_vocabulary", "worked"]  # fixtures
+pytestmark = pytest.mark.usefixtures("small_vocabulary")
+LEDGER = evidence.path(0, audited.LEDGER)
+VALUES = evidence.path(0, audited.LEDGER_VALUES)
+REPLAYED = evidence.path(0, audited.REPLAYED)
+Change = Callable[[torch.Tensor], object]
+
+
+@pytest.fixture(scope="module")
+def judged_run(
+    worked: Callable[..., Audited], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Audited]:
+    known: dict[str, Audited] = {}
+
+    def of(**changes: Any) -> Audited:
+        key = repr(changes)
+        if key not in known:
+            with pytest.MonkeyPatch.context() as patch:
+                builders_audit.make_small(patch)
+                folder = tmp_path_factory.mktemp("judged")
+                known[key] = examine(worked(**changes).copied(folder))
+        found = known[key]
+        return replace(found, files=dict(found.files))
+
+    return of
+
+
+@pytest.fixture
+def run(judged_run: Callable[..., Audited]) -> Audited:
+    return judged_run(precision=BF16)
+
+
+def rewritten(run: Audited, change: Change) -> Finding:
+    """Return L1 where the worker had read something else, and had committed to that."""
+    arrays = load(run.files[VALUES])
+    change(arrays[audited.ROWS])
+    run.files[VALUES] = save(arrays)
+    told = tuple(hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in arrays[audited.ROWS])
+    timing = run.facts.repeats[0].model_copy(update={"commitments": told})
+    return replace(run, facts=replace(run.facts, repeats=[timing])).finding("L1")
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+def test_an_honest_run_passes(judged_run: Callable[..., Audited], precision: Any) -> None:
+    found = judged_run(precision=precision).finding("L1")
+    assert (found.level, found.status) == (Level.BLOCK, Status.PASS)
+    assert found.message.startswith("12 of 12 steps repeated")
+
+
+def test_one_matrix_stale_in_one_step_fails_and_is_named(run: Audited) -> None:
+    matrix = "model.layers.1.mlp.down_proj.weight"
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index(matrix), 64 * names.index(matrix) + 64)
+
+    def stale(rows: torch.Tensor) -> None:
+        rows[7, own] = rows[6, own]
+
+    found = rewritten(run, stale)
+    assert found.status is Status.FAIL
+    assert f"{matrix} is" in found.message
+    assert "in step 7" in found.message
+
+
+def test_all_gradients_a_hundredth_too_large_pass_as_rounding_does(run: Audited) -> None:
+    assert rewritten(run, lambda rows: rows.mul_(1.01)).status is Status.PASS
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_all_gradients_a_twentieth_off_fail(run: Audited, factor: float) -> None:
+    found = rewritten(run, lambda rows: rows.mul_(factor))
+    assert found.status is Status.FAIL
+    assert "all gradients together are 0.05 off" in found.message
+
+
+def test_in_float32_a_hundred_thousandth_fails(judged_run: Callable[..., Audited]) -> None:
+    found = rewritten(judged_run(precision=FP32), lambda rows: rows.mul_(1 + 2e-5))
+    assert found.status is Status.FAIL
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_what_is_no_number_never_passes(run: Audited, value: float) -> None:
+    assert rewritten(run, lambda rows: rows[3, :64].fill_(value)).status is Status.FAIL
+
+
+def test_gradients_of_zero_fail(run: Audited) -> None:
+    assert rewritten(run, lambda rows: rows.zero_()).status is Status.FAIL
+
+
+def test_gradients_that_were_not_committed_to_fail(run: Audited) -> None:
+    arrays = load(run.files[VALUES])
+    arrays[audited.ROWS][5, 0] += 1e-7
+    run.files[VALUES] = save(arrays)
+    found = run.finding("L1")
+    assert found.status is Status.FAIL
+    assert found.message == "the gradients of step 5 are not those that were committed to"
+
+
+def test_a_step_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
+    arrays = load(run.files[VALUES])
+    run.files[VALUES] = save({k: v[:-1].contiguous() for k, v in arrays.items()})
+    found = run.finding("L1")
+    assert found.message == "gradients of 11 steps are shown, 12 were committed to"
+    assert found.status is Status.FAIL
+
+
+def shortened(run: Audited, steps: int) -> Finding:
+    rows = load(run.files[REPLAYED])[audited.ROWS]
+    run.files[REPLAYED] = save({audited.ROWS: rows[:steps].contiguous()})
+    return run.finding("L1")
+
+
+def test_fewer_repeated_steps_than_were_drawn_are_not_enough(run: Audited) -> None:
+    found = shortened(run, 2)
+    assert found.status is Status.NOT_OBSERVED
+    assert found.message.startswith("2 steps were repeated, of ")
+
+
+def test_the_finding_says_how_many_steps_were_repeated(
+    run: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmb.records.draws.least_replayed", lambda nonce, steps: 3)
+    found = shortened(run, 4)
+    assert found.status is Status.PASS
+    assert found.message.startswith("4 of 12 steps repeated")
+
+
+def test_without_a_nonce_nothing_was_observed(run: Audited) -> None:
+    timing = run.facts.repeats[0].model_copy(update={"nonce": None, "commitments": ()})
+    found = replace(run, facts=replace(run.facts, repeats=[timing])).finding("L1")
+    assert found.status is Status.NOT_OBSERVED
+
+
+def test_rows_that_are_not_whole_are_unreadable(run: Audited) -> None:
+    rows = load(run.files[REPLAYED])[audited.ROWS]
+    run.files[REPLAYED] = save({audited.ROWS: rows.flatten()[:-1].contiguous()})
+    with pytest.raises(UnreadableError, match="are no rows of"):
+        run.judge()
+
+
+def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
+    earlier = replace(run, facts=replace(run.facts, rules_version="2"))
+    assert "L1" not in {found.id for found in earlier.judge().audit.findings}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"precision": FP16}, "FP16"),
+        ({"world_size": 2}, "several ranks"),
+        ({"records_steps": True}, "records its steps"),
+    ],
+    ids=["FP16", "ranks", "lazy"],
+)
+def test_where_no_step_can_be_repeated_it_says_why(
+    run: Audited, changes: dict[str, Any], why: str
+) -> None:
+    found = replace(run, facts=replace(run.facts, **changes)).finding("L1")
+    assert found.status is Status.NOT_APPLICABLE
+    assert why in found.message

@@ -1,0 +1,127 @@
+"""The ledger: elements of every gradient at places told in the pause, committed to a step later."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+from torch import nn
+
+from llmb.observe.gradient_ledger import ELEMENTS, GradientLedger
+from llmb.reference.optimizer import build_optimizer
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def model_of(dtype: torch.dtype = torch.float32) -> nn.Module:
+    model = nn.Module()
+    model.register_parameter("matrix", nn.Parameter(torch.zeros(40, 30, dtype=dtype)))
+    model.register_parameter("gain", nn.Parameter(torch.zeros(7, dtype=dtype)))
+    model.register_parameter("fixed", nn.Parameter(torch.zeros(9), requires_grad=False))
+    return model
+
+
+def ledger_of(model: nn.Module) -> GradientLedger:
+    return GradientLedger(model, build_optimizer(model.parameters()))
+
+
+def numbered(model: nn.Module, add: float = 0.0) -> None:
+    """Make each gradient the elements' own numbers, and ``add``."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            numbers = torch.arange(parameter.numel()).view(parameter.shape)
+            parameter.grad = (numbers + add).to(parameter.dtype)
+
+
+@pytest.fixture
+def two_steps() -> tuple[nn.Module, GradientLedger]:
+    model = model_of()
+    ledger = ledger_of(model)
+    for seed in (5, 6):
+        numbered(model)
+        ledger.take(seed, 1e-4)
+    return model, ledger
+
+
+def test_a_row_has_some_elements_of_each_trained_parameter(
+    two_steps: tuple[nn.Module, GradientLedger],
+) -> None:
+    _, ledger = two_steps
+    told = {segment.name: segment.elements for segment in ledger.evidence().segments}
+    assert told == {"matrix": ELEMENTS, "gain": 7}
+    assert ledger.rows().shape == (2, ELEMENTS + 7)
+
+
+def test_what_was_read_is_what_lay_at_the_places_of_each_step(
+    two_steps: tuple[nn.Module, GradientLedger],
+) -> None:
+    _, ledger = two_steps
+    places = torch.cat([indices for *_, indices in ledger.read_places()])
+    assert torch.equal(ledger.in_steps(places).float(), ledger.rows())
+
+
+def test_each_step_is_read_at_places_of_its_own(
+    two_steps: tuple[nn.Module, GradientLedger],
+) -> None:
+    rows = two_steps[1].rows()
+    assert not torch.equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_commitment_is_the_digest_of_the_latest_row_as_float32(dtype: torch.dtype) -> None:
+    model = model_of(dtype)
+    ledger = ledger_of(model)
+    assert ledger.commitment() == ""
+    numbered(model)
+    ledger.take(5, 1e-4)
+    told = ledger.commitment()
+    assert told == hashlib.sha256(ledger.rows()[-1].numpy().tobytes()).hexdigest()
+    assert ledger.rows().dtype is torch.float32
+
+
+def test_gradients_that_change_after_they_were_read_change_no_commitment() -> None:
+    model = model_of()
+    ledger, other = ledger_of(model), ledger_of(model)
+    numbered(model)
+    ledger.take(5, 1e-4)
+    other.take(5, 1e-4)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(2)
+    assert ledger.commitment() == other.commitment()
+    numbered(model, add=1)
+    other.take(5, 1e-4)
+    assert other.commitment() != ledger.commitment()
+
+
+def test_the_optimizers_rate_is_that_of_the_step() -> None:
+    model = model_of()
+    optimizer = build_optimizer(model.parameters())
+    ledger = GradientLedger(model, optimizer)
+    numbered(model)
+    ledger.take(5, 3e-4)
+    assert [group["lr"] for group in optimizer.param_groups] == [3e-4]
+
+
+def test_a_parameter_without_a_gradient_shows_zeros() -> None:
+    model = model_of()
+    ledger = ledger_of(model)
+    numbered(model, add=1)
+    model.get_parameter("matrix").grad = None
+    ledger.take(5, 1e-4)
+    row = ledger.rows()[0]
+    assert not row[:ELEMENTS].any()
+    assert row[ELEMENTS:].all()
+
+
+def test_a_transposed_gradient_is_read_by_its_rows() -> None:
+    model = model_of()
+    ledger = ledger_of(model)
+    numbered(model)
+    matrix = model.get_parameter("matrix")
+    assert matrix.grad is not None
+    matrix.grad = matrix.grad.t().contiguous().t()
+    ledger.take(5, 1e-4)
+    places = torch.cat([indices for *_, indices in ledger.read_places()])
+    assert torch.equal(ledger.in_steps(places).float(), ledger.rows())

@@ -1,0 +1,99 @@
+"""An honest run's steps are the worker's: the same gradients at the same places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from llmb.config import BF16, FP32, Precision
+from llmb.processes.stream_replay import StreamReplay
+from llmb.records import audited
+from llmb.records.audited import StepsEvidence
+from tests.unit.builders_audit import Audited, small_vocabulary, worked
+
+__all__ = ["small_vocabulary", "worked"]  # fixtures
+pytestmark = pytest.mark.usefixtures("small_vocabulary")
+STEPS = 12
+
+
+def replay_of(found: Audited, **changes: Any) -> StreamReplay:
+    kept = load_file(found.folder / audited.LEDGER_VALUES)
+    steps = StepsEvidence.model_validate_json((found.folder / audited.STEPS).read_bytes())
+    assert found.honest.stream is not None
+    stream = found.honest.stream.model_copy(update=changes)
+    return StreamReplay(found.config, stream, kept[audited.WHERE], steps.steps[0])
+
+
+def shown(found: Audited) -> torch.Tensor:
+    return load_file(found.folder / audited.LEDGER_VALUES)[audited.ROWS]
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16], ids=lambda p: p.name)
+def test_repeated_steps_give_the_bits_that_the_worker_read(
+    worked: Callable[..., Audited], precision: Precision
+) -> None:
+    found = worked(precision=precision)
+    assert torch.equal(replay_of(found).rows(), shown(found))
+
+
+def test_with_accumulation_and_weights_in_float32_they_do_too(
+    worked: Callable[..., Audited],
+) -> None:
+    mixed = BF16.model_copy(update={"master_weights": True})
+    found = worked(precision=mixed, mixed_precision=True, batch_size=2, accumulate=2)
+    assert torch.equal(replay_of(found).rows(), shown(found))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stream: {"rates": (1e-3, *stream.rates[1:])},
+        lambda stream: {"token_seeds": (3, *stream.token_seeds[1:])},
+    ],
+    ids=["another rate", "other tokens"],
+)
+def test_another_first_step_changes_the_next(
+    worked: Callable[..., Audited], change: Callable[[Any], dict[str, Any]]
+) -> None:
+    found = worked(precision=FP32)
+    again = replay_of(found, **change(found.honest.stream)).rows()
+    assert not torch.allclose(again[1], shown(found)[1], rtol=1e-3)
+
+
+def test_without_time_it_ends_after_the_steps_that_must_be(worked: Callable[..., Audited]) -> None:
+    assert len(replay_of(worked(precision=FP32), least=4).rows()) == 4
+
+
+def test_with_time_it_repeats_them_all(worked: Callable[..., Audited]) -> None:
+    assert len(replay_of(worked(precision=FP32), least=4, seconds=600.0).rows()) == STEPS
+
+
+def test_where_there_is_no_canonical_element_the_gradient_is_zero(
+    worked: Callable[..., Audited],
+) -> None:
+    replay = replay_of(worked(precision=FP32), least=1)
+    where = replay.where.clone()
+    where[0, :5] = -1
+    assert not replace(replay, where=where).rows()[0, :5].any()
+
+
+def test_what_does_not_fit_is_taken_in_more_pieces(
+    worked: Callable[..., Audited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = worked(precision=FP32)
+    whole, tried = StreamReplay._rows, list[int]()
+
+    def scarce(self: StreamReplay, parts: int) -> torch.Tensor:
+        tried.append(parts)
+        if parts == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, parts)
+
+    monkeypatch.setattr(StreamReplay, "_rows", scarce)
+    assert torch.allclose(replay_of(found).rows(), shown(found), rtol=1e-3, atol=1e-7)
+    assert tried == [1, 2]

@@ -1,0 +1,103 @@
+"""What each step is told follows from the nonce, and a stranger draws the same."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+
+import pytest
+
+from llmb.config import BF16, FP16, FP32, Precision
+from llmb.records import draws
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
+
+NONCE = "0123456789abcdef" * 2
+STEEP = Optimizer(lr=1e-3)
+SGD = Optimizer(name="SGD", lr=1e-5)
+
+
+def documented(label: str) -> int:
+    """Return the first 63 bits of eight bytes of a hash, as docs/formats has it."""
+    first = hashlib.sha256(f"{int(NONCE, 16)}:{label}".encode()).digest()[:8]
+    return int.from_bytes(first, "little") >> 1
+
+
+def test_a_nonce_is_128_bits_in_hexadecimal_and_never_the_same() -> None:
+    found = {draws.new_nonce() for _ in range(50)}
+    assert len(found) == 50
+    assert all(re.search(draws.PATTERN, nonce) for nonce in found)
+
+
+def test_a_stranger_draws_the_same_places() -> None:
+    assert draws.places(NONCE, 7) == documented("places:7")
+
+
+def test_a_stranger_draws_the_same_rate() -> None:
+    share = documented("rate:7") / 2**63
+    assert draws.rate(NONCE, 7, OFFICIAL_OPTIMIZER) == float(f"{1e-5 * 100**share:.6g}")
+
+
+def test_rates_lie_evenly_by_their_logarithm_from_the_workloads_own_to_the_largest() -> None:
+    found = [draws.rate(NONCE, step, OFFICIAL_OPTIMIZER) for step in range(2000)]
+    assert 1e-5 <= min(found) < 1.02e-5
+    assert 0.98e-3 < max(found) <= 1e-3
+    below = sum(rate < 1e-4 for rate in found) / len(found)
+    assert math.isclose(below, 0.5, abs_tol=0.04)
+
+
+@pytest.mark.parametrize("optimizer", [STEEP, SGD], ids=lambda o: f"{o.name} {o.lr}")
+def test_a_steep_rate_and_that_of_sgd_stay_as_they_are(optimizer: Optimizer) -> None:
+    assert {draws.rate(NONCE, step, optimizer) for step in range(20)} == {optimizer.lr}
+    assert not draws.varies(optimizer)
+
+
+def test_without_a_nonce_the_rate_is_the_workloads_own() -> None:
+    assert draws.rate(None, 3, OFFICIAL_OPTIMIZER) == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("rates", "optimizer", "steps"),
+    [
+        ([1.5e-3] * 50, Optimizer(lr=1.5e-3), 14),
+        ([3e-3] * 50, Optimizer(lr=3e-3), 7),
+        ([1e-4] * 50, OFFICIAL_OPTIMIZER, 50),
+        ([1e-1] * 50, Optimizer(name="SGD", lr=1e-1), 50),
+        ([], OFFICIAL_OPTIMIZER, 0),
+    ],
+)
+def test_steps_are_compared_until_their_rates_add_up_to_the_horizon(
+    rates: list[float], optimizer: Optimizer, steps: int
+) -> None:
+    assert draws.within_horizon(rates, optimizer) == steps
+
+
+def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
+    found = [draws.least_replayed(f"{n:032x}", 40) for n in range(4000)]
+    assert (min(found), max(found)) == (10, 40)
+    assert math.isclose(sum(found) / len(found), 25, abs_tol=0.7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"mode": "forward"}, "nothing is trained"),
+        ({"world_size": 2}, "several ranks"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"records_steps": True}, "records its steps"),
+        ({"precision": FP16}, "FP16"),
+        ({"precision": Precision(name="odd", bits=7, dtype="bfloat16")}, "nobody knows"),
+    ],
+    ids=str,
+)
+def test_steps_that_cannot_be_repeated_say_why(changes: dict[str, object], why: str) -> None:
+    usual = {"mode": "train", "precision": BF16, "world_size": 1, "dropout": 0.0}
+    told = {**usual, "records_steps": False, **changes}
+    mode, precision = told.pop("mode"), told.pop("precision")
+    assert why in (draws.why_no_ledger(mode, precision, **told) or "")
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+def test_steps_of_one_rank_in_other_formats_are_repeated(precision: Precision) -> None:
+    plain = {"world_size": 1, "dropout": 0.0, "records_steps": False}
+    assert draws.why_no_ledger("train", precision, **plain) is None
