@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
-from llmb.audit.rule import RULES_VERSION, Evidence, Rule
+from llmb.audit.rule import Evidence, Rule
 from llmb.config import Mode, Precision
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
+from llmb.records.finding import RULES_VERSION
 from llmb.records.run_record import DeclaredPatch, FileDigest, RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import Optimizer

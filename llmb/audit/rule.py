@@ -11,11 +11,6 @@ from llmb.records.finding import Finding, Level, Status, Verdict
 
 E_co = TypeVar("E_co", covariant=True)
 
-#: Versions of the rules that a run is judged by, the latest last. Another one comes with every new
-#: rule (``Rule.since``). A change to a judgement breaks with earlier runs: then it is the only one.
-JUDGED_VERSIONS = ("2", "3")
-RULES_VERSION = JUDGED_VERSIONS[-1]
-
 EVERY_MODE = frozenset(mode.value for mode in Mode)
 #: Gradients and an optimizer exist in training only; a generated token has no loss either.
 TRAINING = frozenset({Mode.TRAIN.value})

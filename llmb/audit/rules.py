@@ -24,8 +24,8 @@ from llmb.audit import (
     weights,
 )
 from llmb.audit.bench import Bench
-from llmb.audit.rule import RULES_VERSION, Rule, verdict
-from llmb.records.finding import Audit, Finding, Status
+from llmb.audit.rule import Rule, verdict
+from llmb.records.finding import RULES_VERSION, Audit, Finding, Status
 
 
 class Judge(Protocol):

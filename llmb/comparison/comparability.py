@@ -10,6 +10,7 @@ Not comparable: figures are shown, and say nothing of which system is the faster
                                      anywhere, the leaderboard groups by it; not observed is
                                      no precision at all
   rules_version                      rules.md: a change that breaks comparability raises it
+                                     (versions that differ by new rules alone: noted)
   class, waivers                     rules.md: debug runs are labelled everywhere, waivers burned in
                                      (two debug runs of the same sizes: noted)
   dynamic                            sequences of another length are other work for attention
@@ -26,7 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from llmb.records.finding import Verdict
+from llmb.records.finding import Verdict, alike
 from llmb.records.provenance import same_computation
 from llmb.records.run_record import RunRecord
 
@@ -114,7 +115,9 @@ def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference
         reason = "figures are grouped by the lowest precision that was seen to compute"
         yield ConditionDifference("effective_precision", formats[0], formats[1], apart, reason)
     reason = "a change of the rules that breaks comparability raises their version"
-    yield from _unlike("rules_version", base.rules_version, other.rules_version, apart, reason)
+    versions = base.rules_version, other.rules_version
+    weight = Weight.NOTED if alike(*versions) else apart
+    yield from _unlike("rules_version", *versions, weight, reason)
     if "debug" in (base.class_, other.class_):
         # Two debug runs of the same sizes are the same work: a developer's before and after.
         weight = Weight.NOTED if base.class_ == other.class_ else apart

@@ -6,6 +6,19 @@ from enum import Enum
 
 from llmb.config import Frozen
 
+#: Versions of the rules that a run is judged by, the latest last. Another one comes with every new
+#: rule. A change to a judgement breaks with earlier runs: then it is the only one.
+JUDGED_VERSIONS = ("2", "3")
+RULES_VERSION = JUDGED_VERSIONS[-1]
+
+
+def alike(one: str, other: str) -> bool:
+    """Tell whether figures by two versions of the rules may be compared and ranked together.
+
+    They may where the versions differ by new rules alone.
+    """
+    return one == other or {one, other} <= set(JUDGED_VERSIONS)
+
 
 class Level(str, Enum):
     """What a broken rule does to the verdict."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import Mode
 from llmb.formats import KNOWN
-from llmb.records.finding import Status, Verdict
+from llmb.records.finding import RULES_VERSION, Status, Verdict, alike
 from llmb.report.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
@@ -235,7 +234,7 @@ def _unranked(entry: Entry) -> str | None:
         return "debug: " + ("; ".join(record.waivers) or "not comparable")
     if record.config.definition is not None:
         return "a model of the submitter's own"
-    if record.rules_version != RULES_VERSION:
+    if not alike(record.rules_version, RULES_VERSION):
         return f"rules {record.rules_version}: today's are {RULES_VERSION}"
     return None
 
@@ -244,6 +243,8 @@ def _marks(entry: Entry) -> Iterator[str]:
     record, config = entry.record, entry.record.config
     if record.class_ != "debug":
         yield from (f"waived: {waiver}" for waiver in record.waivers)
+    if record.rules_version != RULES_VERSION:
+        yield f"judged by rules {record.rules_version}: today's are {RULES_VERSION}"
     if config.mixed_precision:
         yield "autocast over FP32 weights"
     if config.dynamic:

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from llmb import __version__, workloads
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import RankAddress, RunRequest
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError, UsageError
 from llmb.measure import host
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin
+from llmb.records.finding import RULES_VERSION
 from llmb.records.run_record import RunRecord
 from llmb.records.system import SystemDescription
 from llmb.reference import pins

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb.config import RunConfig
-from llmb.records.finding import Reproduction, Verdict
+from llmb.records.finding import Reproduction, Verdict, alike
 from llmb.records.provenance import same_computation
 from llmb.records.run_record import RunRecord
 from llmb.reproduction import hardware
@@ -183,7 +183,7 @@ def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
     # another run id, has its seed. Against evidence that is forged throughout nothing helps.
     if ours.config.seed == theirs.config.seed:
         yield "it has the seed of the original, and may be a copy of it"
-    if ours.rules_version != theirs.rules_version:
+    if not alike(ours.rules_version, theirs.rules_version):
         yield f"other rules: {theirs.rules_version}, {ours.rules_version}"
     if ours.workload != theirs.workload:
         yield "another workload"

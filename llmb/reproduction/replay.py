@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb import workloads
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import Choices, DataSource, OptionValue, RunConfig, RunRequest, WeightsSource
 from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
+from llmb.records.finding import RULES_VERSION, alike
 from llmb.records.provenance import Provenance, provenance
 from llmb.records.run_record import RunRecord
 from llmb.reference import pins
@@ -99,7 +99,7 @@ def _notes(record: RunRecord) -> Iterator[str]:
 
 def _check_possible(record: RunRecord) -> None:
     version = record.llmb_version
-    if record.rules_version != RULES_VERSION:
+    if not alike(record.rules_version, RULES_VERSION):
         raise UnavailableError(
             f"the bundle is of rules {record.rules_version}, this llmb has rules {RULES_VERSION}: "
             f"their figures cannot be compared; llmb {version} made it"

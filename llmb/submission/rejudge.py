@@ -9,12 +9,11 @@ from typing import TypeVar
 from llmb.audit import judgement, rules
 from llmb.audit.bench import Facts, UnreadableError
 from llmb.audit.judgement import Judgement
-from llmb.audit.rule import JUDGED_VERSIONS, RULES_VERSION
 from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
-from llmb.records.finding import Audit, Finding, Level, Status
+from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION, Audit, Finding, Level, Status
 from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
 from llmb.records.seeds import token_seed

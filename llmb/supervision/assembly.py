@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from llmb import __version__, workloads
 from llmb.audit.bench import Facts, UnreadableError
 from llmb.audit.judgement import Judgement, judge
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, metrics, summary
@@ -22,6 +21,7 @@ from llmb.plugin.builtin.host import usable_cores
 from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceilings
+from llmb.records.finding import RULES_VERSION
 from llmb.records.reproduction import Original, ReproductionOf
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from llmb import __version__, workloads
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import RunConfig, RunRequest, environment
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import host
 from llmb.plugin import discovery
 from llmb.plugin.discovery import InstalledPlugin, TorchExtension
 from llmb.records.canonical import as_json
+from llmb.records.finding import RULES_VERSION
 from llmb.records.redact import redact_everything
 from llmb.reference import pins
 from llmb.supervision import packages, selection, sizing

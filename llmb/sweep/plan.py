@@ -10,10 +10,10 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from llmb import __version__
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import Frozen, OptionValue, RunRequest
 from llmb.errors import UsageError
 from llmb.records.canonical import as_json
+from llmb.records.finding import RULES_VERSION
 from llmb.reference import pins
 from llmb.wire.messages import Offer
 

@@ -6,9 +6,8 @@ from itertools import product
 
 import pytest
 
-from llmb.audit.rule import RULES_VERSION
 from llmb.audit.rules import LIMITS, RULES, complete, verdict, worst
-from llmb.records.finding import Finding, Level, Status, Verdict
+from llmb.records.finding import RULES_VERSION, Finding, Level, Status, Verdict
 from tests.unit.builders_runtime import finding
 
 IDS = [rule.id for rule in RULES]

@@ -18,10 +18,10 @@ import llmb
 import llmb.audit
 from llmb.audit import judgement, rules
 from llmb.audit.bench import Bench, UnreadableError
-from llmb.audit.rule import JUDGED_VERSIONS, RULES_VERSION, Evidence, Rule
+from llmb.audit.rule import Evidence, Rule
 from llmb.audit.rules import JUDGES, LIMITS, RULES
 from llmb.records import audited, evidence
-from llmb.records.finding import Finding, Level, Status
+from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION, Finding, Level, Status
 from tests.architecture import rules_page
 from tests.unit import builders_audit
 

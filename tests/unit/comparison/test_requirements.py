@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb.audit.rule import RULES_VERSION
 from llmb.comparison.compare import compare_runs
 from llmb.comparison.figures import run_of
 from llmb.comparison.requirements import check_names, decide, facts_of, from_file, parse
 from llmb.errors import UsageError
+from llmb.records.finding import RULES_VERSION
 from tests.unit.builders_times import noise, record_of
 from tests.unit.comparison.test_compare import base, named, runs
 

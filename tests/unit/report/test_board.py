@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb.audit.rule import RULES_VERSION
-from llmb.records.finding import Verdict
+from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.report.board import BoardRepetition, board
 from llmb.report.bundles import gather
 from tests.unit.builders_board import judged, put, record

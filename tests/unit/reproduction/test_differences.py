@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmb.audit.rule import RULES_VERSION
+from llmb.records.finding import RULES_VERSION
 from llmb.records.system import Device
 from llmb.reproduction import conditions
 from llmb.reproduction.conditions import Conditions

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import (
     FP16,
     AuditMode,
@@ -18,7 +17,7 @@ from llmb.config import (
     RunConfig,
     WeightsSource,
 )
-from llmb.records.finding import Verdict
+from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.records.run_record import RunRecord
 from llmb.reproduction.links import Member, false_links, shortfalls, standings
 from tests.unit.builders_reproduction import (

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from llmb import workloads
-from llmb.audit.rule import RULES_VERSION
 from llmb.config import BF16, FP32, AuditMode, DataSource, Mode, Parallelism, RunRequest
 from llmb.errors import LlmbError, UnavailableError, UsageError
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.inputs.contents import describe
 from llmb.plugin.options import PluginOption, resolve
+from llmb.records.finding import RULES_VERSION
 from llmb.records.run_record import RunRecord
 from llmb.reference import pins
 from llmb.reference.models import build

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from llmb.audit import judgement
-from llmb.audit.rule import RULES_VERSION
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, from_files
 from llmb.records.canonical import pretty_bytes
+from llmb.records.finding import RULES_VERSION
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
 from llmb.submission import rejudge
