@@ -73,7 +73,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left no gradients of its steps")
         return
     rows = Rows(ledger, values[audited.ROWS])
-    broken = _broken(rows, timing.commitments)
+    steps = _compared(bench, len(timing.commitments))
+    broken = _broken(rows, timing.commitments[:steps])
     if broken:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
         return
@@ -81,20 +82,19 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has repeated the steps", paths)
         return
     again = Rows(ledger, replayed[audited.ROWS])
-    steps = _to_be_judged(bench, len(timing.commitments))
     least = draws.least_replayed(timing.nonce, steps)
     if len(again) < least:
         told = f"{len(again)} steps were repeated, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    yield Comparison(rows, again, steps, _honest_error(bench)).finding(paths)
+    yield Comparison(rows, again, _honest_error(bench)).finding(paths, len(timing.commitments))
 
 
-def _to_be_judged(bench: Bench, steps: int) -> int:
-    """Return after how many of ``steps`` honest runs are too far apart to be compared."""
+def _compared(bench: Bench, steps: int) -> int:
+    """Return how many of ``steps`` are kept and compared."""
     optimizer = bench.facts.workload.optimizer
     rates = [draws.rate(bench.timing.nonce, step, optimizer) for step in range(steps)]
-    return draws.within_horizon(rates, optimizer)
+    return draws.steps_compared(rates, optimizer)
 
 
 class Rows:
@@ -179,10 +179,9 @@ def _honest_error(bench: Bench) -> HonestError:
 class Comparison:
     """The distances of what was read from what the honest run read, by step and parameter."""
 
-    def __init__(self, rows: Rows, again: Rows, steps: int, honest: HonestError) -> None:
-        """Compare the first steps, as many as were repeated and ``steps`` at most."""
-        self._steps, self._honest = min(len(again), steps), honest
-        self._of, self._all = steps, len(rows)
+    def __init__(self, rows: Rows, again: Rows, honest: HonestError) -> None:
+        """Compare the first steps, as many as were repeated."""
+        self._steps, self._honest = min(len(again), len(rows)), honest
         self._parts: dict[str, list[Gap]] = {name: [] for name in rows.names}
         self._told: dict[str, list[float]] = {name: [] for name in rows.names}
         for step in range(self._steps):
@@ -191,8 +190,8 @@ class Comparison:
                 self._parts[name].append(gap(shown, right))
                 self._told[name].append(equivalence.effective(right))
 
-    def finding(self, evidence: tuple[str, ...]) -> Finding:
-        """Return L1."""
+    def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
+        """Return L1 of a worker that has ``made`` so many steps."""
         of_all = total(part for parts in self._parts.values() for part in parts).error
         errors = {name: total(parts).error for name, parts in self._parts.items()}
         told = {n: e for n, e in errors.items() if sum(self._told[n]) >= _FEW}
@@ -207,7 +206,7 @@ class Comparison:
         step, odd = self._oddest_step()
         if odd is not None:
             faults.append(odd)
-        share = f"{self._steps} of {self._all} steps repeated"
+        share = f"{self._steps} of {made} steps repeated"
         good = f"{share}: the gradients of each are as near to the honest run's as honest ones are"
         largest = told.get(worst, 0.0)
         return L1.finding(

@@ -40,7 +40,7 @@ class GradientLedger:
     """Reads elements of all gradients in each pause, and sets the learning rate of the step."""
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_count", "_optimizer", "_parameters", "_rows", "_seeds", "_underway")
+    __slots__ = ("_count", "_optimizer", "_parameters", "_rows", "_seeds", "_underway", "rates")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Read the gradients of all trained parameters of ``model``, as they are stored."""
@@ -51,6 +51,8 @@ class GradientLedger:
         self._optimizer = optimizer
         self._rows: list[Tensor] = []
         self._seeds: list[int] = []
+        #: The learning rate of each step.
+        self.rates: list[float] = []
         self._underway: _Underway | None = None
 
     def commitment(self) -> str:
@@ -80,6 +82,7 @@ class GradientLedger:
                 parts = [part.float() for part in parts]
             self._underway = _sent(torch.cat(parts))
         self._seeds.append(places)
+        self.rates.append(rate)
 
     def rows(self) -> Tensor:
         """Return what was read, ``[steps, elements]``, float32 on the host."""

@@ -7,6 +7,7 @@ pause of the step. The record holds the nonce, so anybody can draw the same agai
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 
 from llmb.config import Precision
 from llmb.records.seeds import derive
@@ -21,6 +22,9 @@ LARGEST_RATE = 1e-3
 #: Sum of learning rates after which honest runs in 16 bits have drifted too far apart to be
 #: compared: with a constant 1e-3 they are 10 % apart after 50 steps, with 3e-3 wholly after 25.
 HORIZON = 2e-2
+#: Steps whose gradients are kept: a bundle keeps its size (docs/adr/0023). An official window of 50
+#: steps and what comes before are fewer.
+MOST_STEPS = 64
 
 
 def new_nonce() -> str:
@@ -52,19 +56,18 @@ def varies(optimizer: Optimizer) -> bool:
     return optimizer.name == "AdamW" and 10 * optimizer.lr <= LARGEST_RATE
 
 
-def within_horizon(rates: list[float], optimizer: Optimizer) -> int:
-    """Return of how many steps from the first the gradients of honest runs can be compared.
+def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
+    """Return of how many steps from the first the gradients are kept and compared.
 
-    Example: 6 steps at a constant 3e-3, 93 steps of llama-1.4b in the mean.
+    ``MOST_STEPS`` at most, and as long as honest runs stay together. Example: 7 steps at a constant
+    3e-3, 64 of llama-1.4b, whose rates add up to 0.014 then in the mean.
     """
-    if optimizer.name == "SGD":
-        return len(rates)
     total = 0.0
-    for step, one in enumerate(rates):
-        if total > HORIZON:
+    for step, one in enumerate(rates[:MOST_STEPS]):
+        if total > HORIZON and optimizer.name != "SGD":
             return step
         total += one
-    return len(rates)
+    return min(len(rates), MOST_STEPS)
 
 
 def least_replayed(nonce: str, steps: int) -> int:

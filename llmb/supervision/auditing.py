@@ -214,7 +214,7 @@ class Examiner:
             return None
         optimizer = workloads.of(self._config).recipe.optimizer
         rates = [draws.rate(nonce, step, optimizer) for step in range(steps)]
-        count = draws.within_horizon(rates, optimizer)
+        count = draws.steps_compared(rates, optimizer)
         return StreamToRepeat(
             token_seeds=streamed.token_seeds[:count],
             rates=tuple(rates),

@@ -45,8 +45,8 @@ def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run
     assert found == files | diffs | {"plugin", "evidence"}
     evidence = {path.name for path in (tiny_run.directory / "evidence" / "repeat-0").iterdir()}
     worker = {"optimizer", "weights", "model", "settings", "plugin", "namespace", "surroundings"}
-    judges = {"probed", "steps", "pristine", "honest-namespace"}
-    arrays = {"fences", "gradients", "steps", "honest", "replay", "reference"}
+    judges = {"probed", "steps", "ledger", "pristine", "honest-namespace"}
+    arrays = {"fences", "gradients", "steps", "ledger", "honest", "replay", "replayed", "reference"}
     assert evidence == {
         *(f"{name}.json" for name in worker | judges),
         *(f"{name}.safetensors" for name in arrays),

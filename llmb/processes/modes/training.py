@@ -27,7 +27,7 @@ from llmb.processes.modes.checkpointing import checkpoint_blocks
 from llmb.processes.modes.stage import Stage
 from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
-from llmb.records import audited, evidence
+from llmb.records import audited, draws, evidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
@@ -217,7 +217,9 @@ class Training:
         if ledger is None or not len(rows := ledger.rows()):
             return
         where = places(self._stage.canonical, self._stage.sizes, ledger.read_places())
+        count = draws.steps_compared(ledger.rates, self._stage.workload.recipe.optimizer)
         kept = {audited.ROWS: rows, audited.WHERE: _narrowest(ledger.in_steps(where))}
+        kept = {name: values[:count].contiguous() for name, values in kept.items()}
         writer.write(audited.LEDGER, ledger.evidence())
         writer.write_bytes(audited.LEDGER_VALUES, save(kept))
 

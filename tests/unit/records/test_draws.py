@@ -63,13 +63,15 @@ def test_without_a_nonce_the_rate_is_the_workloads_own() -> None:
         ([3e-3] * 50, Optimizer(lr=3e-3), 7),
         ([1e-4] * 50, OFFICIAL_OPTIMIZER, 50),
         ([1e-1] * 50, Optimizer(name="SGD", lr=1e-1), 50),
+        ([1e-5] * 500, OFFICIAL_OPTIMIZER, 64),
+        ([1e-1] * 500, Optimizer(name="SGD", lr=1e-1), 64),
         ([], OFFICIAL_OPTIMIZER, 0),
     ],
 )
 def test_steps_are_compared_until_their_rates_add_up_to_the_horizon(
     rates: list[float], optimizer: Optimizer, steps: int
 ) -> None:
-    assert draws.within_horizon(rates, optimizer) == steps
+    assert draws.steps_compared(rates, optimizer) == steps
 
 
 def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
