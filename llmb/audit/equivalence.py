@@ -289,7 +289,10 @@ class _Comparison:
     ) -> Finding:
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
         return compared(
-            *(rule, not faults, message, evidence),
+            rule,
+            not faults,
+            message,
+            evidence,
             measured=f"{self._global:.3g} of all, worst {self._worst:.3g}",
             honest=f"{self._honest:.3g} of all, worst {self._honest_worst:.3g}",
             limit=f"{self._limits[0]} and {self._limits[1]} times honest",

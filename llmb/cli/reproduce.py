@@ -246,7 +246,9 @@ def _run(
     try:
         with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
             finished = supervisor.run(
-                *(request, flags["output_dir"], shown),
+                request,
+                flags["output_dir"],
+                shown,
                 original=_original(verification),
                 place=place,
             )

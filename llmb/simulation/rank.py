@@ -333,7 +333,11 @@ class _Rank:
             number: (state if number else ids, handed_on(number)) for number in pipeline.stages
         }
         schedule = private.schedule_alone(
-            *(how.schedule, pipeline.stages, how.stages, micro_batches, states),
+            how.schedule,
+            pipeline.stages,
+            how.stages,
+            micro_batches,
+            states,
             group=self.layout.mesh.part("pp").get_group(),
             loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
         )

@@ -125,10 +125,8 @@ class RunPhases:
             folders = Folders(folders.evidence, scratch)
             window = plan_window(config, secrets.randbits(63))
             streamed = self._work(config, window, number, f"timing{of}", folders)
-            show = self._display.message
-            examiner = Examiner(
-                *(self._negotiated, config, folders, self._directory.child_log, self.say, show)
-            )
+            log, show = self._directory.child_log, self._display.message
+            examiner = Examiner(self._negotiated, config, folders, log, self.say, show)
             examined = examiner.examine(streamed)
         for failure in examined.failures:
             self._directory.log(failure)
@@ -149,13 +147,10 @@ class RunPhases:
         return batch_search.search(measure, _TRIAL_STEPS, config.accumulate, most)
 
     def _trial(self, config: RunConfig) -> BatchTrial:
-        size = config.batch_size
+        size, precision = config.batch_size, config.precision
+        offer, load = self._negotiated.offer, memory.Load.of(config, self._workload)
         try:
-            memory.check_memory(
-                *(self._negotiated.offer, self._workload, config.precision),
-                config.micro_batch_size,
-                memory.Load.of(config, self._workload),
-            )
+            memory.check_memory(offer, self._workload, precision, config.micro_batch_size, load)
         except NotEnoughMemoryError as error:
             return _no_memory(size, "predicted_out_of_memory", error)
         self.say(f"trying batch size {size}")

@@ -114,6 +114,64 @@ def test_only_the_config_touches_the_environment(sources: list[Source]) -> None:
     assert found == []
 
 
+#: Take any number of arguments, in torch, matplotlib, rich and the standard library.
+_VARIADIC = {"add_row", "apply", "expand", "empty", "reshape", "save_for_backward", "plot"}
+_VARIADIC |= {"Progress", "pack", "zip", "hypot", "map", "get_referrers", "elastic_launch"}
+#: Pinned by digest: a change of style is not worth a new version.
+_PINNED = "reference/"
+
+
+def variadic(tree: ast.Module) -> set[str]:
+    """Return the names of functions in ``tree`` that take any number of arguments."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {n.name for n in ast.walk(tree) if isinstance(n, kinds) and n.args.vararg}
+
+
+def called(node: ast.expr) -> str:
+    """Return the last name of what is called: ``add_row`` of ``table.add_row``."""
+    if isinstance(node, ast.Call):
+        return called(node.func)
+    return dotted(node).rpartition(".")[2]
+
+
+def starred(
+    node: ast.AST, known: set[str], handed_on: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield every call below ``node`` that is given a tuple as its arguments.
+
+    A function may hand on its own ``*args`` (torch calls it ``args`` where it is no star), and give
+    a sequence to what is ``known`` to take any number of arguments.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        own = {arg.arg for arg in (node.args.vararg, node.args.kwarg) if arg}
+        handed_on |= own | {arg.arg for arg in node.args.args if arg.arg == "args"}
+    for given in node.args if isinstance(node, ast.Call) else ():
+        if isinstance(given, ast.Starred):
+            assert isinstance(node, ast.Call)
+            is_display = isinstance(given.value, (ast.Tuple, ast.List))
+            names = {n.id for n in ast.walk(given.value) if isinstance(n, ast.Name)}
+            if is_display or not (called(node.func) in known or names & handed_on):
+                yield f"{node.lineno} {ast.unparse(given)}"
+    for child in ast.iter_child_nodes(node):
+        yield from starred(child, known, handed_on)
+
+
+def test_arguments_travel_as_values_and_not_as_tuples(sources: list[Source]) -> None:
+    known = _VARIADIC.union(*(variadic(source.tree) for source in sources))
+    found = [
+        f"{source.name}:{call}"
+        for source in sources
+        if not source.name.startswith(_PINNED)
+        for call in starred(source.tree, known)
+    ]
+    assert found == []
+
+
+def test_a_tuple_of_arguments_is_seen_and_a_functions_own_are_not() -> None:
+    text = "def f(*args):\n g(*args)\n many(*row)\n g(*pair)\n many(*(1, 2))\n"
+    assert list(starred(ast.parse(text), {"many"})) == ["4 *pair", "5 *(1, 2)"]
+
+
 def test_no_module_is_longer_than_a_head_holds(sources: list[Source]) -> None:
     lines = {source.name: source.text.count("\n") for source in sources}
     assert {name: count for name, count in lines.items() if count > _MOST_LINES} == {}

@@ -18,7 +18,7 @@ from torch import nn
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN
-from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.step_sampler import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import honest_run
@@ -140,7 +140,9 @@ def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_o
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", run.honest.seed, shape)
-    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.bfloat16, "cpu", collect)
+    plain_pass(
+        weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.bfloat16, "cpu"), collect
+    )
     for name, value in collect.tensors.items():
         assert torch.equal(shown[f"BF16/{name}"], value)
 
