@@ -299,10 +299,10 @@ def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
     run = worked(precision=FP32).copied(tmp_path)
     sketches = honest_run.Rerun.sketches
 
-    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        if dtype is torch.float64:
+    def narrow(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        if numerics.dtype is torch.float64:
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
-        return sketches(self, name, dtype, *rest, **more)
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
@@ -323,9 +323,9 @@ def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_th
 
     sketches = honest_run.Rerun.sketches
 
-    def noted(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        asked.append(f"{name} in {dtype}")
-        return sketches(self, name, dtype, *rest, **more)
+    def noted(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        asked.append(f"{name} in {numerics.dtype}")
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", noted)
     monkeypatch.setattr(honest_run.Plugin, "backend", lambda self, config: Narrow())
@@ -342,10 +342,10 @@ def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
     run = worked(precision=FP32).copied(tmp_path)
     sketches = honest_run.Rerun.sketches
 
-    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        if (dtype, name) == (torch.bfloat16, breaks):
+    def narrow(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        if (numerics.dtype, name) == (torch.bfloat16, breaks):
             raise TypeError("no bfloat16 here")
-        return sketches(self, name, dtype, *rest, **more)
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest)
