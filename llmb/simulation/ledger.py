@@ -54,14 +54,13 @@ class Found:
     activations: int
 
 
+@dataclass(slots=True, eq=False)
 class _Piece:
     """A storage that is alive."""
 
-    __slots__ = ("role", "size", "storage")
-
-    def __init__(self, size: int, storage: weakref.ref[Any]) -> None:
-        self.size, self.storage = size, storage
-        self.role = TEMPORARIES
+    size: int
+    storage: weakref.ref[Any]
+    role: str = TEMPORARIES
 
 
 class Ledger(Collectives):  # type: ignore[no-untyped-call]

@@ -9,6 +9,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.conftest import Source
 
 _VENDOR = re.compile(r"(?<![a-z])(cuda|hip|rocm|xpu|xla|nvml)(?![a-z])", re.IGNORECASE)
@@ -170,6 +172,58 @@ def test_arguments_travel_as_values_and_not_as_tuples(sources: list[Source]) -> 
 def test_a_tuple_of_arguments_is_seen_and_a_functions_own_are_not() -> None:
     text = "def f(*args):\n g(*args)\n many(*row)\n g(*pair)\n many(*(1, 2))\n"
     assert list(starred(ast.parse(text), {"many"})) == ["4 *pair", "5 *(1, 2)"]
+
+
+def only_stored(value: ast.expr, given: set[str]) -> bool:
+    """Tell whether ``value`` is one that is ``given``, a constant, or a new empty container."""
+    if isinstance(value, (ast.Tuple, ast.List, ast.Set)):
+        return all(only_stored(each, given) for each in value.elts)
+    if isinstance(value, ast.Call):
+        made = {"bytearray", "deque", "dict", "list", "set"}
+        return not (value.args or value.keywords) and called(value.func) in made
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id in given)
+
+
+def written_out(node: ast.ClassDef) -> bool:
+    """Tell whether ``node`` has a constructor that ``@dataclass`` would write."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            given = {arg.arg for arg in (*each.args.args, *each.args.kwonlyargs)}
+            lines = each.body[1:] if ast.get_docstring(each) else each.body
+            assigned = [x for x in lines if isinstance(x, (ast.Assign, ast.AnnAssign))]
+            values = [x.value for x in assigned if x.value is not None]
+            return len(assigned) == len(lines) and all(only_stored(x, given) for x in values)
+    return False
+
+
+def test_no_constructor_is_written_where_a_dataclass_says_the_same(sources: list[Source]) -> None:
+    """A class that inherits is left out: its base may not be a dataclass."""
+    found = [
+        f"{source.name} {node.name}"
+        for source in sources
+        if not source.name.startswith(_PINNED)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef) and not node.bases and written_out(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("self.a, self._b = a, []", True),
+        ("self.seen: dict[str, int] = {}", True),
+        ("self.a = len(a)", False),
+        ("self.a = a\n  a.begin()", False),
+    ],
+)
+def test_a_constructor_that_only_stores_is_seen(line: str, expected: bool) -> None:
+    tree = ast.parse(f"class X:\n def __init__(self, a):\n  'Say.'\n  {line}\n")
+    (node,) = tree.body
+    assert isinstance(node, ast.ClassDef)
+    assert written_out(node) is expected
 
 
 def test_no_module_is_longer_than_a_head_holds(sources: list[Source]) -> None:
