@@ -110,7 +110,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.wire.forking import fork_server
 
     directory, planned = _begin(ctx, flags)
-    watcher = _Watcher(quiet=flags["quiet"])
+    watcher = _StderrWatcher(quiet=flags["quiet"])
     watcher.say(_opening(directory))
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
@@ -243,7 +243,7 @@ def _resume(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Watcher:
+class _StderrWatcher:
     """Says on stderr which point is at work; the run's own progress is shown below it."""
 
     quiet: bool

@@ -57,11 +57,11 @@ def carry_out(
         RunFailedError: the folder cannot be written.
     """
     with directory.lock():
-        return walk(directory.plan, _Line(directory, planned, watcher).visit)
+        return walk(directory.plan, _PointRunner(directory, planned, watcher).visit)
 
 
 @dataclass
-class _Line:
+class _PointRunner:
     """Points one after another, and what they took."""
 
     directory: SweepDirectory

@@ -21,6 +21,8 @@ _MOST_LINES_OF_A_FUNCTION = 60
 #: In one test: whoever reads that it failed must be able to tell of what.
 _MOST_CHECKS = 8
 _TESTS = Path(__file__).resolve().parents[1]
+#: What papers and torch call these parts of a model: each family has its own, under that name.
+_OF_EACH_FAMILY = {"attention", "mlp"}
 
 
 def docstrings(tree: ast.Module) -> set[int]:
@@ -224,6 +226,20 @@ def test_a_constructor_that_only_stores_is_seen(line: str, expected: bool) -> No
     (node,) = tree.body
     assert isinstance(node, ast.ClassDef)
     assert written_out(node) is expected
+
+
+def test_every_class_has_a_name_of_its_own(sources: list[Source]) -> None:
+    """In llmb and all plugins; an underscore, or capitals, make no other name."""
+    plugins = sorted(_TESTS.parent.glob("plugins/**/*.py"))
+    assert plugins
+    places: dict[str, list[str]] = {}
+    for source in (*sources, *(Source(str(p), p.read_text(encoding="utf-8")) for p in plugins)):
+        for node in source.definitions():
+            if isinstance(node, ast.ClassDef):
+                name = node.name.lstrip("_").lower()
+                places.setdefault(name, []).append(f"{source.name}:{node.lineno} {node.name}")
+    repeated = {name: each for name, each in places.items() if len(each) > 1}
+    assert {n: each for n, each in repeated.items() if n not in _OF_EACH_FAMILY} == {}
 
 
 def test_no_module_is_longer_than_a_head_holds(sources: list[Source]) -> None:
