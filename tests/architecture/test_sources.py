@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.conftest import Source
+from tests.architecture.long import lengths
 
 _VENDOR = re.compile(r"(?<![a-z])(cuda|hip|rocm|xpu|xla|nvml)(?![a-z])", re.IGNORECASE)
 #: Prefixes of variables that the record keeps: what steers torch, not devices that are driven.
 _ALLOWED = {"records/redact.py"}
-_MOST_LINES = 400
-_MOST_LINES_OF_A_FUNCTION = 60
 #: In one test: whoever reads that it failed must be able to tell of what.
 _MOST_CHECKS = 8
 _TESTS = Path(__file__).resolve().parents[1]
@@ -242,19 +241,10 @@ def test_every_class_has_a_name_of_its_own(sources: list[Source]) -> None:
     assert {n: each for n, each in repeated.items() if n not in _OF_EACH_FAMILY} == {}
 
 
-def test_no_module_is_longer_than_a_head_holds(sources: list[Source]) -> None:
-    lines = {source.name: source.text.count("\n") for source in sources}
-    assert {name: count for name, count in lines.items() if count > _MOST_LINES} == {}
-
-
-def test_no_function_is_longer_than_a_page(sources: list[Source]) -> None:
-    found = {
-        f"{source.name} {node.name}": node.end_lineno - node.lineno + 1
-        for source in sources
-        for node in source.definitions()
-        if not isinstance(node, ast.ClassDef)
-    }
-    assert {k: count for k, count in found.items() if count > _MOST_LINES_OF_A_FUNCTION} == {}
+def test_the_list_of_long_code_has_the_longest_file_and_function_first() -> None:
+    file, functions = lengths("a.py", "def f():\n    pass\n\n\nclass X:\n    def g(self): pass\n")
+    assert file == (6, "a.py")
+    assert sorted(functions, reverse=True) == [(2, "a.py:1 f"), (1, "a.py:6 g")]
 
 
 def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
