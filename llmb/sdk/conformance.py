@@ -26,7 +26,7 @@ from llmb.sdk.report import CheckReport
 
 def _test_of(check: Check) -> Callable[[PluginConformance], None]:
     def test(self: PluginConformance) -> None:
-        outcome = _report_on(type(self)).outcome(check.id)
+        outcome = self._report().outcome(check.id)
         if outcome.status == "skip":
             pytest.skip(outcome.message)
         if outcome.status == "fail":
@@ -50,12 +50,12 @@ class PluginConformance:
     #: Seconds after which a check is taken to hang.
     limit_s: ClassVar[float] = LIMIT_S
 
+    @classmethod
+    @cache
+    def _report(cls) -> CheckReport:
+        """Do all checks, once for a class."""
+        return examine(cls.plugin_name, device=cls.device, options=cls.options, limit_s=cls.limit_s)
+
 
 for _check in CHECKS:
     setattr(PluginConformance, _check.test_name, _test_of(_check))
-
-
-@cache
-def _report_on(kit: type[PluginConformance]) -> CheckReport:
-    """Do all checks, once for a class."""
-    return examine(kit.plugin_name, device=kit.device, options=kit.options, limit_s=kit.limit_s)
