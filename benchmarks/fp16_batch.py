@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from torch import Tensor
 from llmb import workloads
 from llmb.audit.distance import gaps, total
 from llmb.config import RunRequest
-from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.sketch import side_for
 from llmb.observe.wide_products import WideProducts
 from llmb.reference.data import make_batch
@@ -59,13 +60,10 @@ def _pass(
     found = _Counted(Sketches("live", given.seed, shape, side_for(len(weights))))
     copies = given.scale * computed / n
     pieces = max(1, computed // given.at_once)
-    options = {"parts": pieces, "copies": copies}
-    how = (weights.__getitem__, shape, batch, dtype, "cpu", found)
-    if dtype is torch.float16:
-        with WideProducts():  # type: ignore[no-untyped-call]
-            plain_pass(*how, **options)
-    else:
-        plain_pass(*how, **options)
+    wide = WideProducts() if dtype is torch.float16 else nullcontext()  # type: ignore[no-untyped-call]
+    numerics = Numerics(dtype, "cpu")
+    with wide:
+        plain_pass(weights.__getitem__, shape, batch, numerics, found, parts=pieces, copies=copies)
     # plain_pass takes copies out again where there are several; a share of one stays.
     left = copies if copies < 1 else 1.0
     shown = {

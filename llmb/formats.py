@@ -96,10 +96,11 @@ def _derived(name: str, data: Format, **more: Any) -> PrecisionClass:
     in how they scale and round: one branch lacks 0.9 bits, the mean of all 0.3 (docs/adr/0034).
     """
     bits = data.significant_bits
-    errors = (2.0**-2, 2.0**-3) if bits >= _WIDE else (2 / 3, 1.0)
+    most, of_part = (2.0**-2, 2.0**-3) if bits >= _WIDE else (2 / 3, 1.0)
     if data.bits <= NARROW_BITS:
         more = {"slack": 1.0, "slack_of_mean": 0.5, **more}
-    return PrecisionClass(name, data.bits, data, None, 0.7 * bits, 0.4 * bits, *errors, **more)
+    floor, of_logits = 0.7 * bits, 0.4 * bits
+    return PrecisionClass(name, data.bits, data, None, floor, of_logits, most, of_part, **more)
 
 
 _TF32 = Element(8, 10, (2 - 2.0**-10) * 2.0**127)
@@ -119,21 +120,26 @@ KNOWN: tuple[PrecisionClass, ...] = (
     PrecisionClass("FP64", 64, None, "float64", 15.0, 12.0, 2.0**-10, 2.0**-11),
     # Float32 has room: the next class is ten bits below, and kernels differ more in the last place.
     PrecisionClass(
-        *("FP32", 32, None, "float32", 15.0, 12.0, 2.0**-10, 2.0**-11),
+        "FP32",
+        32,
+        None,
+        "float32",
+        15.0,
+        12.0,
+        2.0**-10,
+        2.0**-11,
         slack=2.0,
         times=(4.0, 6.0),
         times_of_logits=4.0,
     ),
     PrecisionClass(
-        *("TF32", 19, Format(_TF32, head=True), "float32", 8.0, 6.0, 2.0**-2, 2.0**-3),
-        landmark=True,
+        "TF32", 19, Format(_TF32, head=True), "float32", 8.0, 6.0, 2.0**-2, 2.0**-3, landmark=True
     ),
     PrecisionClass("FP16", 16, None, "float16", 5.0, 5.0, 2.0**-2, 2.0**-3),
     PrecisionClass("BF16", 16, None, "bfloat16", 5.0, 3.0, 2.0**-2, 2.0**-3, landmark=True),
     _derived("MXFP8", Format(_MX_E4M3, _MX_E5M2)),
     PrecisionClass(
-        *("FP8", 8, Format(_E4M3, _E5M2), None, 2.0, 1.0, 2.0**-0.3, 2.0**-1.3),
-        landmark=True,
+        "FP8", 8, Format(_E4M3, _E5M2), None, 2.0, 1.0, 2.0**-0.3, 2.0**-1.3, landmark=True
     ),
     _derived("MXFP6", Format(_MX_E3M2)),
     # The published recipe lacks 0.31 at most, one scale for the whole tensor 0.47 at least.
@@ -216,8 +222,7 @@ def checked(precision: P) -> P:
         ValueError: they are not.
     """
     if precision.format is not None:
-        named = precision.name, precision.bits, precision.dtype
-        fault = fault_of(*named, precision.format)
+        fault = fault_of(precision.name, precision.bits, precision.dtype, precision.format)
         if fault is not None:
             raise ValueError(f"{precision.name} has {fault}")
     return precision

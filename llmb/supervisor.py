@@ -40,6 +40,21 @@ class Finished:
     path: Path
 
 
+@dataclass(frozen=True)
+class RunContext:
+    """What is settled of a run before the first of its workers is started."""
+
+    request: RunRequest
+    negotiated: Negotiated
+    directory: RunDirectory
+    display: Display
+    place: RankAddress | None
+    commitment: SeedCommitment | None
+    original: Original | None
+    created: datetime
+    began_ns: int
+
+
 def run(
     request: RunRequest,
     output: Path,
@@ -71,17 +86,11 @@ def run(
         created, config = clock.utc_now(), negotiated.config
         label = f"{config.workload}-{config.precision.name}-{config.plugin}"
         directory = RunDirectory(output, created, label)
-        line = RunPhases(
-            *(workloads.of(config), negotiated, directory, display),
-            profile=request.profile,
-            place=place,
-            rank_timeout_s=request.rank_timeout_s,
+        context = RunContext(
+            request, negotiated, directory, display, place, commitment, original, created, began_ns
         )
         try:
-            return _run(
-                *(request, negotiated, directory, created, display, commitment, original, place),
-                *(line, began_ns, starts),
-            )
+            return _run(context, starts)
         except KeyboardInterrupt:
             directory.abandon(_interrupted(place))
             raise
@@ -93,24 +102,23 @@ def run(
             raise
 
 
-def _run(
-    request: RunRequest,
-    negotiated: Negotiated,
-    directory: RunDirectory,
-    created: datetime,
-    display: Display,
-    commitment: SeedCommitment | None,
-    original: Original | None,
-    place: RankAddress | None,
-    line: RunPhases,
-    began_ns: int,
-    starts: Mapping[str, str],
-) -> Finished:
-    _announce(negotiated, directory, display)
+def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
+    """Carry out a run; ``starts`` says at its end how each of its processes was started."""
+    request, negotiated, directory = context.request, context.negotiated, context.directory
+    _announce(negotiated, directory, context.display)
     load_before = host.load()
     search = None
     config = negotiated.config
-    if place is None and selection.wants_search(negotiated.offer, request.batch_size):
+    line = RunPhases(
+        workloads.of(config),
+        negotiated,
+        directory,
+        context.display,
+        profile=request.profile,
+        place=context.place,
+        rank_timeout_s=request.rank_timeout_s,
+    )
+    if context.place is None and selection.wants_search(negotiated.offer, request.batch_size):
         search = line.search_batch_size(config)
         config = config.model_copy(update={"batch_size": search.best})
 
@@ -121,7 +129,7 @@ def _run(
     line.say("judging and writing the record")
     raw = Raw(
         run_id=uuid.uuid4().hex,
-        created=created,
+        created=context.created,
         config=config,
         workload=workloads.of(config),
         negotiated=negotiated,
@@ -131,9 +139,9 @@ def _run(
         load_before=load_before,
         load_after=host.load(),
         processes=dict(starts),
-        real_s=(clock.now_ns() - began_ns) / 1e9,
-        seed_commitment=commitment,
-        original=original,
+        real_s=(clock.now_ns() - context.began_ns) / 1e9,
+        seed_commitment=context.commitment,
+        original=context.original,
     )
     record = assemble(raw, directory)
     directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
@@ -166,7 +174,8 @@ def follow(request: RunRequest, place: RankAddress, display: Display) -> None:
     check_installed(request.executor)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workload, place)
-    following.follow(*(negotiated, place, request.rank_timeout_s, display), profile=request.profile)
+    profile, timeout_s = request.profile, request.rank_timeout_s
+    following.follow(negotiated, place, timeout_s, display, profile=profile)
 
 
 def _interrupted(place: RankAddress | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -73,6 +73,7 @@ class Facts:
     rules_version: str = RULES_VERSION
 
 
+@dataclass
 class Bench:
     """The evidence of one repeat, and the facts of its run.
 
@@ -80,11 +81,12 @@ class Bench:
     others by ``of``.
     """
 
-    def __init__(self, files: Files, facts: Facts, repeat: int) -> None:
-        self._files, self.facts, self._repeat = files, facts, repeat
-        self._known: dict[str, Any] = {}
-        #: The effective precision, None where it was not measured: the judge of P1 sets it.
-        self.measured: Measured | None = None
+    _files: Files
+    facts: Facts
+    _repeat: int
+    #: The effective precision, None where it was not measured: the judge of P1 sets it.
+    measured: Measured | None = None
+    _known: dict[str, Any] = field(default_factory=dict)
 
     @property
     def trains(self) -> bool:

@@ -54,7 +54,7 @@ def judge_live(
     theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
     missing = [name for name in mine if f"live/{name}" in probed.missing]
     faults = [f"{len(missing)} gradients are missing: {missing[0]}, ..."] if missing else []
-    comparison = _Comparison(mine, theirs, precision)
+    comparison = _GradientComparison(mine, theirs, precision)
     faults += comparison.faults()
     faults += _loss_fault(seen, own, reference, precision)
     faults += _glance_fault(steps, probed.last_step)
@@ -93,7 +93,7 @@ def judge_step(
     faults += [fault for index in audited_steps for fault in _glance_fault(seen, index)]
     if not faults and (left < _ENOUGH * len(right) or _is_rough(theirs, hosts, precision)):
         return not_observed("G1", f"step {step.index}: {ROUGH}", evidence)
-    comparison = _Comparison(mine, theirs, precision, _untold(step, right, runs[0]))
+    comparison = _GradientComparison(mine, theirs, precision, _untold(step, right, runs[0]))
     text = f"gradients of step {step.index}, which was like any other until its pause ({cost})"
     if rough:
         text += f", but for {len(rough)} of {len(step.segments)} parameters that no honest run gets"
@@ -245,7 +245,7 @@ def least_error(precision: Precision) -> float:
     return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
 
 
-class _Comparison:
+class _GradientComparison:
     """Errors of one pass beside honest ones: nobody need be nearer than the rougher of two ways."""
 
     def __init__(
@@ -290,7 +290,10 @@ class _Comparison:
     ) -> Finding:
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
         return compared(
-            *(rule, not faults, message, evidence),
+            rule,
+            not faults,
+            message,
+            evidence,
             measured=f"{self._global:.3g} of all, worst {self._worst:.3g}",
             honest=f"{self._honest:.3g} of all, worst {self._honest_worst:.3g}",
             limit=f"{self._limits[0]} and {self._limits[1]} times honest",

@@ -158,7 +158,10 @@ class Outputs:
         faults += [fault for index in steps for fault in self._changed(index)]
         message = "; ".join(faults) if faults else f"{what}: as near to the reference as honest"
         return compared(
-            *(rule, not faults, message, self._evidence),
+            rule,
+            not faults,
+            message,
+            self._evidence,
             measured=f"{mine.error:.3g}",
             honest=f"{honest:.3g}",
             limit=f"{limit} times honest",
@@ -191,7 +194,10 @@ class Outputs:
         if reached != declared:
             message = f"declared {declared}, computes in {reached or 'no known format'}"
         return compared(
-            *("P1", reached == declared, message, self._evidence),
+            "P1",
+            reached == declared,
+            message,
+            self._evidence,
             measured=f"{bits.forward_min} bits",
             honest=f"{bits.honest_forward_min} bits",
             limit=f"{slack} bits below an honest run of the class, in each of {len(self._items())}",

@@ -51,8 +51,12 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield K1.unjudged(Status.NOT_APPLICABLE, why)
         return
     yield finding(
-        *(facts.repeats, facts.workload, facts.world_size),
-        *(facts.ceilings, facts.peak_flops, facts.system),
+        facts.repeats,
+        facts.workload,
+        facts.world_size,
+        facts.ceilings,
+        facts.peak_flops,
+        facts.system,
         facts.precision.computing.bits,
     )
 

@@ -23,7 +23,7 @@ _TINY = 2.0**-120
 #: Numbers below float16's normal ones are so far apart.
 _SMALLEST = {"float16": 2.0**-23}
 #: How far each kind is from the formula, of one element: its gradient, what was and what is.
-_Excesses = Callable[..., tuple[float, ...]]
+_Excesses = Callable[[Sequence[float]], tuple[float, ...]]
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 
 
@@ -53,8 +53,11 @@ def judge(bench: Bench) -> Iterator[Finding]:
         raise ValueError("a step was audited twice")
     workload, stepped = bench.facts.workload, bench.read(OPTIMIZER)
     yield finding(
-        *(steps, bench.needed(STEP_VALUES), bench.needed(REPLAY)),
-        *(bench.constants_of, bench.path(STEP_VALUES)),
+        steps,
+        bench.needed(STEP_VALUES),
+        bench.needed(REPLAY),
+        bench.constants_of,
+        bench.path(STEP_VALUES),
         workload.clip_grad_norm,
         skipped=stepped.skipped if stepped is not None else 0,
     )
@@ -194,7 +197,7 @@ def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[
         if limits is None:
             continue
         eps, allowed = limits
-        for kind, excess in zip(kinds, excesses(*numbers), strict=True):
+        for kind, excess in zip(kinds, excesses(numbers), strict=True):
             off[kind] += not excess <= allowed * eps
     what = f"not what {constants.name} makes of them"
     for kind, count in off.items():
@@ -208,7 +211,8 @@ def _excess_of_sgd(constants: Optimizer) -> _Excesses:
     The decayed gradient is rounded to the dtype of the weights before it is taken.
     """
 
-    def excesses(gradient: float, value: float, new_value: float) -> tuple[float, ...]:
+    def excesses(numbers: Sequence[float]) -> tuple[float, ...]:
+        gradient, value, new_value = numbers
         update = constants.lr * (gradient + constants.weight_decay * value)
         return (_relative(new_value, value - update, value, update),)
 
@@ -225,15 +229,8 @@ def _excesses(count: float, constants: Optimizer) -> _Excesses:
     new1, new2, kept = 1 - beta1, 1 - beta2, 1 - rate * constants.weight_decay
     so_far1, so_far2 = 1 - beta1**count, 1 - beta2**count
 
-    def excesses(
-        gradient: float,
-        value: float,
-        mean: float,
-        square: float,
-        new_value: float,
-        new_mean: float,
-        new_square: float,
-    ) -> tuple[float, ...]:
+    def excesses(numbers: Sequence[float]) -> tuple[float, ...]:
+        gradient, value, mean, square, new_value, new_mean, new_square = numbers
         of_mean, of_square = new1 * gradient, new2 * gradient * gradient
         # From the moments as they were stored: their own rounding is judged beside it.
         size = math.sqrt(max(new_square, 0.0) / so_far2) + eps

@@ -137,7 +137,10 @@ def _described(request: RunRequest, flags: Mapping[str, Any]) -> Described:
         network_bytes_per_second=None if gbps is None else gbps * 1e9 / 8,
     )
     described = describe(
-        *(request, flags["seconds"], flags["nproc"], told),
+        request,
+        flags["seconds"],
+        flags["nproc"],
+        told,
         lambda phase: click.echo(f"measuring {phase}", err=True),
     )
     try:

@@ -126,13 +126,13 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
     negotiated, seats = plan.settle(request, flags["nproc"])
     folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
-    shares = (flags["min_device"], flags["min_together"], flags["min_efficiency"])
+    device, together = flags["min_device"], flags["min_together"]
     return plan.NodePlan(
         request=request,
         arguments=plan.arguments_of(given, negotiated.config),
         negotiated=negotiated,
         seats=seats,
-        limits=plan.limits_of(request, *shares),
+        limits=plan.limits_of(request, device, together, flags["min_efficiency"]),
         seconds=flags["seconds"],
         folder=folder,
         submissions=submissions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from rich.console import Console
@@ -28,14 +29,13 @@ _MINUTE_S = 60
 _LEAST_CORES = 0.02
 
 
+@dataclass
 class ProgressRate:
     """Tokens per second since the stream's first step, for the eye only: not synchronised."""
 
-    def __init__(self, tokens_per_step: int) -> None:
-        """Count steps of ``tokens_per_step``."""
-        self._tokens = tokens_per_step
-        self._first_ns: int | None = None
-        self._first_index = 0
+    tokens_per_step: int
+    _first_ns: int | None = None
+    _first_index: int = 0
 
     def after(self, tick: Tick) -> str:
         """Return the rate after ``tick``."""
@@ -43,16 +43,16 @@ class ProgressRate:
             self._first_ns, self._first_index = tick.ns, tick.index
             return ""
         steps = tick.index - self._first_index
-        return f"{steps * self._tokens / ((tick.ns - self._first_ns) / 1e9):,.1f} tokens/s"
+        return f"{steps * self.tokens_per_step / ((tick.ns - self._first_ns) / 1e9):,.1f} tokens/s"
 
 
+@dataclass
 class Doing:
     """What is being done, in words: a phase of the run, one of a child's, or a step."""
 
-    def __init__(self) -> None:
-        """Do nothing yet."""
-        self.phase = ""
-        self.label, self.steps = "", 0
+    phase: str = ""
+    label: str = ""
+    steps: int = 0
 
     def stream(self, label: str, steps: int) -> None:
         """Begin a stream of at most ``steps`` steps."""
@@ -172,17 +172,17 @@ class Live:
         self._progress.refresh()
 
 
+@dataclass
 class Plain:
     """A line now and then, for logs and pipes."""
 
     _EVERY_NS = 10_000_000_000
 
-    def __init__(self, console: Console) -> None:
-        """Write to ``console``."""
-        self._console = console
-        self._rate, self._doing = ProgressRate(0), Doing()
-        self._told = 0  # minutes of the present silence
-        self._last_ns = 0
+    console: Console
+    _rate: ProgressRate = field(default_factory=lambda: ProgressRate(0))
+    _doing: Doing = field(default_factory=Doing)
+    _told: int = 0  # minutes of the present silence
+    _last_ns: int = 0
 
     def __enter__(self) -> Plain:
         """Begin."""
@@ -230,7 +230,7 @@ class Plain:
     def _write(self, text: str) -> None:
         self._last_ns = clock.now_ns()
         with suppress(OSError):  # a full or closed stderr must not stop a run
-            self._console.print(f"llmb: {text}", highlight=False, soft_wrap=True, markup=False)
+            self.console.print(f"llmb: {text}", highlight=False, soft_wrap=True, markup=False)
 
 
 def display(*, quiet: bool) -> AbstractContextManager[Display]:

@@ -117,7 +117,7 @@ def _asked(record: RunRecord, flags: dict[str, Any]) -> tuple[RunRequest | None,
     """Return what would be asked for, or why it cannot be: said after everything that differs."""
     from llmb.cli.run import options_of
     from llmb.errors import UnavailableError
-    from llmb.reproduction.replay import Places, request_of
+    from llmb.reproduction.request_again import Places, request_of
 
     places = Places(
         options=options_of(flags["options"]),
@@ -177,7 +177,7 @@ def _before(
     """Return what is known before the run, as JSON data."""
     from llmb.cli.show import command_line
     from llmb.records.provenance import provenance
-    from llmb.reproduction import conditions, hardware, replay
+    from llmb.reproduction import conditions, hardware, request_again
     from llmb.reproduction.differences import differences
 
     record = verification.record
@@ -205,7 +205,7 @@ def _before(
         # None: the hardware here is not known, because the plugin is not there.
         "same_class_of_hardware": None if unlike is None else not unlike,
         "unlike": unlike,
-        "notes": [printable(note) for note in replay.notes(record)],
+        "notes": [printable(note) for note in request_again.notes(record)],
         "blocked": blocked and printable(str(blocked)),
     }
 
@@ -246,7 +246,9 @@ def _run(
     try:
         with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
             finished = supervisor.run(
-                *(request, flags["output_dir"], shown),
+                request,
+                flags["output_dir"],
+                shown,
                 original=_original(verification),
                 place=place,
             )

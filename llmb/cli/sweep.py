@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.wire.forking import fork_server
 
     directory, planned = _begin(ctx, flags)
-    watcher = _Watcher(quiet=flags["quiet"])
+    watcher = _StderrWatcher(quiet=flags["quiet"])
     watcher.say(_opening(directory))
     for note in (*planned.notes, *_left_out(directory.plan)):
         watcher.say(f"note: {note}")
@@ -241,15 +242,15 @@ def _resume(path: Path) -> str:
     return shlex.join(("llmb", "sweep", "--resume", str(path)))
 
 
-class _Watcher:
+@dataclass(frozen=True)
+class _StderrWatcher:
     """Says on stderr which point is at work; the run's own progress is shown below it."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._quiet = quiet
+    quiet: bool
 
     def say(self, text: str) -> None:
         """Write a line, unless nothing is to be shown."""
-        if not self._quiet:
+        if not self.quiet:
             click.echo(f"llmb: {printable(text)}", err=True)
 
     def begins(self, point: Point, progress: Progress) -> AbstractContextManager[Display]:
@@ -259,7 +260,7 @@ class _Watcher:
         of = "" if progress.of is None else f" of about {progress.of}"
         left = "" if progress.left_s is None else f"; about {_duration(progress.left_s)} left"
         self.say(f"point {progress.number}{of}: {point}{left}")
-        return display(quiet=self._quiet)
+        return display(quiet=self.quiet)
 
     def ended(self, state: PointState, *, kept: bool) -> None:
         """Say what became of a point."""

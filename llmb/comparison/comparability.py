@@ -91,9 +91,9 @@ def _work(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
         yield from _unlike("new_tokens", c.new_tokens, d.new_tokens, refused, reason)
     for record, name in ((base, "base"), (other, "other")):
         if record.audit.verdict is Verdict.INVALID:
-            verdicts = (base.audit.verdict.value, other.audit.verdict.value)
+            mine, theirs = base.audit.verdict.value, other.audit.verdict.value
             reason = f"{name}: a blocking rule failed, so there is no figure to compare"
-            yield ConditionDifference("verdict", *verdicts, refused, reason)
+            yield ConditionDifference("verdict", mine, theirs, refused, reason)
 
 
 def _sizes(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
@@ -151,9 +151,9 @@ def _choices(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]
             a, b = ({name: one[name] for name in names if name in one} for one in (a, b))
         yield from _unlike(item, a, b, Weight.NOTED, reason)
     if base.workload.family == other.workload.family and not same_computation(base, other):
-        digests = (base.reference_digest[:12], other.reference_digest[:12])
+        mine, theirs = base.reference_digest[:12], other.reference_digest[:12]
         reason = f"the {base.workload.family} computation of another llmb"
-        yield ConditionDifference("reference_digest", *digests, Weight.NOTED, reason)
+        yield ConditionDifference("reference_digest", mine, theirs, Weight.NOTED, reason)
 
 
 def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:

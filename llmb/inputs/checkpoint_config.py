@@ -32,7 +32,7 @@ class _Config(BaseModel):
     quantization_config: Mapping[str, Any] | None = None
 
 
-class _Llama(_Config):
+class _LlamaConfig(_Config):
     hidden_size: PositiveInt
     intermediate_size: PositiveInt
     num_hidden_layers: PositiveInt
@@ -51,7 +51,7 @@ class _Llama(_Config):
     tie_word_embeddings: bool = False
 
 
-class _Gpt2(_Config):
+class _Gpt2Config(_Config):
     n_embd: PositiveInt
     n_layer: PositiveInt
     n_head: PositiveInt
@@ -69,7 +69,10 @@ class _Kind(BaseModel):
     model_type: str
 
 
-_KINDS: dict[str, type[_Llama] | type[_Gpt2]] = {"llama": _Llama, "gpt2": _Gpt2}
+_KINDS: dict[str, type[_LlamaConfig] | type[_Gpt2Config]] = {
+    "llama": _LlamaConfig,
+    "gpt2": _Gpt2Config,
+}
 #: What a configuration must say for the reference to compute its function.
 _REQUIRED: dict[str, dict[str, object]] = {
     "llama": {
@@ -94,7 +97,7 @@ def shape_of(folder: Path) -> LlamaShape | Gpt2Shape:
         UsageError: no such checkpoint, or its model is none that the reference computes.
     """
     config = _read(folder)
-    return _llama(folder, config) if isinstance(config, _Llama) else _gpt2(folder, config)
+    return _llama(folder, config) if isinstance(config, _LlamaConfig) else _gpt2(folder, config)
 
 
 def check_shape(folder: Path, shape: Shape) -> tuple[str, ...]:
@@ -120,7 +123,7 @@ def check_shape(folder: Path, shape: Shape) -> tuple[str, ...]:
             f"{str(folder)!r} has positions: use at most {stated.sequence_length}"
         )
     config = _read(folder)
-    if isinstance(config, _Gpt2) and config.activation_function in _BY_TANH:
+    if isinstance(config, _Gpt2Config) and config.activation_function in _BY_TANH:
         return (
             f"the weights were trained with {config.activation_function}, GELU approximated by "
             "tanh; this model computes exact GELU, and its logits differ slightly from the "
@@ -133,7 +136,7 @@ def _family(shape: Shape) -> str:
     return "llama" if isinstance(shape, LlamaShape) else "gpt2"
 
 
-def _llama(folder: Path, config: _Llama) -> LlamaShape:
+def _llama(folder: Path, config: _LlamaConfig) -> LlamaShape:
     shape = LlamaShape(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -159,7 +162,7 @@ def _llama(folder: Path, config: _Llama) -> LlamaShape:
     return shape
 
 
-def _gpt2(folder: Path, config: _Gpt2) -> Gpt2Shape:
+def _gpt2(folder: Path, config: _Gpt2Config) -> Gpt2Shape:
     if config.activation_function not in {"gelu", *_BY_TANH}:
         raise UsageError(
             f"--weights {str(folder)!r}: activation_function is {config.activation_function!r}: "
@@ -178,7 +181,7 @@ def _gpt2(folder: Path, config: _Gpt2) -> Gpt2Shape:
     )
 
 
-def _rope_theta(folder: Path, config: _Llama) -> float:
+def _rope_theta(folder: Path, config: _LlamaConfig) -> float:
     """Return the base of the rotary angles; they are not scaled here."""
     stated = {**(config.rope_scaling or {}), **(config.rope_parameters or {})}
     kind = stated.get("rope_type", stated.get("type", "default"))
@@ -194,7 +197,7 @@ def _rope_theta(folder: Path, config: _Llama) -> float:
     return float(theta)
 
 
-def _read(folder: Path) -> _Llama | _Gpt2:
+def _read(folder: Path) -> _LlamaConfig | _Gpt2Config:
     """Return the configuration in ``folder``, valid for what the reference computes."""
     path = folder / "config.json"
     try:

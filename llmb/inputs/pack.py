@@ -87,8 +87,8 @@ def pack(order: Order, progress: Callable[[int], None] = lambda done: None) -> P
         if not writer.tokens:
             raise UsageError(f"nothing to write: no text in {_names(order.inputs)}")
     name = np.dtype(dtype).name
-    counts = writer.tokens, writer.documents, writer.empty
-    return Packed(order.prefix, *counts, vocab_size, name)
+    documents, empty = writer.documents, writer.empty
+    return Packed(order.prefix, writer.tokens, documents, empty, vocab_size, name)
 
 
 def _write(

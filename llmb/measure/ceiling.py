@@ -159,11 +159,11 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
     found: dict[Layout, Product] = {"plain": _products(x, w, w)["forward"]}
     if x.device.type == "cpu" and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         try:
-            packed = x.to_mkldnn(), w.to_mkldnn()
-            torch.nn.functional.linear(*packed)
+            packed_x, packed_w = x.to_mkldnn(), w.to_mkldnn()
+            torch.nn.functional.linear(packed_x, packed_w)
         except RuntimeError:  # that library does not know the format on this processor
             return found
-        found["packed"] = lambda: torch.nn.functional.linear(*packed)
+        found["packed"] = lambda: torch.nn.functional.linear(packed_x, packed_w)
     return found
 
 

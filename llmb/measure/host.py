@@ -124,8 +124,8 @@ def bus_accelerators() -> tuple[str, ...]:
             host.read_text(device / name) or "" for name in ("vendor", "device", "class")
         )
         if kind.startswith(_MAY_ACCELERATE):
-            bare = (text.removeprefix("0x") for text in (vendor, number, kind[:6]))
-            found.append("{}:{} class {}".format(*bare))
+            bare = [text.removeprefix("0x") for text in (vendor, number, kind[:6])]
+            found.append(f"{bare[0]}:{bare[1]} class {bare[2]}")
     return tuple(found)
 
 

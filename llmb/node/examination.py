@@ -46,10 +46,10 @@ _Told = tuple[list[str], list[str]]
 
 def examine(plan: NodePlan, display: Display) -> NodeReport:
     """Carry out every step of ``plan`` and return what was found; run directories stay."""
-    return _Examination(plan, display).carry_out()
+    return _NodeExamination(plan, display).carry_out()
 
 
-class _Examination:
+class _NodeExamination:
     """One node under examination."""
 
     def __init__(self, plan: NodePlan, display: Display) -> None:

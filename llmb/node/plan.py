@@ -109,15 +109,13 @@ def _sized(negotiated: Negotiated) -> Negotiated:
     if is_cpu(offer.device):
         return negotiated
     workload = workloads.of(config)
-    for size in (count * config.accumulate for count in _BATCH_SIZES):
+    load = memory.Load.of(config, workload)
+    for count in _BATCH_SIZES:
         try:
-            memory.check_memory(
-                *(offer, workload, config.precision, size // config.accumulate),
-                memory.Load.of(config, workload),
-            )
+            memory.check_memory(offer, workload, config.precision, count, load)
         except NotEnoughMemoryError:
             continue
-        sized = config.model_copy(update={"batch_size": size})
+        sized = config.model_copy(update={"batch_size": count * config.accumulate})
         return Negotiated(offer, sized, negotiated.terms, negotiated.notes, negotiated.log)
     return negotiated  # the smallest was found to fit
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,18 +25,18 @@ from llmb.reference.shapes import Shape
 _DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
 
 
+@dataclass(slots=True)
 class Examination:
     """Collects the sketches of every pass of one worker."""
 
-    __slots__ = ("_canonical", "_saved", "_seed", "_shape", "missing", "passes", "tensors")
-
-    def __init__(self, canonical: Canonical, shape: Shape, seed: int) -> None:
-        """Examine the model of ``canonical``; tokens and signs follow from ``seed``."""
-        self._canonical, self._shape, self._seed = canonical, shape, seed
-        self._saved: dict[str, Tensor] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.passes: list[str] = []
-        self.missing: list[str] = []
+    _canonical: Canonical
+    _shape: Shape
+    #: Tokens and signs follow from it.
+    _seed: int
+    _saved: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    passes: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
 
     def live(self, loss: Tensor) -> None:
         """Take the gradients of the step in whose pause the stream ended."""

@@ -61,18 +61,15 @@ class _SeenLogits:
     tensors: dict[str, Tensor] = field(default_factory=dict)
 
 
+# See ``StepSampler``: with slots nothing can be replaced on the object alone.
+@dataclass(slots=True, eq=False)
 class OutputWitness:
     """Looks at audited steps of the modes forward and generate."""
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_draw", "_glanced", "_output", "_seen")
-
-    def __init__(self) -> None:
-        """Prepare to look."""
-        self._draw = random.SystemRandom()
-        self._output: Output | None = None
-        self._glanced: tuple[tuple[Tensor, ...], Tensor] | None = None
-        self._seen: list[_SeenLogits] = []
+    _draw: random.SystemRandom = field(default_factory=random.SystemRandom)
+    _output: Output | None = None
+    _glanced: tuple[tuple[Tensor, ...], Tensor] | None = None
+    _seen: list[_SeenLogits] = field(default_factory=list)
 
     def show(self, output: Output) -> None:
         """Take the output of the step whose pause has come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +27,20 @@ from llmb.reference.shapes import Shape
 
 LIVE, STEP = "live", "step"
 LOSS = "loss"
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """How a pass computes: its dtype and device, and what else is rounded or is not."""
+
+    dtype: torch.dtype
+    device: str
+    #: Products are rounded to this format.
+    emulated: Format | None = None
+    #: The loss is computed in float32, and its gradient rounded to the logits' type.
+    wide_loss: bool = False
+    #: Forward passes run under ``autocast`` to this type.
+    autocast: torch.dtype | None = None
 
 
 class Collector(Protocol):
@@ -139,13 +153,9 @@ def plain_pass(
     weights: Callable[[str], Tensor],
     shape: Shape,
     batch: Batch,
-    dtype: torch.dtype,
-    device: str,
+    numerics: Numerics,
     collect: Collector,
     *,
-    emulated: Format | None = None,
-    wide_loss: bool = False,
-    autocast: torch.dtype | None = None,
     parts: int = 1,
     copies: int = 1,
     finish: Callable[[], None] | None = None,
@@ -155,17 +165,15 @@ def plain_pass(
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
     above the weights memory holds the gradients of about one layer. With ``finish``, which waits
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
-    each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged; with
-    ``emulated`` products are rounded to that format; with ``wide_loss`` the loss is computed in
-    float32 and its gradient rounded to the logits' type; forward passes run under ``autocast`` to
-    that type. The loss is multiplied by ``copies`` for the way back, and gradients are divided by
-    it again (``copies_of``).
+    each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged. The loss
+    is multiplied by ``copies`` for the way back, and gradients are divided by it again
+    (``copies_of``).
     """
-    model: nn.Module = bare(shape)
+    model, device = bare(shape), numerics.device
     for name, _ in list(model.named_parameters()):
-        replace_parameter(model, name, weights(name).to(device=device, dtype=dtype))
-    if emulated is not None:
-        model = emulate(model, emulated)
+        replace_parameter(model, name, weights(name).to(device=device, dtype=numerics.dtype))
+    if numerics.emulated is not None:
+        model = emulate(model, numerics.emulated)
     model.eval()
     takers = {name: _taker(name, collect, copies) for name, _ in model.named_parameters()}
     if finish is None:
@@ -175,10 +183,10 @@ def plain_pass(
     for part in batch.to(device).split(parts):
         kind = torch.device(device).type
         with ExitStack() as stack:
-            if wide_loss:
+            if numerics.wide_loss:
                 stack.enter_context(_WideLoss())
-            if autocast is not None:
-                stack.enter_context(torch.autocast(kind, autocast))
+            if numerics.autocast is not None:
+                stack.enter_context(torch.autocast(kind, numerics.autocast))
             loss = model(part.ids, labels=part.labels, **part.extra)
         loss = loss / parts
         (loss * copies).backward()

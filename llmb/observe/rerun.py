@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -12,13 +12,15 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from llmb import workloads
 from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
-from llmb.formats import Format, PrecisionClass, narrower
+from llmb.formats import PrecisionClass, narrower
 from llmb.observe import probes
 from llmb.observe.passes import (
     LIVE,
     STEP,
+    Numerics,
     Samples,
     Sketches,
     bare,
@@ -28,9 +30,9 @@ from llmb.observe.passes import (
 )
 from llmb.observe.sketch import side_for
 from llmb.observe.step_batches import StepBatches
-from llmb.observe.weights_file import WeightsFile
+from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
-from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS
+from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS, RerunOrder
 from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
@@ -39,22 +41,53 @@ C = TypeVar("C", Sketches, Samples)
 _MOST_SCALE = 15
 
 
+@dataclass(frozen=True)
+class RerunInputs:
+    """What a worker computed with, and where it has left its weights and evidence."""
+
+    config: RunConfig
+    shape: Shape
+    #: Signs and the tokens of the probes follow from it.
+    seed: int
+    token_seeds: Mapping[str, int]
+    scratch: Path
+    evidence: Path
+    #: sha256 of every file that may be read, by name.
+    digests: Mapping[str, str]
+
+    def read(self, name: str) -> bytes:
+        """Return the evidence ``name``.
+
+        Raises:
+            RunFailedError: it is not what the worker wrote.
+        """
+        return checked_bytes(self.evidence / name, self.digests[name])
+
+
+def inputs_for(order: RerunOrder) -> RerunInputs:
+    """Return what ``order`` names."""
+    return RerunInputs(
+        order.config,
+        workloads.of(order.config).shape,
+        order.seed,
+        order.token_seeds,
+        Path(order.scratch_folder),
+        Path(order.evidence_folder),
+        order.digests,
+    )
+
+
 class Rerun:
     """Makes passes with the weights and tokens the worker had."""
 
     def __init__(
         self,
-        config: RunConfig,
-        shape: Shape,
-        seed: int,
-        token_seeds: Mapping[str, int],
-        scratch: Path,
-        digests: Mapping[str, str],
+        inputs: RerunInputs,
         finish: Callable[[], None] | None = None,
         *,
         shared: bool = False,
     ) -> None:
-        """Open the weights in ``scratch``, whose bytes must be the worker's.
+        """Open the weights of ``inputs``, whose bytes must be the worker's.
 
         ``finish`` waits for a lazy device, and is None for others (see ``plain_pass``). ``shared``:
         a vendor's code runs meanwhile, which could alter the files (see ``WeightsFile``).
@@ -62,22 +95,22 @@ class Rerun:
         Raises:
             RunFailedError: they were altered, or are not there.
         """
-        self._config, self._shape, self._seed = config, shape, seed
-        self._token_seeds = token_seeds
+        config, shape = inputs.config, inputs.shape
+        self.inputs, self._config, self._shape = inputs, config, shape
         self._batches = StepBatches(config, shape)
         #: The probes take the place of the last step's tokens: where lengths differ, at its length.
         self._probed = shape
-        lengths = self._batches.lengths(token_seeds[LIVE]) if config.dynamic else None
+        lengths = self._batches.lengths(inputs.token_seeds[LIVE]) if config.dynamic else None
         if lengths is not None:
             self._probed = replace(shape, sequence_length=max(lengths))
         self._finish = finish
         self._stack = ExitStack()
         self._files = {
             name: self._stack.enter_context(
-                WeightsFile(scratch / name, digests[name], shared=shared)
+                WeightsFile(inputs.scratch / name, inputs.digests[name], shared=shared)
             )
             for name in (LIVE_WEIGHTS, STEP_WEIGHTS)
-            if name in digests
+            if name in inputs.digests
         }
         self.sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}
 
@@ -110,52 +143,25 @@ class Rerun:
         file = self._files.get(LIVE_WEIGHTS)
         return file.read(name) if file is not None and name in file.names else None
 
-    def sketches(
-        self,
-        name: str,
-        dtype: torch.dtype,
-        device: str,
-        batch: int,
-        fmt: Format | None = None,
-        *,
-        wide_loss: bool = False,
-        autocast: torch.dtype | None = None,
-    ) -> dict[str, Tensor]:
+    def sketches(self, name: str, numerics: Numerics, batch: int) -> dict[str, Tensor]:
         """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
         collect, loss = self._in_parts(
             name,
             batch,
-            lambda: Sketches(name, self._seed, self._probed, side_for(len(self.sizes))),
-            lambda collect, parts: self._run(
-                *(name, dtype, device, batch, collect, fmt, parts),
-                wide_loss=wide_loss,
-                autocast=autocast,
-            ),
+            lambda: Sketches(name, self.inputs.seed, self._probed, side_for(len(self.sizes))),
+            lambda collect, parts: self._run(name, numerics, batch, collect, parts),
         )
         collect.loss(torch.tensor(loss))
         return collect.tensors
 
-    def samples(
-        self,
-        where: Tensor,
-        dtype: torch.dtype,
-        device: str,
-        fmt: Format | None = None,
-        *,
-        wide_loss: bool = False,
-        autocast: torch.dtype | None = None,
-    ) -> Tensor:
+    def samples(self, where: Tensor, numerics: Numerics) -> Tensor:
         """Return the elements ``where`` of the gradients of the audited step."""
         batch = self._config.global_batch_size
         return self._in_parts(
             STEP,
             batch,
             lambda: Samples(where, self.sizes),
-            lambda collect, parts: self._run(
-                *(STEP, dtype, device, batch, collect, fmt, parts),
-                wide_loss=wide_loss,
-                autocast=autocast,
-            ),
+            lambda collect, parts: self._run(STEP, numerics, batch, collect, parts),
         )[0].values
 
     def with_wide_loss(
@@ -167,17 +173,17 @@ class Rerun:
         shown beside them. In mixed precision all are made under autocast. There are none of a run
         in float32, whose loss is.
         """
-        dtype, fmt = how(self._config.precision)
-        if dtype.itemsize > torch.float16.itemsize:
+        numerics = replace(how(self._config.precision, device), wide_loss=True)
+        if numerics.dtype.itemsize > torch.float16.itemsize:
             return {}
         narrow = autocast_of(self._config.precision, device)
         if narrow is not None:
-            dtype = torch.float32
+            numerics = replace(numerics, dtype=torch.float32, autocast=narrow)
         found: dict[str, Tensor] = {}
         for name, batch in passes.items():
-            found |= self.sketches(name, dtype, device, batch, fmt, wide_loss=True, autocast=narrow)
+            found |= self.sketches(name, numerics, batch)
         if where is not None:
-            found[STEP] = self.samples(where, dtype, device, fmt, wide_loss=True, autocast=narrow)
+            found[STEP] = self.samples(where, numerics)
         return {f"{whose}{WIDE_LOSS}/{key}": value for key, value in found.items()}
 
     def _in_parts(
@@ -204,17 +210,7 @@ class Rerun:
                 parts = more[0]
 
     def _run(
-        self,
-        name: str,
-        dtype: torch.dtype,
-        device: str,
-        batch: int,
-        collect: Sketches | Samples,
-        fmt: Format | None,
-        parts: int,
-        *,
-        wide_loss: bool,
-        autocast: torch.dtype | None,
+        self, name: str, numerics: Numerics, batch: int, collect: Sketches | Samples, parts: int
     ) -> float:
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
         file = self._files[STEP_WEIGHTS if name == STEP else LIVE_WEIGHTS]
@@ -229,17 +225,18 @@ class Rerun:
             return edits[parameter](value) if parameter in edits else value
 
         whole = self._batch(name, batch)
-        copies = 1
+        dtype, copies = numerics.dtype, 1
         if name in probes.PROBES:
             copies = copies_of(whole, str(dtype).removeprefix("torch."))
         elif self._config.mixed_precision and dtype is torch.float16:
             copies = loss_scale(whole)
-        with as_computed(self._config, autocast or dtype, device):
+        with as_computed(self._config, numerics.autocast or dtype, numerics.device):
             return plain_pass(
-                *(weights, shape, whole, dtype, device, collect),
-                emulated=fmt,
-                wide_loss=wide_loss,
-                autocast=autocast,
+                weights,
+                shape,
+                whole,
+                numerics,
+                collect,
                 parts=parts,
                 copies=copies,
                 finish=self._finish,
@@ -247,15 +244,15 @@ class Rerun:
 
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:
-            return probes.batch(self._seed, name, self._probed).repeat(size)
-        return self._batches.make(self._token_seeds[name])
+            return probes.batch(self.inputs.seed, name, self._probed).repeat(size)
+        return self._batches.make(self.inputs.token_seeds[name])
 
 
-def how(precision: Precision) -> tuple[torch.dtype, Format | None]:
-    """Return dtype and emulated format in which an honest run in ``precision`` computes."""
-    dtype: torch.dtype = getattr(torch, precision.dtype)
+def how(precision: Precision, device: str) -> Numerics:
+    """Return how an honest run in ``precision`` computes."""
     known = precision.judged_as
-    return dtype, None if known is None else known.format
+    dtype: torch.dtype = getattr(torch, precision.dtype)
+    return Numerics(dtype, device, None if known is None else known.format)
 
 
 def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
@@ -264,7 +261,7 @@ def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
     Not FP16: its honest passes are in float16 throughout, their loss scaled (``loss_scale``). A
     device may know of no autocast; a plugin then narrows in its own way.
     """
-    if not precision.master_weights or how(precision) != (torch.bfloat16, None):
+    if not precision.master_weights or how(precision, device) != Numerics(torch.bfloat16, device):
         return None
     try:
         torch.autocast(torch.device(device).type, torch.bfloat16)
@@ -289,11 +286,11 @@ def borders(precision: Precision) -> tuple[PrecisionClass, ...]:
     return () if known is None else narrower(known)
 
 
-def how_border(border: PrecisionClass) -> tuple[torch.dtype, Format | None]:
-    """Return dtype and emulated format of the honest run at the border of a class."""
-    return getattr(torch, border.dtype or "bfloat16"), border.format
+def how_border(border: PrecisionClass, device: str) -> Numerics:
+    """Return how the honest run at the border of a class computes."""
+    return Numerics(getattr(torch, border.dtype or "bfloat16"), device, border.format)
 
 
-def wide(precision: Precision) -> torch.dtype:
-    """Return the dtype of the reference: float32, or float64 where a run computes in float32."""
-    return torch.float64 if precision.dtype == "float32" else torch.float32
+def wide(precision: Precision, device: str) -> Numerics:
+    """Return how the reference computes: in float32, of a run in float32 in float64."""
+    return Numerics(torch.float64 if precision.dtype == "float32" else torch.float32, device)

@@ -7,56 +7,38 @@ must not show.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from safetensors.torch import load
-from torch import Tensor, nn
+from torch import Tensor
 
-from llmb.config import RunConfig
 from llmb.observe import probes
 from llmb.observe.outputs import Look
-from llmb.observe.passes import LIVE, STEP, bare, without_layers
-from llmb.observe.rerun import Rerun
+from llmb.observe.passes import LIVE, STEP, Numerics, bare, without_layers
+from llmb.observe.rerun import Rerun, RerunInputs
 from llmb.observe.step_batches import StepBatches
-from llmb.observe.weights_file import WeightsFile, checked_bytes
+from llmb.observe.weights_file import WeightsFile
 from llmb.observe.wide_products import as_computed
 from llmb.records.audited import GRADIENTS, LOGITS, STEP_VALUES, STEPS, StepsEvidence
 from llmb.reference.data import random_tokens
-from llmb.reference.elements import Format
 from llmb.reference.formats import emulate
 from llmb.reference.models import replace_parameter
-from llmb.reference.shapes import Shape
 
 
-def outputs_of(
-    rerun: Rerun,
-    config: RunConfig,
-    shape: Shape,
-    seed: int,
-    token_seeds: Mapping[str, int],
-    folder: Path,
-    digests: Mapping[str, str],
-) -> RerunOutputs:
-    """Return the outputs to be made again, of the evidence in ``folder``.
+def outputs_of(rerun: Rerun) -> RerunOutputs:
+    """Return the outputs to be made again, with the weights of ``rerun``.
 
     Raises:
         RunFailedError: a file is not what the worker wrote.
     """
-
-    def read(name: str) -> bytes:
-        return checked_bytes(folder / name, digests[name])
-
+    inputs, read = rerun.inputs, rerun.inputs.read
     steps = StepsEvidence.model_validate_json(read(STEPS))
     values, found = load(read(STEP_VALUES)), load(read(GRADIENTS))
     drawn = {k.partition("/")[0]: v for k, v in found.items() if k.endswith("/tokens")}
     kept = next((step for step in steps.steps if step.weights_kept), None)
     if kept is not None and f"{kept.index}/tokens" in values:
         drawn[STEP] = values[f"{kept.index}/tokens"]
-    weights = rerun.live_file
-    return RerunOutputs(
-        config, shape, seed, kept.seed if kept else seed, token_seeds, weights, drawn
-    )
+    return RerunOutputs(inputs, kept.seed if kept else inputs.seed, rerun.live_file, drawn)
 
 
 class RerunOutputs:
@@ -64,37 +46,33 @@ class RerunOutputs:
 
     def __init__(
         self,
-        config: RunConfig,
-        shape: Shape,
-        seed: int,
+        inputs: RerunInputs,
         step_seed: int,
-        token_seeds: Mapping[str, int],
         weights: WeightsFile,
         drawn: Mapping[str, Tensor],
     ) -> None:
-        """Take ``weights``; ``seed`` and ``step_seed`` say which logits are looked at.
+        """Take ``weights``; the seeds of ``inputs`` and ``step_seed`` say which logits are shown.
 
         ``drawn`` holds the tokens that were generated in each pass, of the sequence looked at.
         """
-        self._config, self._shape, self._weights, self._drawn = config, shape, weights, drawn
+        self._config, self._shape = inputs.config, inputs.shape
+        self._weights, self._drawn = weights, drawn
         self._seeds = {STEP: step_seed}
-        self._seed, self._token_seeds = seed, token_seeds
-        self._batches = StepBatches(config, shape)
+        self._seed, self._token_seeds = inputs.seed, inputs.token_seeds
+        self._batches = StepBatches(inputs.config, inputs.shape)
 
-    def logits(
-        self, name: str, dtype: torch.dtype, device: str, emulated: Format | None = None
-    ) -> dict[str, Tensor]:
+    def logits(self, name: str, numerics: Numerics) -> dict[str, Tensor]:
         """Return ``{"<pass>/logits": ...}`` of pass ``name``, flat, float32 on the host."""
         shape = without_layers(self._shape) if name == probes.HEAD else self._shape
-        model: nn.Module = bare(shape)
+        model, device, dtype = bare(shape), numerics.device, numerics.dtype
         declared = self._config.precision.dtype
         edits = probes.edits(name, self._shape, declared) if name in probes.PROBES else {}
         for parameter, _ in list(model.named_parameters()):
             value = self._weights.read(parameter)
             value = edits[parameter](value) if parameter in edits else value
             replace_parameter(model, parameter, value.to(device=device, dtype=dtype))
-        if emulated is not None:
-            model = emulate(model, emulated)
+        if numerics.emulated is not None:
+            model = emulate(model, numerics.emulated)
         model.eval()
         chosen, ids, first = self._sequence(name)
         with torch.no_grad(), as_computed(self._config, dtype, device):
@@ -111,9 +89,10 @@ class RerunOutputs:
         if config.new_tokens is not None:
             assert config.prompt_length is not None
             chosen = Look.of(seed, name, config.batch_size, config.new_tokens, vocab)
-            size = config.batch_size, config.prompt_length
-            probe = name in probes.PROBES
-            prompt = random_tokens(tokens, *size, vocab) if probe else self._batches.prompt(tokens)
+            if name in probes.PROBES:
+                prompt = random_tokens(tokens, config.batch_size, config.prompt_length, vocab)
+            else:
+                prompt = self._batches.prompt(tokens)
             drawn = self._drawn[name].long()[:-1]
             return chosen, torch.cat((prompt[chosen.row], drawn)), config.prompt_length - 1
         ids = self._batch(name, tokens)

@@ -29,10 +29,11 @@ def canonical_digests(canonical: Canonical) -> tuple[ParameterDigest, ...]:
 
 def _digests(named: Sequence[tuple[str, Tensor, bool]]) -> tuple[ParameterDigest, ...]:
     with ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the GIL
-        return tuple(pool.map(lambda item: _digest(*item), named))
+        return tuple(pool.map(_digest, named))
 
 
-def _digest(name: str, value: Tensor, requires_grad: bool) -> ParameterDigest:
+def _digest(named: tuple[str, Tensor, bool]) -> ParameterDigest:
+    name, value, requires_grad = named
     return ParameterDigest(
         name=name,
         shape=tuple(value.shape),

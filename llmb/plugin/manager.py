@@ -122,8 +122,8 @@ class Plugin:
         for offered in formats:
             if not isinstance(offered, Precision):
                 continue
-            named = offered.name, offered.bits, offered.dtype, offered.format
-            if (fault := fault_of(*named)) is not None:
+            fault = fault_of(offered.name, offered.bits, offered.dtype, offered.format)
+            if fault is not None:
                 raise PluginFaultError(
                     f"plugin {self.name!r}: llmb_precisions returned {offered.name} with {fault}"
                 )

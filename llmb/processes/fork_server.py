@@ -55,7 +55,8 @@ def serve(control: socket.socket) -> None:
         if threads != 1:  # a fork has only one of them, and locks that the others hold
             answer: dict[str, object] = {"refused": f"the fork server has {threads} threads"}
         else:
-            answer = {"pid": _fork(control, module, *descriptors)}
+            log, channel = descriptors
+            answer = {"pid": _fork(control, module, log, channel)}
         for descriptor in descriptors:
             os.close(descriptor)
         control.sendall(json.dumps(answer).encode() + b"\n")

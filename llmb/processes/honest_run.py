@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from safetensors.torch import load, save
 from torch import Tensor
@@ -23,9 +22,8 @@ from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
-from llmb.observe.rerun import Rerun, borders, how, how_border, wide
-from llmb.observe.rerun_outputs import RerunOutputs, outputs_of
-from llmb.observe.weights_file import checked_bytes
+from llmb.observe.rerun import Rerun, borders, how, how_border, inputs_for, wide
+from llmb.observe.rerun_outputs import outputs_of
 from llmb.plugin import discovery
 from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
@@ -34,7 +32,6 @@ from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
-from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
 
@@ -55,8 +52,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
     installed = discovery.find(config.plugin)
     channel.send(Phase(name="what importing changes"))
     if order.library_modules:  # before anything of the plugin is there
-        whose = installed.module, installed.distribution
-        announce.write(evidence.LIBRARY, library_baseline(order.library_modules, *whose))
+        module, owner = installed.module, installed.distribution
+        announce.write(evidence.LIBRARY, library_baseline(order.library_modules, module, owner))
     watch = unreachable_watch()
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
@@ -64,28 +61,24 @@ def make(channel: Channel, order: HonestOrder) -> None:
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
     if backend.device_type == "cpu":
         keep_freed_memory()  # every pass has the same sizes again
-    workload = workloads.of(config)
-    shape = workload.shape
     apart = partial(_apart, channel)
-    with Rerun(
-        *(config, shape, order.seed, order.token_seeds, Path(order.scratch_folder), order.digests),
-        finish=backend.synchronize if is_lazy(backend) else None,
-    ) as rerun:
+    finish = backend.synchronize if is_lazy(backend) else None
+    with Rerun(inputs_for(order), finish) as rerun:
         trains = config.mode is Mode.TRAIN
-        values, steps = audited_steps(order) if trains else ({}, None)
+        values, steps = audited_steps(rerun) if trains else ({}, None)
         # The honest run first. Each part fails alone: a device without float64 loses its reference
         # and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
             if trains:
                 shown = honest_passes(channel, order, rerun, values)
             else:
-                shown = honest_outputs(channel, order, rerun, shape)
+                shown = honest_outputs(channel, order, rerun)
             announce.write_bytes(audited.HONEST, save(shown))
         with apart("the reference on the device"), full_float32_products(backend):
             if trains:
                 reference = device_reference(channel, order, rerun, values)
             else:
-                reference = outputs_reference(channel, order, rerun, shape)
+                reference = outputs_reference(channel, order, rerun)
             if reference:
                 announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
     if steps is not None:
@@ -95,7 +88,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
             backend.synchronize()
             announce.write_bytes(audited.REPLAY, save(replayed))
         with apart("the repetition of the steps"):
-            if (again := whole_steps(channel, order, steps)) is not None:
+            if (again := whole_steps(channel, order, rerun, steps)) is not None:
                 announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
@@ -124,24 +117,21 @@ def _apart(channel: Channel, what: str) -> Iterator[None]:
         channel.send(Unmade(what=what, reason=f"{type(error).__name__}: {first}"[:_LONGEST]))
 
 
-def honest_outputs(
-    channel: Channel, order: HonestOrder, rerun: Rerun, shape: Shape
-) -> dict[str, Tensor]:
+def honest_outputs(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return the logits of honest runs in each class; none in a format that llmb cannot compute."""
     config, found = order.config, dict[str, Tensor]()
     if config.precision.judged_as is None:
         return found
-    again = _outputs(order, rerun, shape)
-    dtype, fmt = how(config.precision)
+    again, honest = outputs_of(rerun), how(config.precision, config.device)
     for name in order.passes:
         channel.send(Phase(name=name))
-        one = again.logits(name, dtype, config.device, fmt)
+        one = again.logits(name, honest)
         found |= {f"{config.precision.name}/{key}": value for key, value in one.items()}
     for border in borders(config.precision) if order.borders else ():
-        its_dtype, its_format = how_border(border)
+        numerics = how_border(border, config.device)
         with _border(channel, border.name, found) as its:
             for name in (LIVE, *PROBES):
-                its |= again.logits(name, its_dtype, config.device, its_format)
+                its |= again.logits(name, numerics)
     return found
 
 
@@ -158,26 +148,15 @@ def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[d
         found |= {f"{name}/{key}": value for key, value in its.items()}
 
 
-def _outputs(order: HonestOrder, rerun: Rerun, shape: Shape) -> RerunOutputs:
-    return outputs_of(
-        *(rerun, order.config, shape, order.seed, order.token_seeds),
-        Path(order.evidence_folder),
-        order.digests,
-    )
-
-
-def outputs_reference(
-    channel: Channel, order: HonestOrder, rerun: Rerun, shape: Shape
-) -> dict[str, Tensor]:
+def outputs_reference(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return the reference's logits of the passes that are too much work for the host."""
     found: dict[str, Tensor] = {}
     if not order.reference_passes:
         return found
-    config = order.config
-    again = _outputs(order, rerun, shape)
+    again, right = outputs_of(rerun), wide(order.config.precision, order.config.device)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
-        found |= again.logits(name, wide(config.precision), config.device)
+        found |= again.logits(name, right)
     return found
 
 
@@ -196,21 +175,21 @@ def honest_passes(
         for name in order.passes
         if name != STEP
     }
-    declared, (dtype, fmt) = config.precision.name, how(config.precision)
+    declared, honest = config.precision.name, how(config.precision, config.device)
     where = values[f"{order.step}/where"].long() if STEP in order.passes else None
     for name in order.passes:
         channel.send(Phase(name=name))
         if name == STEP and where is not None:
-            found[f"{declared}/{STEP}"] = rerun.samples(where, dtype, config.device, fmt)
+            found[f"{declared}/{STEP}"] = rerun.samples(where, honest)
         else:
-            one = rerun.sketches(name, dtype, config.device, batches[name], fmt)
+            one = rerun.sketches(name, honest, batches[name])
             found |= {f"{declared}/{key}": value for key, value in one.items()}
     found |= rerun.with_wide_loss(declared, batches, where, config.device)
     for border in borders(config.precision) if order.borders else ():
-        its_dtype, its_format = how_border(border)
+        numerics = how_border(border, config.device)
         with _border(channel, border.name, found) as its:
             for name in PROBES:
-                its |= rerun.sketches(name, its_dtype, config.device, 1, its_format)
+                its |= rerun.sketches(name, numerics, 1)
     return found
 
 
@@ -224,14 +203,14 @@ def device_reference(
     """
     if not order.reference_passes:
         return {}
-    dtype, device = wide(order.config.precision), order.config.device
-    found = rerun.sketches(BRANCHES, dtype, device, 1)
+    right = wide(order.config.precision, order.config.device)
+    found = rerun.sketches(BRANCHES, right, 1)
     for name in order.reference_passes:
         channel.send(Phase(name=f"{name} in the wider format"))
         if name == STEP:
-            found[STEP] = rerun.samples(values[f"{order.step}/where"].long(), dtype, device)
+            found[STEP] = rerun.samples(values[f"{order.step}/where"].long(), right)
         else:
-            found |= rerun.sketches(name, dtype, device, order.config.global_batch_size)
+            found |= rerun.sketches(name, right, order.config.global_batch_size)
     return found
 
 
@@ -250,34 +229,25 @@ def optimizer_steps(
 
 
 def whole_steps(
-    channel: Channel, order: HonestOrder, steps: audited.StepsEvidence
+    channel: Channel, order: HonestOrder, rerun: Rerun, steps: audited.StepsEvidence
 ) -> Tensor | None:
     """Return gradients of the worker's steps, made again from the first; None where none can be."""
     if order.stream is None or not steps.steps:
         return None
     channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
-    where = load(_checked(order, audited.LEDGER_VALUES))[audited.WHERE]
+    where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
     return StreamReplay(order.config, order.stream, where, steps.steps[0]).rows()
 
 
-def audited_steps(order: HonestOrder) -> tuple[dict[str, Tensor], audited.StepsEvidence]:
+def audited_steps(rerun: Rerun) -> tuple[dict[str, Tensor], audited.StepsEvidence]:
     """Return what the worker read of its audited steps.
 
     Raises:
         RunFailedError: a file is not the one the worker wrote.
     """
-    values = load(_checked(order, audited.STEP_VALUES))
-    steps = audited.StepsEvidence.model_validate_json(_checked(order, audited.STEPS))
-    return values, steps
-
-
-def _checked(order: HonestOrder, name: str) -> bytes:
-    """Return the evidence file ``name``.
-
-    Raises:
-        RunFailedError: it is not the one the worker wrote.
-    """
-    return checked_bytes(Path(order.evidence_folder) / name, order.digests[name])
+    read = rerun.inputs.read
+    values = load(read(audited.STEP_VALUES))
+    return values, audited.StepsEvidence.model_validate_json(read(audited.STEPS))
 
 
 if __name__ == "__main__":

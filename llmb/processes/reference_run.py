@@ -8,27 +8,23 @@ from __future__ import annotations
 import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import RunFailedError
 from llmb.inputs.checkpoint import values_of
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
-from llmb.observe.rerun import Rerun, how, wide
+from llmb.observe.rerun import Rerun, how, inputs_for, wide
 from llmb.observe.rerun_outputs import outputs_of
 from llmb.observe.weights import sha256_of
-from llmb.observe.weights_file import checked_bytes
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.processes.evidence_writer import Announcer
 from llmb.records import audited
 from llmb.reference.models import initial_value
-from llmb.reference.shapes import Shape
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, ReferenceOrder
 
@@ -45,26 +41,21 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
     """Make the passes of ``order``, and leave what they show."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
-    shape = workloads.of(config).shape
-    dtype, device = wide(config.precision), "cpu"
+    right = wide(config.precision, "cpu")
     keep_freed_memory()  # every pass has the same sizes again
     shown: dict[str, Tensor] = {}
-    scratch = Path(order.scratch_folder)
-    with Rerun(
-        *(config, shape, order.seed, order.token_seeds, scratch, order.digests),
-        shared=order.shared,
-    ) as rerun:
+    with Rerun(inputs_for(order), shared=order.shared) as rerun:
         channel.send(Phase(name="pristine weights"))
-        announce.write(audited.PRISTINE, pristine(order, shape, rerun))
+        announce.write(audited.PRISTINE, pristine(order, rerun))
         if config.mode is not Mode.TRAIN:
-            shown |= outputs(channel, order, rerun, shape)
+            shown |= outputs(channel, order, rerun)
         for name in order.passes if config.mode is Mode.TRAIN else ():
             channel.send(Phase(name=name))
             if name == STEP:
-                shown[STEP] = rerun.samples(places(order), dtype, device)
+                shown[STEP] = rerun.samples(places(order, rerun), right)
             else:
                 batch = 1 if name in PROBES else config.global_batch_size
-                shown |= rerun.sketches(name, dtype, device, batch)
+                shown |= rerun.sketches(name, right, batch)
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
@@ -72,25 +63,19 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
     channel.send(Done())
 
 
-def outputs(
-    channel: Channel, order: ReferenceOrder, rerun: Rerun, shape: Shape
-) -> dict[str, Tensor]:
+def outputs(channel: Channel, order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]:
     """Return the right logits, and those of an honest run on the host, by ``host/...``."""
     config, found = order.config, dict[str, Tensor]()
-    again = outputs_of(
-        *(rerun, config, shape, order.seed, order.token_seeds),
-        Path(order.evidence_folder),
-        order.digests,
-    )
+    again = outputs_of(rerun)
     for name in order.passes:
         channel.send(Phase(name=name))
-        found |= again.logits(name, wide(config.precision), "cpu")
+        found |= again.logits(name, wide(config.precision, "cpu"))
     if config.precision.judged_as is None:
         return found
     channel.send(Phase(name="the declared format on the host"))
-    dtype, fmt = how(config.precision)
+    honest = how(config.precision, "cpu")
     for name in {BRANCHES, LIVE} & set(order.passes):
-        one = again.logits(name, dtype, "cpu", fmt)
+        one = again.logits(name, honest)
         found |= {f"host/{key}": value for key, value in one.items()}
     return found
 
@@ -103,31 +88,30 @@ def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]
     found: dict[str, Tensor] = {}
     if order.config.precision.judged_as is None:
         return found
-    dtype, fmt = how(order.config.precision)
+    honest = how(order.config.precision, "cpu")
     batches = {BRANCHES: 1, LIVE: order.config.global_batch_size}
     batches = {name: batches[name] for name in order.passes if name in batches}
     for name, batch in batches.items():
-        found |= rerun.sketches(name, dtype, "cpu", batch, fmt)
-    where = places(order) if STEP in order.passes else None
+        found |= rerun.sketches(name, honest, batch)
+    where = places(order, rerun) if STEP in order.passes else None
     if where is not None:
-        found[STEP] = rerun.samples(where, dtype, "cpu", fmt)
+        found[STEP] = rerun.samples(where, honest)
     named = {f"host/{key}": value for key, value in found.items()}
     return named | rerun.with_wide_loss("host", batches, where, "cpu")
 
 
-def places(order: ReferenceOrder) -> Tensor:
+def places(order: ReferenceOrder, rerun: Rerun) -> Tensor:
     """Return which elements of the gradients the worker has shown of its audited step.
 
     Raises:
         RunFailedError: the file is not the one the worker wrote.
     """
-    path = Path(order.evidence_folder) / audited.STEP_VALUES
-    values = load(checked_bytes(path, order.digests[audited.STEP_VALUES]))
-    return values[f"{order.step}/where"].long()
+    return load(rerun.inputs.read(audited.STEP_VALUES))[f"{order.step}/where"].long()
 
 
-def pristine(order: ReferenceOrder, shape: Shape, rerun: Rerun) -> audited.PristineEvidence:
+def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
     """Return what every parameter must have been after post-processing, made from the seed."""
+    shape = rerun.inputs.shape
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
     given = values_of(order.config, shape)

@@ -63,43 +63,27 @@ class Observer(Protocol):
         ...
 
 
+# See ``StepSampler``: with slots nothing can be replaced on the object alone.
+@dataclass(slots=True, eq=False)
 class StepStream:
     """The steps of the run in the order they were sent, until one is asked for as the last."""
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = (
-        "_channel",
-        "_orders",
-        "_waits",
-        "done",
-        "last",
-        "ledger",
-        "longest_pause_ns",
-        "pause_ns",
-        "sampler",
-        "starved",
-    )
-
-    def __init__(
-        self, channel: Channel, sampler: Observer, ledger: GradientLedger | None = None
-    ) -> None:
-        """Read the stream from ``channel``; ``sampler`` looks at the steps that are asked for.
-
-        ``ledger`` reads something of each, where something is trained.
-        """
-        self._channel = channel
-        self._orders: deque[StepOrder] = deque()
-        self.sampler, self.ledger = sampler, ledger
-        #: The next step's order comes once the fence before it was stamped: that is no starving.
-        self._waits = True
-        #: Steps completed, and steps that had to wait for their order to arrive.
-        self.done = 0
-        self.starved = 0
-        #: Host time that all pauses took so far, and the longest.
-        self.pause_ns = 0
-        self.longest_pause_ns = 0
-        #: The step in whose pause the stream ended, its loss, and the seed of what follows.
-        self.last: Last | None = None
+    _channel: Channel
+    #: Looks at the steps that are asked for.
+    sampler: Observer
+    #: Reads something of every step, where something is trained.
+    ledger: GradientLedger | None = None
+    #: Steps completed, and steps that had to wait for their order to arrive.
+    done: int = 0
+    starved: int = 0
+    #: Host time that all pauses took so far, and the longest.
+    pause_ns: int = 0
+    longest_pause_ns: int = 0
+    #: The step in whose pause the stream ended, its loss, and the seed of what follows.
+    last: Last | None = None
+    _orders: deque[StepOrder] = field(default_factory=deque)
+    #: The next step's order comes once the fence before it was stamped: that is no starving.
+    _waits: bool = True
 
     def __iter__(self) -> Iterator[Step]:
         """Yield each step; asking for the next one says that the last is done."""

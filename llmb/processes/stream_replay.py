@@ -102,23 +102,31 @@ class StreamReplay:
         config, shape = self.config, workloads.of(self.config).shape
         dtype = getattr(torch, config.precision.stored_dtype)
         model = build(shape, config.seed, dtype, config.device, values_of(config, shape))
-        _, fmt = how(config.precision)
-        if fmt is not None:
-            model = emulate(model, fmt)
+        emulated = how(config.precision, config.device).emulated
+        if emulated is not None:
+            model = emulate(model, emulated)
         if config.sac_freq is not None:
             checkpoint_blocks(model, shape, config.sac_freq)
         return model
 
     def _as_computed(self) -> AbstractContextManager[object]:
-        dtype, _ = how(self.config.precision)
-        return as_computed(self.config, dtype, self.config.device)
+        numerics = how(self.config.precision, self.config.device)
+        return as_computed(self.config, numerics.dtype, numerics.device)
 
     def _forward(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass: autocast where weights are kept wider."""
+        """Return the context of a forward pass: autocast where weights are kept wider.
+
+        A device may know of none, where a plugin narrows in its own way: then all is computed in
+        the type of the weights, as near to the run as one honest run is to another.
+        """
         precision = self.config.precision
         if precision.stored_dtype == precision.dtype:
             return nullcontext()
-        return torch.autocast(torch.device(self.config.device).type, how(precision)[0])
+        kind = torch.device(self.config.device).type
+        try:
+            return torch.autocast(kind, getattr(torch, precision.dtype))
+        except (RuntimeError, AssertionError):
+            return nullcontext()
 
 
 def _elements(model: nn.Module, where: Tensor) -> Tensor:

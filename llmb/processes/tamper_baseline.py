@@ -48,8 +48,8 @@ class TamperBaseline:
 
     def write(self, writer: EvidenceWriter, plugin: Plugin, ranks: Ranks | None = None) -> None:
         """Write down what has changed since, in the processes of all ``ranks``."""
-        whose = plugin.module_name, plugin.distribution
-        found = self._names.evidence(*whose)
+        module, owner = plugin.module_name, plugin.distribution
+        found = self._names.evidence(module, owner)
         self._look()
         disguised = tuple(
             evidence.Replacement(name=f"llmb.{name}", kind="foreign", origin="unknown")
@@ -57,5 +57,5 @@ class TamperBaseline:
         )
         found = found.model_copy(update={"replaced": (*found.replaced, *disguised)})
         writer.write(evidence.NAMESPACE, of_all(ranks, found))
-        around = self._surroundings.evidence(*whose, plugin.native_libraries())
+        around = self._surroundings.evidence(module, owner, plugin.native_libraries())
         writer.write(evidence.SURROUNDINGS, of_all(ranks, around))

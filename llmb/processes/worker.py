@@ -83,9 +83,9 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     changed = settings.compare(settings_before, settings.snapshot())
     writer.write(evidence.SETTINGS, of_all(ranks, changed))
 
+    layout = laid_out(config, ranks)
     stage = Stage(
-        *(plugin, backend, config, workload, model, canonical, pristine.sizes, ranks),
-        laid_out(config, ranks),
+        plugin, backend, config, workload, model, canonical, pristine.sizes, ranks, layout
     )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)

@@ -105,7 +105,7 @@ def step_time(job: Job, hardware: Hardware, constants: Constants) -> ProjectedSt
     Raises:
         UsageError: its devices talk over what the description of ``hardware`` does not know.
     """
-    rates = _Rates(hardware, constants)
+    rates = _DeviceRates(hardware, constants)
     model, tokens = job.model, job.micro_batch * job.model.sequence
     products = _layer_products(job, tokens, rates)
     attention = _attention(job, rates)
@@ -142,7 +142,7 @@ def step_time(job: Job, hardware: Hardware, constants: Constants) -> ProjectedSt
     )
 
 
-class _Rates:
+class _DeviceRates:
     """What a device attains, in FLOP/s and bytes/s."""
 
     def __init__(self, hardware: Hardware, constants: Constants) -> None:
@@ -194,7 +194,7 @@ class _Rates:
         return _Passes(each, 2 * each)
 
 
-def _layer_products(job: Job, tokens: float, rates: _Rates) -> _Passes:
+def _layer_products(job: Job, tokens: float, rates: _DeviceRates) -> _Passes:
     model, hidden = job.model, job.model.hidden
     inner = model.intermediate / job.tp
     found = [
@@ -206,7 +206,7 @@ def _layer_products(job: Job, tokens: float, rates: _Rates) -> _Passes:
     return _Passes(sum(one.forward for one in found), sum(one.backward for one in found))
 
 
-def _attention(job: Job, rates: _Rates) -> _Passes:
+def _attention(job: Job, rates: _DeviceRates) -> _Passes:
     """Fused kernels skip masked blocks, half of the square; stored scores are whole."""
     model = job.model
     square = job.micro_batch * model.sequence**2
@@ -219,7 +219,7 @@ def _attention(job: Job, rates: _Rates) -> _Passes:
     return _Passes(flops / rates.products + moved, 2 * flops / rates.products + moved)
 
 
-def _elementwise(job: Job, tokens: float, rates: _Rates) -> _Passes:
+def _elementwise(job: Job, tokens: float, rates: _DeviceRates) -> _Passes:
     model = job.model
     outer = _ELEMENTWISE * model.hidden / (job.tp if job.sequence_parallel else 1)
     inner = (1 + model.up_matrices) * model.intermediate / job.tp
@@ -228,7 +228,7 @@ def _elementwise(job: Job, tokens: float, rates: _Rates) -> _Passes:
     return _Passes(forward, _ELEMENTWISE_BACKWARD * forward)
 
 
-def _tensor_parallel(job: Job, tokens: float, rates: _Rates) -> float:
+def _tensor_parallel(job: Job, tokens: float, rates: _DeviceRates) -> float:
     """Four all-reduces a layer, or as many pairs of gather and scatter; two more where recomputed.
 
     A rank beyond a node's links takes the network's speed.
@@ -242,7 +242,7 @@ def _tensor_parallel(job: Job, tokens: float, rates: _Rates) -> float:
     return shown * sums * (moved / speed + rates.latency_s)
 
 
-def _between_stages(job: Job, tokens: float, rates: _Rates) -> float:
+def _between_stages(job: Job, tokens: float, rates: _DeviceRates) -> float:
     """What the first micro-batch takes through the stages, there and back; the rest is hidden."""
     if job.pp == 1:
         return 0.0
@@ -251,7 +251,7 @@ def _between_stages(job: Job, tokens: float, rates: _Rates) -> float:
     return 2 * (job.pp - 1) * moved / speed
 
 
-def _data_parallel(job: Job, passes: _Passes, rates: _Rates) -> float:
+def _data_parallel(job: Job, passes: _Passes, rates: _DeviceRates) -> float:
     """Return what shows of gathering weights and summing gradients."""
     weights = job.rank_parameters * VALUE
     overlap = rates.constants.overlap
@@ -272,7 +272,7 @@ def _data_parallel(job: Job, passes: _Passes, rates: _Rates) -> float:
     return max(0.0, 2 * sums - overlap * passes.backward)
 
 
-def _ring(job: Job, moved: float, rates: _Rates) -> float:
+def _ring(job: Job, moved: float, rates: _DeviceRates) -> float:
     """Return the time of one pass of a ring over all replicas.
 
     Those in one node share its network: each sends its part of what leaves the node.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from llmb.config import Frozen
+from llmb.config import Frozen, RunConfig
 from llmb.records import evidence
 
 #: File names within ``evidence/repeat-<n>/``; who writes each.
@@ -43,6 +43,23 @@ BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE})
 
 #: Weights that travel from the worker to honest and reference run, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
+
+
+class RerunOrder(Frozen):
+    """Ask for a worker's passes to be made again; honest run and reference run ask for more."""
+
+    config: RunConfig
+    #: Signs and the tokens of the probes follow from it.
+    seed: int
+    #: Passes to make again, and the seed of the tokens of those that were steps of the stream.
+    passes: tuple[str, ...]
+    token_seeds: dict[str, int]
+    #: The audited step whose weights were kept.
+    step: int | None
+    evidence_folder: str
+    scratch_folder: str
+    #: sha256 of every file that may be read, by name.
+    digests: dict[str, str]
 
 
 class Segment(Frozen):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb.errors import BundleRefusedError, UsageError
@@ -22,13 +23,13 @@ _OPEN_FILE = _OPEN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _OPEN_FOLDER = _OPEN | getattr(os, "O_DIRECTORY", 0)
 
 
+@dataclass
 class Basket:
     """Files as they come in, counted against the limits."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self._total = 0
-        self._entries = 0
+    files: dict[str, bytes] = field(default_factory=dict)
+    _total: int = 0
+    _entries: int = 0
 
     def list(self, folder: int) -> list[str]:
         """Return the names in an open folder, sorted, unless there are too many."""

@@ -65,5 +65,5 @@ def same_computation(one: RunRecord, other: RunRecord) -> bool:
     """Tell whether two records' families and references compute the same."""
     if one.workload.family != other.workload.family:
         return False
-    digests = (one.reference_digest, other.reference_digest)
-    return references.table().reasons(one.workload.family, *digests) is not None
+    mine, theirs = one.reference_digest, other.reference_digest
+    return references.table().reasons(one.workload.family, mine, theirs) is not None

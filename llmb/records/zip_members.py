@@ -12,6 +12,7 @@ import stat
 import struct
 import zipfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb.errors import BundleRefusedError
@@ -101,11 +102,12 @@ def _read(raw: bytes) -> dict[str, bytes]:
     return basket.files
 
 
+@dataclass(frozen=True)
 class _Directory:
     """Where the directory of a zip lies, as its last bytes say."""
 
-    def __init__(self, entries: int, place: int) -> None:
-        self.entries, self.place = entries, place
+    entries: int
+    place: int
 
 
 def _directory(raw: bytes) -> _Directory:

@@ -84,7 +84,7 @@ def gather(paths: Sequence[Path]) -> Shelf:
             raise UsageError(f"there is no bundle in {str(root)!r}: no {MANIFEST} below it")
         places += found
     with ThreadPoolExecutor(_READERS) as pool:
-        every = list(pool.map(lambda place: _read(*place), places))
+        every = list(pool.map(lambda place: _read(place[0], place[1]), places))
     return _once(every)
 
 

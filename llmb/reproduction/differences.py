@@ -100,12 +100,12 @@ def _machine(there: Conditions, here: Conditions) -> Iterator[Difference]:
     cpu = [f"{c.model}, {c.usable_cores} usable cores" for c in (theirs.cpu, ours.cpu)]
     named = there.hardware is not None and there.hardware.kind == "cpu"
     if cpu[0] != cpu[1] and not named:
-        yield Difference("host processor", *cpu)
+        yield Difference("host processor", cpu[0], cpu[1])
     if theirs.os != ours.os:
         yield Difference("system", theirs.os, ours.os)
     memory = [f"{system.memory.total_bytes / 1e9:.1f} GB" for system in (theirs, ours)]
     if memory[0] != memory[1]:
-        yield Difference("memory", *memory)
+        yield Difference("memory", memory[0], memory[1])
     yield from _environment(there, here)
 
 

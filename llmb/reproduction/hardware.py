@@ -44,8 +44,8 @@ class HardwareClass:
 def of_record(record: RunRecord) -> HardwareClass:
     """Return what the run of ``record`` computed on."""
     topology, system = record.topology, record.system
-    count = (topology.world_size, topology.nodes)
-    return describe(record.config.device, system.cpu, system.devices, *count)
+    device, size, nodes = record.config.device, topology.world_size, topology.nodes
+    return describe(device, system.cpu, system.devices, size, nodes)
 
 
 def describe(

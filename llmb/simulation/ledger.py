@@ -54,14 +54,13 @@ class Found:
     activations: int
 
 
-class _Piece:
+@dataclass(slots=True, eq=False)
+class _Storage:
     """A storage that is alive."""
 
-    __slots__ = ("role", "size", "storage")
-
-    def __init__(self, size: int, storage: weakref.ref[Any]) -> None:
-        self.size, self.storage = size, storage
-        self.role = TEMPORARIES
+    size: int
+    storage: weakref.ref[Any]
+    role: str = TEMPORARIES
 
 
 class Ledger(Collectives):  # type: ignore[no-untyped-call]
@@ -75,10 +74,10 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         super().__init__()
         self._groups = groups or {}
         self._formulas, self._known = private.flop_formulas(), known
-        self._pieces: dict[int, _Piece] = {}
+        self._pieces: dict[int, _Storage] = {}
         self._backward = False
         self._live = self._most = 0
-        self._at_most: list[tuple[_Piece, int]] = []
+        self._at_most: list[tuple[_Storage, int]] = []
         self._flops = self._activations = 0
 
     def restart(self) -> None:
@@ -152,11 +151,11 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
             for role, tensor in self._known():
                 self._piece(private.bare(local(tensor)).untyped_storage()).role = role
 
-    def _pieces_of(self, values: Any) -> list[_Piece]:
+    def _pieces_of(self, values: Any) -> list[_Storage]:
         tensors = (value for value in tree_leaves(values) if isinstance(value, Tensor))
         return [self._piece(t.untyped_storage()) for t in tensors if not is_elsewhere(t)]
 
-    def _piece(self, storage: torch.UntypedStorage) -> _Piece:
+    def _piece(self, storage: torch.UntypedStorage) -> _Storage:
         """Return the piece of ``storage``, which is alive from now on at the latest."""
         key = storage._cdata
         piece = self._pieces.get(key)
@@ -166,7 +165,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
                 self._look()
                 self._live -= self._pieces.pop(key).size
 
-            piece = _Piece(storage.nbytes(), weakref.ref(storage, gone))
+            piece = _Storage(storage.nbytes(), weakref.ref(storage, gone))
             self._pieces[key] = piece
             self._live += piece.size
         return piece

@@ -75,7 +75,10 @@ def schedule_alone(
 
     made = [
         PipelineStage(
-            *(stage, number, count, torch.device("cpu")),
+            stage,
+            number,
+            count,
+            torch.device("cpu"),
             input_args=states[number][0],
             output_args=states[number][1],
             input_grads=_gradient(states[number][0]),

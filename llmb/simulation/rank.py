@@ -154,7 +154,7 @@ def _pretending(rank: int, world_size: int) -> Iterator[None]:
 def _simulated(
     workload: Workload, config: RunConfig, rank: int, micro_batches: int, whole_step: bool
 ) -> Simulated:
-    how, job = config.parallelism, _Rank(workload, config)
+    how, job = config.parallelism, _SimulatedRank(workload, config)
     ledger, piped = job.ledger, job.layout.pipeline is not None
     with private.fake_tensors(), private.resizing(ledger.resized), ledger:
         job.make()
@@ -195,7 +195,7 @@ def _simulated(
     )
 
 
-class _Rank:
+class _SimulatedRank:
     """A rank's model, laid out, and its optimizer, on tensors without memory."""
 
     optimizer: Optimizer
@@ -333,7 +333,11 @@ class _Rank:
             number: (state if number else ids, handed_on(number)) for number in pipeline.stages
         }
         schedule = private.schedule_alone(
-            *(how.schedule, pipeline.stages, how.stages, micro_batches, states),
+            how.schedule,
+            pipeline.stages,
+            how.stages,
+            micro_batches,
+            states,
             group=self.layout.mesh.part("pp").get_group(),
             loss=lambda output, labels: causal_loss(output, labels) / micro_batches,
         )

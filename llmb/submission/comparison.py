@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 _RELATIVE = 1e-9
 
@@ -22,11 +22,11 @@ class Mismatch:
         return f"{self.field} is {_short(self.stored)}, recomputed {_short(self.recomputed)}"
 
 
+@dataclass
 class RecordComparison:
     """Collects mismatches: numbers may differ by 1e-9 of their size, everything else by nothing."""
 
-    def __init__(self) -> None:
-        self.mismatches: list[Mismatch] = []
+    mismatches: list[Mismatch] = field(default_factory=list)
 
     def expect(self, field: str, stored: object, recomputed: object) -> None:
         """Note ``field`` unless its two values are equal."""

@@ -24,7 +24,7 @@ MAX_BYTES_PER_REPEAT = 16 * 2**20
 
 
 @dataclass(frozen=True)
-class _Ready:
+class _Prepared:
     """A bundle that has passed every check, and where it goes below its system's folder."""
 
     path: str
@@ -130,7 +130,7 @@ def _check_folder_name(flag: str, part: str) -> None:
         raise UsageError(f"{flag} is empty: it names a folder")
 
 
-def _prepare(run_dir: Path) -> _Ready:
+def _prepare(run_dir: Path) -> _Prepared:
     """Return the checked bundle of ``run_dir``, or say why it cannot be handed in."""
     if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
@@ -144,7 +144,7 @@ def _prepare(run_dir: Path) -> _Ready:
     if fault is not None:
         raise BundleRefusedError(f"{str(run_dir)!r} cannot be submitted: {fault}")
     precision = record.precision.effective or record.precision.declared
-    return _Ready(path=layout.bundle_path(record), precision=precision, bundle=bundle)
+    return _Prepared(path=layout.bundle_path(record), precision=precision, bundle=bundle)
 
 
 def _last_words(files: Mapping[str, bytes]) -> str:

@@ -69,7 +69,7 @@ class Examined:
 
 
 @dataclass
-class _Task:
+class _AuditTask:
     """What a process is asked for, and what it has shown so far."""
 
     child: Child
@@ -138,7 +138,7 @@ class Examiner:
 
     def _task(
         self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
-    ) -> _Task:
+    ) -> _AuditTask:
         """Start a process for ``order``, which ends with ``process``."""
         is_honest = module == _HONEST_RUN
         variables = self._negotiated.terms.environment if is_honest else {}
@@ -148,7 +148,7 @@ class Examiner:
             Vigil(child, self._config.device, minutes) if is_honest else Vigil(child, "cpu", None)
         )
         names = audited.BY_HONEST_RUN if is_honest else audited.BY_REFERENCE_RUN
-        return _Task(child, what, order, names, process.close, vigil)
+        return _AuditTask(child, what, order, names, process.close, vigil)
 
     @contextmanager
     def _started(self, module: str, variables: Mapping[str, str]) -> Iterator[Child]:
@@ -229,7 +229,7 @@ class Examiner:
         needed = _HOST_BYTES * parameter_count(workloads.of(self._config).shape)
         return host.available_memory_bytes() >= needed
 
-    def _do(self, *tasks: _Task) -> None:
+    def _do(self, *tasks: _AuditTask) -> None:
         """Order what is not done yet of ``tasks``, and hear of all until each is over.
 
         An honest run ends with its task: then no vendor's code runs any more.
@@ -255,7 +255,7 @@ class Examiner:
                     if task.child.module == _HONEST_RUN:
                         task.end()
 
-    def _hear(self, task: _Task, timeout_s: float) -> bool:
+    def _hear(self, task: _AuditTask, timeout_s: float) -> bool:
         """Take the next message of a task's process; tell whether one came within ``timeout_s``.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -71,27 +71,19 @@ class Silent:
         """Show nothing."""
 
 
+@dataclass(frozen=True)
 class RunPhases:
     """What one run does with its children, in the order in which the supervisor calls."""
 
-    def __init__(
-        self,
-        workload: Workload,
-        negotiated: Negotiated,
-        directory: RunDirectory,
-        display: Display,
-        *,
-        profile: bool = False,
-        place: RankAddress | None = None,
-        rank_timeout_s: float = 600.0,
-    ) -> None:
-        """Work for one run; ``profile``: the first worker leaves a trace of one more step.
-
-        With ``place`` its workers are rank 0, and wait ``rank_timeout_s`` for another.
-        """
-        self._profile, self._place, self._rank_timeout_s = profile, place, rank_timeout_s
-        self._workload, self._negotiated = workload, negotiated
-        self._directory, self._display = directory, display
+    workload: Workload
+    negotiated: Negotiated
+    directory: RunDirectory
+    display: Display
+    #: The first worker leaves a trace of one more step.
+    profile: bool = False
+    #: With it the workers are rank 0, and wait for another as long as this.
+    place: RankAddress | None = None
+    rank_timeout_s: float = 600.0
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
@@ -107,33 +99,32 @@ class RunPhases:
         self.say("measuring the device's ceiling")
         seconds = _CALIBRATION_S[kind]
         try:
-            with self._directory.child_log() as log:
-                return calibrate(self._negotiated, config, seconds, log)
+            with self.directory.child_log() as log:
+                return calibrate(self.negotiated, config, seconds, log)
         except LlmbError as error:  # the timed window is worth more than its denominator
-            self._directory.log(f"the ceiling was not measured: {error}")
+            self.directory.log(f"the ceiling was not measured: {error}")
             return None
 
     def repeat(self, config: RunConfig, number: int) -> Repeat:
         """Return one timed window, from a fresh worker, and what the audit saw of it."""
         of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
         self.say(f"starting worker{of}")
-        folders = Folders(self._directory.evidence_folder(number), None)
+        folders = Folders(self.directory.evidence_folder(number), None)
         if config.audit is AuditMode.OFF:
             window = replace(plan_window(config, secrets.randbits(63)), audits=())
             streamed = self._work(config, window, number, f"timing{of}", folders)
             return Repeat(streamed, Examined({}, ("the audit was switched off: --audit off",)))
-        with self._directory.scratch_folder(number) as scratch:
+        with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             window = plan_window(config, secrets.randbits(63))
-            nonce = self._nonce(config)
-            streamed = self._work(config, window, number, f"timing{of}", folders, nonce)
-            show = self._display.message
-            examiner = Examiner(
-                *(self._negotiated, config, folders, self._directory.child_log, self.say, show)
+            streamed = self._work(
+                config, window, number, f"timing{of}", folders, self._nonce(config)
             )
+            log, show = self.directory.child_log, self.display.message
+            examiner = Examiner(self.negotiated, config, folders, log, self.say, show)
             examined = examiner.examine(streamed)
         for failure in examined.failures:
-            self._directory.log(failure)
+            self.directory.log(failure)
         return Repeat(streamed, examined)
 
     def _nonce(self, config: RunConfig) -> str | None:
@@ -142,8 +133,8 @@ class RunPhases:
             config.mode.value,
             config.precision,
             world_size=config.parallelism.world_size,
-            dropout=getattr(self._workload.shape, "dropout", 0.0),
-            records_steps=self._negotiated.offer.lacks.eager_kernels,
+            dropout=getattr(self.workload.shape, "dropout", 0.0),
+            records_steps=self.negotiated.offer.lacks.eager_kernels,
         )
         return draws.new_nonce() if why is None else None
 
@@ -154,21 +145,18 @@ class RunPhases:
         def measure(batch_size: int) -> BatchTrial:
             return self._trial(trial.model_copy(update={"batch_size": batch_size}))
 
-        most = underflow.most_sequences(config, self._workload)
-        end = underflow.cap(config, self._workload)
+        most = underflow.most_sequences(config, self.workload)
+        end = underflow.cap(config, self.workload)
         if end is not None:
-            self._display.note(end)
-            self._directory.log(end)
+            self.display.note(end)
+            self.directory.log(end)
         return batch_search.search(measure, _TRIAL_STEPS, config.accumulate, most)
 
     def _trial(self, config: RunConfig) -> BatchTrial:
-        size = config.batch_size
+        size, precision = config.batch_size, config.precision
+        offer, load = self.negotiated.offer, memory.Load.of(config, self.workload)
         try:
-            memory.check_memory(
-                *(self._negotiated.offer, self._workload, config.precision),
-                config.micro_batch_size,
-                memory.Load.of(config, self._workload),
-            )
+            memory.check_memory(offer, self.workload, precision, config.micro_batch_size, load)
         except NotEnoughMemoryError as error:
             return _no_memory(size, "predicted_out_of_memory", error)
         self.say(f"trying batch size {size}")
@@ -177,9 +165,9 @@ class RunPhases:
             window = plan_trial(config)
             streamed = self._work(config, window, -size, f"batch size {size}", None)
         except NotEnoughMemoryError as error:
-            self._directory.log(f"batch size {size}: {error}")
+            self.directory.log(f"batch size {size}: {error}")
             return _no_memory(size, "out_of_memory", error)
-        tokens = self._workload.tokens_per_step(size, config.new_tokens)
+        tokens = self.workload.tokens_per_step(size, config.new_tokens)
         return BatchTrial(
             batch_size=size,
             status="measured",
@@ -196,10 +184,10 @@ class RunPhases:
         folders: Folders | None,
         nonce: str | None = None,
     ) -> Streamed:
-        tokens = self._workload.tokens_per_step(config.global_batch_size, config.new_tokens)
+        tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
-            self._directory.child_log() as log,
-            Child("llmb.processes.worker", self._negotiated.terms.environment, log) as child,
+            self.directory.child_log() as log,
+            Child("llmb.processes.worker", self.negotiated.terms.environment, log) as child,
         ):
             child.send(
                 WorkOrder(
@@ -208,26 +196,26 @@ class RunPhases:
                     scratch_folder=_text(folders.scratch if folders else None),
                     collect_evidence=folders is not None,
                     profile_folder=self._profile_folder(folders, number),
-                    place=self._place,
+                    place=self.place,
                     repeat=number,
-                    rank_timeout_s=self._rank_timeout_s,
+                    rank_timeout_s=self.rank_timeout_s,
                 )
             )
-            self._display.stream(window.end, tokens, label)
-            clock_kind = self._negotiated.offer.step_clock
+            self.display.stream(window.end, tokens, label)
+            clock_kind = self.negotiated.offer.step_clock
             secret = secrets.randbits(63)
-            lacks = self._negotiated.offer.lacks
-            show = self._display.message
+            lacks = self.negotiated.offer.lacks
+            show = self.display.message
             return drive(child, config, window, number, secret, clock_kind, show, lacks, nonce)
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
-        wanted = self._profile and folders is not None and number == 0
-        return _text(self._directory.path / PROFILE_FOLDER if wanted else None)
+        wanted = self.profile and folders is not None and number == 0
+        return _text(self.directory.path / PROFILE_FOLDER if wanted else None)
 
     def say(self, phase: str) -> None:
         """Show and log that ``phase`` has begun."""
-        self._display.phase(phase)
-        self._directory.log(f"{clock.utc_now().isoformat()} {phase}")
+        self.display.phase(phase)
+        self.directory.log(f"{clock.utc_now().isoformat()} {phase}")
 
 
 def _text(folder: Path | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from llmb import workloads
 from llmb.audit.time import FENCE_EVERY, fence_every
@@ -189,29 +190,27 @@ class _StreamLog:
     commitments: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
 class AuditAnswers:
     """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
 
-    def __init__(
-        self, window: Window, secret: int, optimizer: Optimizer, nonce: str | None = None
-    ) -> None:
-        """Answer as ``window`` has it; the seeds of requests follow from ``secret``.
-
-        What every step is told follows from ``nonce``, and nothing is told without one.
-        """
-        self._window, self._secret = window, secret
-        self._optimizer, self.nonce = optimizer, nonce
+    window: Window
+    #: The seeds of requests follow from it.
+    secret: int = field(repr=False)
+    optimizer: Optimizer
+    #: What every step is told follows from it; without one nothing is told.
+    nonce: str | None = None
 
     def to(self, index: int) -> Proceed | AuditRequest:
         """Return the answer in the pause of step ``index``."""
-        last = index >= self._window.end
+        last = index >= self.window.end
         draw = None
         if self.nonce is not None and not last:
-            rate = draws.rate(self.nonce, index, self._optimizer)
+            rate = draws.rate(self.nonce, index, self.optimizer)
             draw = StepDraw(places=draws.places(self.nonce, index), rate=rate)
-        if not last and index not in self._window.audits:
+        if not last and index not in self.window.audits:
             return Proceed(draw=draw)
-        return AuditRequest(seed=derive(self._secret, "audit", index), last=last, draw=draw)
+        return AuditRequest(seed=derive(self.secret, "audit", index), last=last, draw=draw)
 
 
 def drive(
@@ -260,31 +259,29 @@ def drive(
             display(message)
 
 
+@dataclass
 class _Listener:
     """Takes what a worker says in its stream, and holds it to the plan."""
 
-    def __init__(
-        self,
-        child: Child,
-        config: RunConfig,
-        window: Window,
-        repeat: int,
-        log: _StreamLog,
-        answers: AuditAnswers,
-    ) -> None:
-        self._child, self._config, self._window, self._repeat = child, config, window, repeat
-        self._log = log
-        self._sent = 0
-        self._answers = answers
-        self._answered = 0
-        self._longest = workloads.of(config).shape.sequence_length
-        self.complete = False
+    child: Child
+    config: RunConfig
+    window: Window
+    repeat: int
+    log: _StreamLog
+    answers: AuditAnswers
+    complete: bool = False
+    _sent: int = 0
+    _answered: int = 0
+
+    @cached_property
+    def _longest(self) -> int:
+        return workloads.of(self.config).shape.sequence_length
 
     @property
     def computing(self) -> int | None:
         """The step of the stream that has begun and not ended, None if there is none."""
-        index = len(self._log.steps)
-        return index if index < min(self._sent, self._window.end) else None
+        index = len(self.log.steps)
+        return index if index < min(self._sent, self.window.end) else None
 
     def take(self, message: Message | None) -> None:
         if isinstance(message, Ready):
@@ -298,65 +295,65 @@ class _Listener:
         elif isinstance(message, Paused):
             self._pause(message)
         elif isinstance(message, EvidenceFile):
-            files = self._log.scratch if message.scratch else self._log.evidence
+            files = self.log.scratch if message.scratch else self.log.evidence
             files[message.name] = message.sha256
         elif not (message is None or isinstance(message, Phase)):
             raise RunFailedError(f"the worker said {message.kind!r} in the middle of the stream")
 
     def _fence(self, fence: Fence) -> None:
-        log = self._log
-        due = fence.steps == len(log.steps) and self._window.is_fence(fence.steps)
+        log = self.log
+        due = fence.steps == len(log.steps) and self.window.is_fence(fence.steps)
         if not due or (log.fences and log.fences[-1].steps >= fence.steps):
             raise RunFailedError(f"the worker reported a fence after {fence.steps} steps")
-        log.stamps.append(self._child.received_ns)
+        log.stamps.append(self.child.received_ns)
         log.fences.append(fence)
         self._order_next()
-        if fence.steps == self._window.stop:
+        if fence.steps == self.window.stop:
             self.complete = True
 
     def _tick(self, tick: Tick) -> None:
-        if tick.index != len(self._log.steps) or tick.index >= self._sent:
+        if tick.index != len(self.log.steps) or tick.index >= self._sent:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
-        self._log.steps.append(tick.ns)
+        self.log.steps.append(tick.ns)
 
     def _pause(self, paused: Paused) -> None:
-        due = paused.index == len(self._log.steps) == self._answered
+        due = paused.index == len(self.log.steps) == self._answered
         if not due or paused.index >= self._sent:
             raise RunFailedError(f"the worker paused in step {paused.index} out of turn")
         self._answered += 1
         self._commitment(paused)
-        answer = self._answers.to(paused.index)
+        answer = self.answers.to(paused.index)
         if isinstance(answer, AuditRequest):
-            tokens = token_seed(self._config.seed, self._repeat, paused.index)
-            self._log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
+            tokens = token_seed(self.config.seed, self.repeat, paused.index)
+            self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
             if answer.last:
-                self._child.send(answer)
+                self.child.send(answer)
                 return
-        if not self._window.is_fence(paused.index + 1):
+        if not self.window.is_fence(paused.index + 1):
             self._order_next()
-        self._child.send(answer)
+        self.child.send(answer)
 
     def _commitment(self, paused: Paused) -> None:
-        due = self._answers.nonce is not None and paused.index > 0
+        due = self.answers.nonce is not None and paused.index > 0
         if due != bool(paused.commitment):
             what = f"no gradients of step {paused.index - 1}" if due else ""
             what = what or "gradients that nobody asked for"
             raise RunFailedError(f"step {paused.index}: the worker committed to {what}")
         if due:
-            self._log.commitments.append(paused.commitment)
+            self.log.commitments.append(paused.commitment)
 
     def _order_next(self) -> None:
         """Order the next step: with the answer in a pause, but after a fence once that is stamped.
 
         So the tokens of no step are known before the block of steps it lies in has begun.
         """
-        seed = token_seed(self._config.seed, self._repeat, self._sent)
-        fence = self._window.is_fence(self._sent + 1)
-        self._log.token_seeds.append(seed)
-        if self._config.dynamic:
-            lengths = draw_lengths(seed, self._config.global_batch_size, self._longest)
-            self._log.tokens.append(sum(lengths))
-        self._child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
+        seed = token_seed(self.config.seed, self.repeat, self._sent)
+        fence = self.window.is_fence(self._sent + 1)
+        self.log.token_seeds.append(seed)
+        if self.config.dynamic:
+            lengths = draw_lengths(seed, self.config.global_batch_size, self._longest)
+            self.log.tokens.append(sum(lengths))
+        self.child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1
 
 

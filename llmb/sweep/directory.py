@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -43,12 +44,12 @@ class Ended(Frozen):
     seconds: float = Field(ge=0)
 
 
+@dataclass(frozen=True)
 class SweepDirectory:
     """One sweep's folder. Every write that fails says which file and why."""
 
-    def __init__(self, path: Path, plan: SweepPlan) -> None:
-        """Stand for the sweep of ``plan`` in the folder ``path``."""
-        self.path, self.plan = path, plan
+    path: Path
+    plan: SweepPlan
 
     @classmethod
     def create(cls, output: Path, plan: SweepPlan) -> SweepDirectory:

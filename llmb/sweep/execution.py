@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from llmb import supervisor
@@ -57,33 +57,35 @@ def carry_out(
         RunFailedError: the folder cannot be written.
     """
     with directory.lock():
-        return walk(directory.plan, _Line(directory, planned, watcher).visit)
+        return walk(directory.plan, _PointRunner(directory, planned, watcher).visit)
 
 
-class _Line:
+@dataclass
+class _PointRunner:
     """Points one after another, and what they took."""
 
-    def __init__(self, directory: SweepDirectory, planned: Planned, watcher: Watcher) -> None:
-        self._directory, self._planned, self._watcher = directory, planned, watcher
-        self._took: list[Took] = []
-        self._visited = 0
+    directory: SweepDirectory
+    planned: Planned
+    watcher: Watcher
+    _took: list[Took] = field(default_factory=list)
+    _visited: int = 0
 
     def visit(self, point: Point) -> PointState:
         """Return the state of ``point``, after a run if it was no result."""
-        state = self._directory.state(point)
+        state = self.directory.state(point)
         kept = state.status in KEPT
         if not kept:
-            with self._watcher.begins(point, self._progress(point)) as display:
+            with self.watcher.begins(point, self._progress(point)) as display:
                 self._attempt(point, display)
-            state = self._directory.state(point)
+            state = self.directory.state(point)
         self._visited += 1
         self._remember(state)
-        self._watcher.ended(state, kept=kept)
+        self.watcher.ended(state, kept=kept)
         return state
 
     def _attempt(self, point: Point, display: Display) -> None:
         """Run ``point`` and write down how that ended; an interrupt leaves it unfinished."""
-        directory = self._directory
+        directory = self.directory
         directory.clear(point)
         before, began_ns = directory.runs(point), clock.now_ns()
 
@@ -105,9 +107,9 @@ class _Line:
             end("measured")
 
     def _progress(self, point: Point) -> Progress:
-        number, plan = self._visited + 1, self._directory.plan
+        number, plan = self._visited + 1, self.directory.plan
         rest = plan.precisions[plan.precisions.index(point.precision) :]
-        expected = [self._planned.expected(precision) for precision in rest]
+        expected = [self.planned.expected(precision) for precision in rest]
         known = [each for each in expected if each is not None]
         if len(known) < len(expected):
             return Progress(number, None, None)
@@ -119,7 +121,7 @@ class _Line:
     def _remember(self, state: PointState) -> None:
         if state.run is None or state.seconds is None:
             return
-        record = read_record(self._directory.path / state.run)
+        record = read_record(self.directory.path / state.run)
         self._took.append(Took.of(state.point, record, state.seconds))
 
 

@@ -117,7 +117,8 @@ def _curve(axes: Axes, curve: Curve, colour: str, marker: str) -> None:
     below = [max(0.0, rate - low) for rate, (low, _) in zip(rates, ends, strict=True)]
     above = [max(0.0, high - rate) for rate, (_, high) in zip(rates, ends, strict=True)]
     axes.errorbar(
-        *(sizes, rates),
+        sizes,
+        rates,
         yerr=[below, above],
         color=colour,
         marker=marker,
@@ -214,7 +215,8 @@ def _words(figure: Figure, axes: Axes, overview: Overview, shown: Sequence[Curve
     for label, line, mark in _kinds(shown):
         handles.append(
             Line2D(
-                *([], []),
+                [],
+                [],
                 label=label,
                 linestyle=line,
                 marker=mark,

@@ -12,6 +12,7 @@ import select
 import socket
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import llmb
@@ -32,17 +33,15 @@ class ChannelClosedError(Exception):
     """The other end is gone."""
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """One end of the stream of messages."""
 
-    __slots__ = ("_buffer", "_socket", "received_ns")
-
-    def __init__(self, connection: socket.socket) -> None:
-        """Talk over ``connection``, which the channel owns from here on."""
-        self._socket = connection
-        self._buffer = bytearray()
-        #: When the bytes of the latest message came in, on the raw clock.
-        self.received_ns = 0
+    #: The channel owns it from here on.
+    _socket: socket.socket
+    #: When the bytes of the latest message came in, on the raw clock.
+    received_ns: int = 0
+    _buffer: bytearray = field(default_factory=bytearray)
 
     def send(self, message: Message) -> None:
         """Write ``message``.

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from threading import Lock
@@ -61,13 +62,12 @@ class NoForkError(Exception):
     """The fork server made no process; says why."""
 
 
+@dataclass
 class Forked:
     """A process that the fork server has made: this process is its parent (``Popen``'s part)."""
 
-    def __init__(self, pid: int) -> None:
-        """Wait for ``pid``."""
-        self.pid = pid
-        self._code: int | None = None
+    pid: int
+    _code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit status, None while the process runs; -9 if SIGKILL ended it."""

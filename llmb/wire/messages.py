@@ -17,6 +17,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.plugin.backend import Peak
+from llmb.records.audited import RerunOrder
 from llmb.records.lacks import Lacks
 from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import StepClock
@@ -288,22 +289,10 @@ class StreamToRepeat(Frozen):
     seconds: float
 
 
-class HonestOrder(Frozen):
+class HonestOrder(RerunOrder):
     """Ask what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
 
     kind: Literal["honest"] = "honest"
-    config: RunConfig
-    #: Signs and the tokens of the probes follow from it.
-    seed: int
-    #: Passes to make again, and the seed of the tokens of those that were steps of the stream.
-    passes: tuple[str, ...]
-    token_seeds: dict[str, int]
-    #: The audited step whose weights were kept.
-    step: int | None
-    evidence_folder: str
-    scratch_folder: str
-    #: sha256 of every file that may be read, by name.
-    digests: dict[str, str]
     #: Measure the borders of narrower formats, too.
     borders: bool
     #: Passes whose reference is too much work for the host: computed here in the wider format.
@@ -314,18 +303,10 @@ class HonestOrder(Frozen):
     stream: StreamToRepeat | None = None
 
 
-class ReferenceOrder(Frozen):
+class ReferenceOrder(RerunOrder):
     """Ask what is right: the same passes in a wider format, on the CPU, no plugin."""
 
     kind: Literal["reference"] = "reference"
-    config: RunConfig
-    seed: int
-    passes: tuple[str, ...]
-    token_seeds: dict[str, int]
-    step: int | None
-    evidence_folder: str
-    scratch_folder: str
-    digests: dict[str, str]
     #: dtypes in which parameters are stored, by name: what rule W1 compares.
     stored_dtypes: dict[str, str]
     #: An honest run, with the vendor's code in it, runs meanwhile: it could alter the weights.

@@ -9,16 +9,19 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.conftest import Source
+from tests.architecture.long import lengths
 
 _VENDOR = re.compile(r"(?<![a-z])(cuda|hip|rocm|xpu|xla|nvml)(?![a-z])", re.IGNORECASE)
 #: Prefixes of variables that the record keeps: what steers torch, not devices that are driven.
 _ALLOWED = {"records/redact.py"}
-_MOST_LINES = 400
-_MOST_LINES_OF_A_FUNCTION = 60
 #: In one test: whoever reads that it failed must be able to tell of what.
 _MOST_CHECKS = 8
 _TESTS = Path(__file__).resolve().parents[1]
+#: What papers and torch call these parts of a model: each family has its own, under that name.
+_OF_EACH_FAMILY = {"attention", "mlp"}
 
 
 def docstrings(tree: ast.Module) -> set[int]:
@@ -114,19 +117,134 @@ def test_only_the_config_touches_the_environment(sources: list[Source]) -> None:
     assert found == []
 
 
-def test_no_module_is_longer_than_a_head_holds(sources: list[Source]) -> None:
-    lines = {source.name: source.text.count("\n") for source in sources}
-    assert {name: count for name, count in lines.items() if count > _MOST_LINES} == {}
+#: Take any number of arguments, in torch, matplotlib, rich and the standard library.
+_VARIADIC = {"add_row", "apply", "expand", "empty", "reshape", "save_for_backward", "plot"}
+_VARIADIC |= {"Progress", "pack", "zip", "hypot", "map", "get_referrers", "elastic_launch"}
+#: Pinned by digest: a change of style is not worth a new version.
+_PINNED = "reference/"
 
 
-def test_no_function_is_longer_than_a_page(sources: list[Source]) -> None:
-    found = {
-        f"{source.name} {node.name}": node.end_lineno - node.lineno + 1
+def variadic(tree: ast.Module) -> set[str]:
+    """Return the names of functions in ``tree`` that take any number of arguments."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {n.name for n in ast.walk(tree) if isinstance(n, kinds) and n.args.vararg}
+
+
+def called(node: ast.expr) -> str:
+    """Return the last name of what is called: ``add_row`` of ``table.add_row``."""
+    if isinstance(node, ast.Call):
+        return called(node.func)
+    return dotted(node).rpartition(".")[2]
+
+
+def starred(
+    node: ast.AST, known: set[str], handed_on: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    """Yield every call below ``node`` that is given a tuple as its arguments.
+
+    A function may hand on its own ``*args`` (torch calls it ``args`` where it is no star), and give
+    a sequence to what is ``known`` to take any number of arguments.
+    """
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        own = {arg.arg for arg in (node.args.vararg, node.args.kwarg) if arg}
+        handed_on |= own | {arg.arg for arg in node.args.args if arg.arg == "args"}
+    for given in node.args if isinstance(node, ast.Call) else ():
+        if isinstance(given, ast.Starred):
+            assert isinstance(node, ast.Call)
+            is_display = isinstance(given.value, (ast.Tuple, ast.List))
+            names = {n.id for n in ast.walk(given.value) if isinstance(n, ast.Name)}
+            if is_display or not (called(node.func) in known or names & handed_on):
+                yield f"{node.lineno} {ast.unparse(given)}"
+    for child in ast.iter_child_nodes(node):
+        yield from starred(child, known, handed_on)
+
+
+def test_arguments_travel_as_values_and_not_as_tuples(sources: list[Source]) -> None:
+    known = _VARIADIC.union(*(variadic(source.tree) for source in sources))
+    found = [
+        f"{source.name}:{call}"
         for source in sources
-        for node in source.definitions()
-        if not isinstance(node, ast.ClassDef)
-    }
-    assert {k: count for k, count in found.items() if count > _MOST_LINES_OF_A_FUNCTION} == {}
+        if not source.name.startswith(_PINNED)
+        for call in starred(source.tree, known)
+    ]
+    assert found == []
+
+
+def test_a_tuple_of_arguments_is_seen_and_a_functions_own_are_not() -> None:
+    text = "def f(*args):\n g(*args)\n many(*row)\n g(*pair)\n many(*(1, 2))\n"
+    assert list(starred(ast.parse(text), {"many"})) == ["4 *pair", "5 *(1, 2)"]
+
+
+def only_stored(value: ast.expr, given: set[str]) -> bool:
+    """Tell whether ``value`` is one that is ``given``, a constant, or a new empty container."""
+    if isinstance(value, (ast.Tuple, ast.List, ast.Set)):
+        return all(only_stored(each, given) for each in value.elts)
+    if isinstance(value, ast.Call):
+        made = {"bytearray", "deque", "dict", "list", "set"}
+        return not (value.args or value.keywords) and called(value.func) in made
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id in given)
+
+
+def written_out(node: ast.ClassDef) -> bool:
+    """Tell whether ``node`` has a constructor that ``@dataclass`` would write."""
+    for each in node.body:
+        if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+            given = {arg.arg for arg in (*each.args.args, *each.args.kwonlyargs)}
+            lines = each.body[1:] if ast.get_docstring(each) else each.body
+            assigned = [x for x in lines if isinstance(x, (ast.Assign, ast.AnnAssign))]
+            values = [x.value for x in assigned if x.value is not None]
+            return len(assigned) == len(lines) and all(only_stored(x, given) for x in values)
+    return False
+
+
+def test_no_constructor_is_written_where_a_dataclass_says_the_same(sources: list[Source]) -> None:
+    """A class that inherits is left out: its base may not be a dataclass."""
+    found = [
+        f"{source.name} {node.name}"
+        for source in sources
+        if not source.name.startswith(_PINNED)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef) and not node.bases and written_out(node)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("self.a, self._b = a, []", True),
+        ("self.seen: dict[str, int] = {}", True),
+        ("self.a = len(a)", False),
+        ("self.a = a\n  a.begin()", False),
+    ],
+)
+def test_a_constructor_that_only_stores_is_seen(line: str, expected: bool) -> None:
+    tree = ast.parse(f"class X:\n def __init__(self, a):\n  'Say.'\n  {line}\n")
+    (node,) = tree.body
+    assert isinstance(node, ast.ClassDef)
+    assert written_out(node) is expected
+
+
+def test_every_class_has_a_name_of_its_own(sources: list[Source]) -> None:
+    """In llmb and all plugins; an underscore, or capitals, make no other name."""
+    plugins = sorted(_TESTS.parent.glob("plugins/**/*.py"))
+    assert plugins
+    places: dict[str, list[str]] = {}
+    for source in (*sources, *(Source(str(p), p.read_text(encoding="utf-8")) for p in plugins)):
+        for node in source.definitions():
+            if isinstance(node, ast.ClassDef):
+                name = node.name.lstrip("_").lower()
+                places.setdefault(name, []).append(f"{source.name}:{node.lineno} {node.name}")
+    repeated = {name: each for name, each in places.items() if len(each) > 1}
+    assert {n: each for n, each in repeated.items() if n not in _OF_EACH_FAMILY} == {}
+
+
+def test_the_list_of_long_code_has_the_longest_file_and_function_first() -> None:
+    file, functions = lengths("a.py", "def f():\n    pass\n\n\nclass X:\n    def g(self): pass\n")
+    assert file == (6, "a.py")
+    assert sorted(functions, reverse=True) == [(2, "a.py:1 f"), (1, "a.py:6 g")]
 
 
 def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:

@@ -60,9 +60,9 @@ class WrittenOutAttention(CausalAttention):
             return super().forward(q, k, v, mask)
         flat = (batch * heads, length, width)
         with torch.autocast(q.device.type, enabled=False):  # it would narrow the scores
-            q, k = (one.to(v.dtype) for one in (q, k))  # float32 after the rotation, under autocast
-            flat_ones = (one.reshape(flat) for one in (q, k, v))
-            attended: Tensor = _Attend.apply(*flat_ones)  # type: ignore[no-untyped-call]
+            # The first two are float32 after the rotation, under autocast.
+            q, k, v = (one.to(v.dtype).reshape(flat) for one in (q, k, v))
+            attended: Tensor = _Attend.apply(q, k, v)  # type: ignore[no-untyped-call]
         return attended.view(batch, heads, length, width)
 
 

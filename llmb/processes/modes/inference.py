@@ -153,9 +153,11 @@ class Generation(Inference):
         config = stage.config
         assert config.prompt_length is not None
         assert config.new_tokens is not None
-        self._length, size = config.prompt_length, (config.batch_size, config.prompt_length)
+        self._length, size = config.prompt_length, config.batch_size
         dtype = getattr(torch, config.precision.dtype)
-        self._desk = make_desk(stage.shape, *size, config.new_tokens, dtype, config.device)
+        self._desk = make_desk(
+            stage.shape, size, self._length, config.new_tokens, dtype, config.device
+        )
         if config.executor == "inductor":  # or no graph would be captured around the cache
             for fixed in (*self._desk.cache.tensors(), self._desk.position):
                 torch._dynamo.mark_static_address(fixed)
@@ -190,7 +192,11 @@ class Generation(Inference):
         self, steps: Iterable[Step], pause: Callable[[Step, Tensor, Tensor], bool]
     ) -> Iterator[StepDone]:
         for done in generate_loop(
-            *(self._next, self._desk, steps, self._prompt, pause),
+            self._next,
+            self._desk,
+            steps,
+            self._prompt,
+            pause,
             prefilled=self._prefilled,
             token_end=self._stage.backend.step_end,
         ):

@@ -64,7 +64,8 @@ class Training:
         if stage.layout is not None:
             self.program = stage.layout.program(self.program)
         self.sampler: StepSampler = StepSampler(
-            *(stage.model, self.optimizer),
+            stage.model,
+            self.optimizer,
             lazy=is_lazy(stage.backend),
             total=stage.total,
             copies=config.audit is not AuditMode.OFF,
@@ -114,7 +115,11 @@ class Training:
             return False
 
         for done in train_loop(
-            *(self.program, self.optimizer, stream, self._batches.make, pause),
+            self.program,
+            self.optimizer,
+            stream,
+            self._batches.make,
+            pause,
             context=self._forward,
             clip_grad_norm=most if pipeline is None else None,
             clipped=clipped,
@@ -246,7 +251,13 @@ class Training:
         for name in () if failure else probes.PROBES:
             writer.phase(f"being audited: probe {name}")
             examination.probe(
-                *(name, stage.model, self.program, stage.backend, dtype, batch, stage.autocast())
+                name,
+                stage.model,
+                self.program,
+                stage.backend,
+                dtype,
+                batch,
+                stage.autocast(),
             )
         writer.write_bytes(audited.GRADIENTS, save(examination.tensors))
         probed = audited.ProbedEvidence(

@@ -196,7 +196,7 @@ def step_marks(subject: Subject) -> None:
         raise CheckError("a value computed between step_begin and step_end is not what it must be")
 
 
-class _Blocks:
+class _HeldMemory:
     """Memory that is really taken, until it is dropped."""
 
     def __init__(self, subject: Subject) -> None:
@@ -224,7 +224,7 @@ class _Blocks:
 
 def memory(subject: Subject) -> str:
     """Look at every figure while memory is held."""
-    blocks = _Blocks(subject)
+    blocks = _HeldMemory(subject)
     found: object = blocks.take()
     if not isinstance(found, DeviceMemory):
         raise CheckError(f"memory() returned a {type(found).__name__}: expected DeviceMemory")
@@ -242,7 +242,7 @@ def memory(subject: Subject) -> str:
 
 def peak_memory(subject: Subject) -> str:
     """Take blocks, drop them, and start a new peak."""
-    backend, blocks = subject.device, _Blocks(subject)
+    backend, blocks = subject.device, _HeldMemory(subject)
     backend.reset_peak_memory()
     before = memory_of(backend).peak_bytes
     held = [blocks.take().peak_bytes for _ in range(_BLOCKS)][-1]
@@ -267,7 +267,7 @@ def peak_memory(subject: Subject) -> str:
 
 def available_memory(subject: Subject) -> str:
     """Hold memory until less is available; kernels count late, and others use the memory too."""
-    backend, blocks = subject.device, _Blocks(subject)
+    backend, blocks = subject.device, _HeldMemory(subject)
     before = memory_of(backend).available_bytes
     readings = [blocks.take().available_bytes for _ in range(_BLOCKS)]
     begin = clock.now_ns()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb import supervisor
@@ -31,17 +32,18 @@ _SIGNIFICANT = ((32, 24), (19, 11), (9, 8), (0, 3))
 _ORDER_OF_SUMMATION = 1e-4
 
 
+@dataclass
 class Trials:
     """The runs of one plugin, and the reference's beside them, each made when first asked for."""
 
-    def __init__(
-        self, request: RunRequest, offer: Offer, folder: Path, display: Display, limit_s: float
-    ) -> None:
-        """Run in ``folder``; a worker that is silent for longer than ``limit_s`` is ended."""
-        self.request, self.offer = request, offer
-        self._folder, self._display, self._limit_s = folder, display, limit_s
-        self._made: dict[str, Finished] = {}
-        self.errors: dict[str, LlmbError] = {}
+    request: RunRequest
+    offer: Offer
+    folder: Path
+    display: Display
+    #: A worker that is silent for longer is ended.
+    limit_s: float
+    errors: dict[str, LlmbError] = field(default_factory=dict)
+    _made: dict[str, Finished] = field(default_factory=dict)
 
     @property
     def formats(self) -> tuple[Precision, ...]:
@@ -77,7 +79,7 @@ class Trials:
                     "plugin_options": {},
                 }
             )
-            self._made[name] = supervisor.run(request, self._folder, self._watched("reference"))
+            self._made[name] = supervisor.run(request, self.folder, self._watched("reference"))
         return self._made[name]
 
     def _run(self, precision: Precision) -> Finished | None:
@@ -85,29 +87,31 @@ class Trials:
         if name not in self._made and name not in self.errors:
             request = self.request.model_copy(update={"precision": name})
             try:
-                self._made[name] = supervisor.run(request, self._folder, self._watched(name))
+                self._made[name] = supervisor.run(request, self.folder, self._watched(name))
             except LlmbError as error:
                 self.errors[name] = error
         return self._made.get(name)
 
     def _watched(self, label: str) -> _Watched:
-        return _Watched(self._display, label, self._limit_s)
+        return _Watched(self.display, label, self.limit_s)
 
 
+@dataclass
 class _Watched:
     """Passes progress on, and loses patience with a worker that says nothing for too long."""
 
-    def __init__(self, display: Display, label: str, limit_s: float) -> None:
-        self._display, self._label, self._limit_s = display, label, limit_s
-        self._heard_ns = clock.now_ns()
+    display: Display
+    label: str
+    limit_s: float
+    _heard_ns: int = field(default_factory=lambda: clock.now_ns())
 
     def phase(self, name: str) -> None:
         self._heard_ns = clock.now_ns()
-        self._display.phase(f"run in {self._label}: {name}")
+        self.display.phase(f"run in {self.label}: {name}")
 
     def stream(self, steps: int, tokens_per_step: int, label: str) -> None:
         self._heard_ns = clock.now_ns()
-        self._display.stream(steps, tokens_per_step, f"run in {self._label}")
+        self.display.stream(steps, tokens_per_step, f"run in {self.label}")
 
     def note(self, text: str) -> None:
         """Notes are for whoever wants the figure of the run."""
@@ -115,9 +119,9 @@ class _Watched:
     def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
         if isinstance(message, (Phase, Tick, Fence)):
             self._heard_ns = clock.now_ns()
-        elif clock.now_ns() - self._heard_ns > self._limit_s * 1e9:
-            raise RunFailedError(f"the worker has been silent for {self._limit_s:.0f} s: it hangs")
-        self._display.message(message)
+        elif clock.now_ns() - self._heard_ns > self.limit_s * 1e9:
+            raise RunFailedError(f"the worker has been silent for {self.limit_s:.0f} s: it hangs")
+        self.display.message(message)
 
 
 def finish(trials: Trials) -> str:

@@ -25,7 +25,7 @@ THROTTLING = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _NvmlHandles:
     """The library and its handles, each fetched once."""
 
     library: Any
@@ -39,7 +39,7 @@ class _Opened:
 class Nvml:
     """What NVML tells of one device; an object without a device knows nothing and says why."""
 
-    def __init__(self, opened: _Opened | None, failure: str | None = None) -> None:
+    def __init__(self, opened: _NvmlHandles | None, failure: str | None = None) -> None:
         """Wrap handles of an initialized library; ``open`` finds them."""
         self._opened = opened
         self._failure = failure
@@ -200,7 +200,7 @@ class Nvml:
 _PCIE = ("Generation", "Width")
 
 
-def _open(uuid: str) -> _Opened:
+def _open(uuid: str) -> _NvmlHandles:
     library: Any = importlib.import_module("pynvml")
     library.nvmlInit()
     # torch prints the UUID bare; NVML marks GPUs and MIG instances by different prefixes.
@@ -213,12 +213,12 @@ def _open(uuid: str) -> _Opened:
         device = library.nvmlDeviceGetHandleByUUID(names[1])
     if _is_part(library, device):
         board = library.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device)
-        return _Opened(library, device, board, is_part=True)
+        return _NvmlHandles(library, device, board, is_part=True)
     # CUDA's older call for a UUID answers the GPU's for each instance of it, and where MIG is on,
     # CUDA computes on nothing else than instances.
     if _in_mig_mode(library, device):
-        return _Opened(library, None, device, is_part=True)
-    return _Opened(library, device, device, is_part=False)
+        return _NvmlHandles(library, None, device, is_part=True)
+    return _NvmlHandles(library, device, device, is_part=False)
 
 
 def _is_part(library: Any, device: Any) -> bool:

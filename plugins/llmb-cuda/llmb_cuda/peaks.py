@@ -32,7 +32,7 @@ def _eight_sparse(teraflops: float) -> _Printed:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _GpuPeaks:
     """One column of a datasheet. The names are without the "NVIDIA" or "Tesla" in front."""
 
     names: tuple[str, ...]
@@ -53,12 +53,12 @@ _H200 = "NVIDIA H200 specifications (nvidia.com/en-us/data-center/h200)"
 _HGX = "NVIDIA HGX platform specifications (nvidia.com/en-us/data-center/hgx)"
 
 _PARTS = (
-    _Part(("V100-SXM2-16GB", "V100-SXM2-32GB"), f"{_V100}, V100 SXM2", fp32=15.7, fp16=125),
-    _Part(("V100-PCIE-16GB", "V100-PCIE-32GB"), f"{_V100}, V100 PCIe", fp32=14, fp16=112),
-    _Part(("V100S-PCIE-32GB",), f"{_V100}, V100S PCIe", fp32=16.4, fp16=130),
-    _Part(("T4",), "NVIDIA T4 Tensor Core GPU datasheet (951643)", fp32=8.1, fp16=65),
+    _GpuPeaks(("V100-SXM2-16GB", "V100-SXM2-32GB"), f"{_V100}, V100 SXM2", fp32=15.7, fp16=125),
+    _GpuPeaks(("V100-PCIE-16GB", "V100-PCIE-32GB"), f"{_V100}, V100 PCIe", fp32=14, fp16=112),
+    _GpuPeaks(("V100S-PCIE-32GB",), f"{_V100}, V100S PCIe", fp32=16.4, fp16=130),
+    _GpuPeaks(("T4",), "NVIDIA T4 Tensor Core GPU datasheet (951643)", fp32=8.1, fp16=65),
     # The A100 datasheet (1758950-r4) prints the same peaks for SXM and PCIe, 40 and 80 GB.
-    _Part(
+    _GpuPeaks(
         ("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "A100 80GB PCIe"),
         _A100,
         fp32=19.5,
@@ -67,12 +67,12 @@ _PARTS = (
         bf16=312,
         multiprocessors=108,
     ),
-    _Part(("A30",), "NVIDIA A30 datasheet (2022)", fp32=10.3, tf32=82, fp16=165, bf16=165),
-    _Part(("A10",), "NVIDIA A10 datasheet", fp32=31.2, tf32=62.5, fp16=125, bf16=125),
-    _Part(
+    _GpuPeaks(("A30",), "NVIDIA A30 datasheet (2022)", fp32=10.3, tf32=82, fp16=165, bf16=165),
+    _GpuPeaks(("A10",), "NVIDIA A10 datasheet", fp32=31.2, tf32=62.5, fp16=125, bf16=125),
+    _GpuPeaks(
         ("A40",), "NVIDIA A40 datasheet (1469711-r8)", fp32=37.4, tf32=74.8, fp16=149.7, bf16=149.7
     ),
-    _Part(
+    _GpuPeaks(
         ("RTX A6000",),
         "NVIDIA Ampere GA102 GPU Architecture whitepaper V2, table 3",
         fp32=38.7,
@@ -80,7 +80,7 @@ _PARTS = (
         fp16=154.8,
         bf16=154.8,
     ),
-    _Part(
+    _GpuPeaks(
         ("L4",),
         "NVIDIA L4 Tensor Core GPU datasheet",
         fp32=30.3,
@@ -89,11 +89,11 @@ _PARTS = (
         bf16=_sparse(242),
         fp8=_sparse(485),
     ),
-    _Part(
+    _GpuPeaks(
         ("L40",), "NVIDIA L40 datasheet", fp32=90.5, tf32=90.5, fp16=181.05, bf16=181.05, fp8=362
     ),
     # Printed as "362.05 | 733": the dense figure is not half of the sparse one, and is taken as is.
-    _Part(
+    _GpuPeaks(
         ("L40S",),
         "NVIDIA L40S specifications (nvidia.com/en-us/data-center/l40s)",
         fp32=91.6,
@@ -103,13 +103,13 @@ _PARTS = (
         fp8=733,
     ),
     # This datasheet names one tensor figure only, and public copies disagree on the other formats.
-    _Part(
+    _GpuPeaks(
         ("RTX 6000 Ada Generation",),
         "NVIDIA RTX 6000 Ada Generation datasheet (2504660)",
         fp32=91.1,
         fp8=_sparse(1457),
     ),
-    _Part(
+    _GpuPeaks(
         ("H100 80GB HBM3",),
         f"{_H100}, H100 SXM5",
         fp32=66.9,
@@ -119,7 +119,7 @@ _PARTS = (
         fp8=1978.9,
         multiprocessors=132,
     ),
-    _Part(
+    _GpuPeaks(
         ("H100 PCIe",),
         f"{_H100}, H100 PCIe",
         fp32=51.2,
@@ -129,7 +129,7 @@ _PARTS = (
         fp8=1513,
         multiprocessors=114,
     ),
-    _Part(
+    _GpuPeaks(
         ("H100 NVL",),
         "NVIDIA H100 specifications (nvidia.com/en-us/data-center/h100), H100 NVL",
         fp32=60,
@@ -139,7 +139,7 @@ _PARTS = (
         fp8=_sparse(3341),
         multiprocessors=132,
     ),
-    _Part(
+    _GpuPeaks(
         ("H200",),
         f"{_H200}, H200 SXM",
         fp32=67,
@@ -149,7 +149,7 @@ _PARTS = (
         fp8=_sparse(3958),
         multiprocessors=132,
     ),
-    _Part(
+    _GpuPeaks(
         ("H200 NVL",),
         f"{_H200}, H200 NVL",
         fp32=60,
@@ -159,7 +159,7 @@ _PARTS = (
         fp8=_sparse(3341),
         multiprocessors=132,
     ),
-    _Part(
+    _GpuPeaks(
         ("GH200 120GB", "GH200 480GB", "GH200 144G HBM3e"),
         "NVIDIA GH200 Grace Hopper Superchip datasheet (2705455)",
         fp32=67,
@@ -168,7 +168,7 @@ _PARTS = (
         bf16=990,
         fp8=1979,
     ),
-    _Part(
+    _GpuPeaks(
         ("B200",),
         f"{_HGX}, HGX B200",
         fp32=_Printed(600, 8, "for eight GPUs, divided by 8"),
@@ -180,7 +180,7 @@ _PARTS = (
     ),
     # NVIDIA's dgxc-benchmarking README (2026) rates the GPUs of GB200 and GB300 at 2,450 in BF16
     # and 4,900 in FP8; what the specifications print is taken here.
-    _Part(
+    _GpuPeaks(
         ("GB200",),
         "NVIDIA GB200 NVL72 specifications (nvidia.com/en-us/data-center/gb200-nvl72), Superchip",
         fp32=_Printed(160, 2, "for two GPUs, halved"),
@@ -189,7 +189,7 @@ _PARTS = (
         bf16=_Printed(10_000, 4, "for two GPUs with sparsity, divided by 4"),
         fp8=_Printed(20_000, 4, "for two GPUs with sparsity, divided by 4"),
     ),
-    _Part(
+    _GpuPeaks(
         ("B300 SXM6 AC",),
         f"{_HGX}, HGX B300",
         fp32=_Printed(600, 8, "for eight GPUs, divided by 8"),
@@ -198,7 +198,7 @@ _PARTS = (
         bf16=_eight_sparse(36_000),
         fp8=_eight_sparse(72_000),
     ),
-    _Part(
+    _GpuPeaks(
         ("GB300",),
         "NVIDIA Blackwell Ultra datasheet, individual GPU specifications, GB300",
         fp32=80,

@@ -27,7 +27,7 @@ GB = 10**9
 Make = Callable[..., CudaBackend]
 
 
-class Documented:
+class DocumentedNvml:
     """A ``pynvml`` that answers what the documents say of one device, and refuses the rest."""
 
     def __init__(self, device: dict[str, Any], **more: Any) -> None:
@@ -59,7 +59,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def made(which: str, *, nvml: bool = True, answers: Any = None, **changes: Any) -> CudaBackend:
         device = DEVICES[which]
-        library = Documented(device, **(answers or {}))
+        library = DocumentedNvml(device, **(answers or {}))
         uuid = library.own.partition("-")[2]
         properties = SimpleNamespace(**{**device["properties"], "uuid": uuid, **changes})
         monkeypatch.setattr(torch.version, "cuda", "13.0")

@@ -39,7 +39,7 @@ class NVMLError_DriverNotLoaded(NVMLError):  # noqa: N801, N818
         return "Driver Not Loaded"
 
 
-class Replay:
+class RecordedNvml:
     """A ``pynvml`` whose functions answer what was recorded; its handles are the UUIDs."""
 
     def __init__(self, recording: dict[str, Any]) -> None:
@@ -80,13 +80,13 @@ def wrap(value: Any) -> Any:
 
 
 @pytest.fixture
-def replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Replay:
-    library = Replay(json.loads((RECORDED / f"{request.param}.json").read_text()))
+def replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RecordedNvml:
+    library = RecordedNvml(json.loads((RECORDED / f"{request.param}.json").read_text()))
     monkeypatch.setitem(sys.modules, "pynvml", library)
     return library
 
 
-def opened(library: Replay) -> Nvml:
+def opened(library: RecordedNvml) -> Nvml:
     device = Nvml.open(next(iter(library.devices)))
     assert device.why_not() is None
     return device
@@ -102,12 +102,12 @@ def test_every_recording_says_where_it_is_from() -> None:
 
 
 @recorded("a100_under_load")
-def test_the_energy_counter_is_read_in_joules(replay: Replay) -> None:
+def test_the_energy_counter_is_read_in_joules(replay: RecordedNvml) -> None:
     assert opened(replay).energy_joules() == pytest.approx(319_159.391)
 
 
 @recorded("a100_under_load")
-def test_gauges_come_in_the_units_of_their_names(replay: Replay) -> None:
+def test_gauges_come_in_the_units_of_their_names(replay: RecordedNvml) -> None:
     assert opened(replay).telemetry() == {
         "clock_mhz": 1215.0,
         "memory_clock_mhz": 1215.0,
@@ -117,17 +117,17 @@ def test_gauges_come_in_the_units_of_their_names(replay: Replay) -> None:
 
 
 @recorded("a100_under_load")
-def test_memory_is_told_in_bytes(replay: Replay) -> None:
+def test_memory_is_told_in_bytes(replay: RecordedNvml) -> None:
     assert opened(replay).memory() == (40535 * 2**20, 35690 * 2**20)
 
 
 @recorded("a100_under_load")
-def test_torch_s_bare_uuid_finds_the_device(replay: Replay) -> None:
+def test_torch_s_bare_uuid_finds_the_device(replay: RecordedNvml) -> None:
     assert Nvml.open("34319582-d595-d1c7-d1d2-179bcfa61660").why_not() is None
 
 
 @recorded("a100_under_load")
-def test_the_handle_is_fetched_once_for_many_readings(replay: Replay) -> None:
+def test_the_handle_is_fetched_once_for_many_readings(replay: RecordedNvml) -> None:
     device = opened(replay)
     for _ in range(3):
         device.telemetry()
@@ -136,12 +136,12 @@ def test_the_handle_is_fetched_once_for_many_readings(replay: Replay) -> None:
 
 
 @recorded("gt_1030")
-def test_an_old_device_without_energy_counter_has_none_rather_than_0(replay: Replay) -> None:
+def test_an_old_device_without_energy_counter_has_none_rather_than_0(replay: RecordedNvml) -> None:
     assert opened(replay).energy_joules() is None
 
 
 @recorded("gt_1030")
-def test_what_an_old_driver_refuses_is_absent_and_the_rest_is_there(replay: Replay) -> None:
+def test_what_an_old_driver_refuses_is_absent_and_the_rest_is_there(replay: RecordedNvml) -> None:
     assert opened(replay).telemetry() == {
         "clock_mhz": 1265.0,
         "memory_clock_mhz": 3003.0,
@@ -152,7 +152,7 @@ def test_what_an_old_driver_refuses_is_absent_and_the_rest_is_there(replay: Repl
 
 
 @recorded("gt_1030")
-def test_facts_are_told_as_text_and_unsupported_modes_are_absent(replay: Replay) -> None:
+def test_facts_are_told_as_text_and_unsupported_modes_are_absent(replay: RecordedNvml) -> None:
     assert opened(replay).facts() == {
         "nvidia.driver": "470.74",
         "nvidia.cuda_driver": "11.4",
@@ -166,13 +166,13 @@ def test_facts_are_told_as_text_and_unsupported_modes_are_absent(replay: Replay)
 
 
 @recorded("gt_1030")
-def test_a_link_that_runs_below_its_best_shows_both(replay: Replay) -> None:
+def test_a_link_that_runs_below_its_best_shows_both(replay: RecordedNvml) -> None:
     next(iter(replay.devices.values()))["nvmlDeviceGetCurrPcieLinkGeneration"] = 1
     assert opened(replay).facts()["nvidia.pcie"] == "Gen1 x4 (max Gen3 x4)"
 
 
 @recorded("a100_mig")
-def test_a_mig_instance_has_its_own_memory_and_the_gpu_s_clocks(replay: Replay) -> None:
+def test_a_mig_instance_has_its_own_memory_and_the_gpu_s_clocks(replay: RecordedNvml) -> None:
     device = Nvml.open("c7384736-a75d-5afc-978f-d2f1294409fd")
     assert device.memory() == (19968 * 2**20, 19955 * 2**20)
     assert device.telemetry()["clock_mhz"] == 1275
@@ -180,14 +180,14 @@ def test_a_mig_instance_has_its_own_memory_and_the_gpu_s_clocks(replay: Replay) 
 
 
 @recorded("a100_mig")
-def test_power_of_a_mig_instance_is_that_of_the_package(replay: Replay) -> None:
+def test_power_of_a_mig_instance_is_that_of_the_package(replay: RecordedNvml) -> None:
     instance, whole = (Nvml.open(uuid) for uuid in replay.devices)
     assert instance.telemetry()["power_w"] == whole.telemetry()["power_w"] == 67.03
     assert instance.scope == "package"
 
 
 @recorded("a100_mig")
-def test_the_uuid_of_a_gpu_in_mig_mode_is_an_unknown_part_of_it(replay: Replay) -> None:
+def test_the_uuid_of_a_gpu_in_mig_mode_is_an_unknown_part_of_it(replay: RecordedNvml) -> None:
     # CUDA computes on instances only, and its older call gives each of them the GPU's UUID.
     found = Nvml.open("513536b6-7d19-9063-b049-1e69664bb298")
     assert found.why_not() is None
@@ -198,7 +198,9 @@ def test_the_uuid_of_a_gpu_in_mig_mode_is_an_unknown_part_of_it(replay: Replay) 
 
 @recorded("a100_mig")
 @pytest.mark.parametrize("mode", [[0, 0], [0, 1], None])
-def test_a_gpu_that_is_not_in_mig_mode_yet_is_whole(replay: Replay, mode: list[int] | None) -> None:
+def test_a_gpu_that_is_not_in_mig_mode_yet_is_whole(
+    replay: RecordedNvml, mode: list[int] | None
+) -> None:
     uuid = "GPU-513536b6-7d19-9063-b049-1e69664bb298"
     if mode is None:
         del replay.devices[uuid]["nvmlDeviceGetMigMode"]
@@ -219,7 +221,7 @@ def test_a_gpu_that_is_not_in_mig_mode_yet_is_whole(replay: Replay, mode: list[i
     ],
 )
 def test_power_heat_and_slowdown_are_throttling_and_other_reasons_are_not(
-    replay: Replay, reasons: int, throttled: float
+    replay: RecordedNvml, reasons: int, throttled: float
 ) -> None:
     for answers in replay.devices.values():
         answers["nvmlDeviceGetCurrentClocksEventReasons"] = reasons
@@ -228,14 +230,14 @@ def test_power_heat_and_slowdown_are_throttling_and_other_reasons_are_not(
 
 
 @recorded("h100_nvswitch")
-def test_gpus_behind_a_switch_are_reached_over_all_links(replay: Replay) -> None:
+def test_gpus_behind_a_switch_are_reached_over_all_links(replay: RecordedNvml) -> None:
     facts = opened(replay).facts()
     assert facts["nvidia.nvlink_active_links"] == "18"
     assert facts["nvidia.topology"] == "GPU1: NVLink x18, GPU2: NVLink x18"
 
 
 @recorded("h100_nvswitch")
-def test_bridged_gpus_are_reached_over_the_links_between_them(replay: Replay) -> None:
+def test_bridged_gpus_are_reached_over_the_links_between_them(replay: RecordedNvml) -> None:
     own, other, _ = replay.devices.values()
     other["nvmlDeviceGetPciInfo"] = {"busId": "00000000:C1:00.0"}
     own["nvmlDeviceGetNvLinkRemotePciInfo"] = {"links": 12, "each": {"busId": "00000000:C1:00.0"}}
@@ -246,7 +248,9 @@ def test_bridged_gpus_are_reached_over_the_links_between_them(replay: Replay) ->
 @pytest.mark.parametrize(
     ("level", "way"), [(10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS")]
 )
-def test_without_nvlink_the_common_ancestor_is_named(replay: Replay, level: int, way: str) -> None:
+def test_without_nvlink_the_common_ancestor_is_named(
+    replay: RecordedNvml, level: int, way: str
+) -> None:
     own, *others = replay.devices
     for other in others:
         del replay.devices[own][f"nvmlDeviceGetP2PStatus {other} 2"]
@@ -255,7 +259,7 @@ def test_without_nvlink_the_common_ancestor_is_named(replay: Replay, level: int,
 
 
 @recorded("a100_mig")
-def test_any_single_refused_query_costs_only_its_own_fact(replay: Replay) -> None:
+def test_any_single_refused_query_costs_only_its_own_fact(replay: RecordedNvml) -> None:
     board = replay.devices["GPU-513536b6-7d19-9063-b049-1e69664bb298"]
     complete = len(opened(replay).facts()) + len(opened(replay).telemetry())
     for query in [name for name in board if not name.endswith("IsMigDeviceHandle")]:
@@ -267,7 +271,7 @@ def test_any_single_refused_query_costs_only_its_own_fact(replay: Replay) -> Non
 
 
 @recorded("gt_1030")
-def test_bytes_of_older_releases_of_the_library_become_text(replay: Replay) -> None:
+def test_bytes_of_older_releases_of_the_library_become_text(replay: RecordedNvml) -> None:
     replay.system["nvmlSystemGetDriverVersion"] = b"470.74"
     assert opened(replay).facts()["nvidia.driver"] == "470.74"
 
@@ -285,7 +289,7 @@ def test_a_missing_library_is_a_fact_and_not_an_error(monkeypatch: pytest.Monkey
 
 @recorded("a100_under_load")
 def test_a_library_that_cannot_start_says_why(
-    replay: Replay, monkeypatch: pytest.MonkeyPatch
+    replay: RecordedNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
         raise NVMLError_DriverNotLoaded
@@ -297,7 +301,7 @@ def test_a_library_that_cannot_start_says_why(
 
 
 @recorded("a100_under_load")
-def test_a_device_that_nvml_does_not_know_says_so(replay: Replay) -> None:
+def test_a_device_that_nvml_does_not_know_says_so(replay: RecordedNvml) -> None:
     device = Nvml.open("00000000-0000-0000-0000-000000000000")
     assert knows_nothing(device)
     assert device.why_not() == "NVMLError_NotFound: Not Found"

@@ -15,7 +15,7 @@ from llmb.plugin import Peak
 
 
 @dataclass(frozen=True)
-class _Part:
+class _ModulePeaks:
     """One column of a document, in dense TFLOP/s of the whole module."""
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ _MI350 = "AMD ROCm documentation, AMD Instinct MI350 Series microarchitecture, p
 _EITHER = ("AMD Instinct MI250X / MI250", "AMD Instinct MI250X/MI250")
 
 _PARTS = (
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI100",),
         "Introducing AMD CDNA Architecture (white paper), table 1, MI100",
         compute_units=120,
@@ -49,7 +49,7 @@ _PARTS = (
         fp16=184.6,
         bf16=92.3,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI210",),
         f"{_CDNA2}, MI210",
         compute_units=104,
@@ -57,7 +57,7 @@ _PARTS = (
         fp16=181,
         bf16=181,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI250", *_EITHER),
         f"{_CDNA2}, MI250",
         compute_units=104,
@@ -66,7 +66,7 @@ _PARTS = (
         bf16=362.1,
         devices=2,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI250X", *_EITHER),
         f"{_CDNA2}, MI250X",
         compute_units=110,
@@ -75,7 +75,7 @@ _PARTS = (
         bf16=383,
         devices=2,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI300A",),
         f"{_CDNA3}, MI300A",
         compute_units=228,
@@ -85,7 +85,7 @@ _PARTS = (
         bf16=980.6,
         fp8=1961.2,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI300X",),
         f"{_MI300}, MI300X",
         compute_units=304,
@@ -95,7 +95,7 @@ _PARTS = (
         bf16=1307.4,
         fp8=2614.9,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI325X",),
         f"{_CDNA3}, MI325X",
         compute_units=304,
@@ -106,7 +106,7 @@ _PARTS = (
         fp8=2614.9,
     ),
     # Printed in PFLOP/s with one decimal. CDNA 4 has no TF32.
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI350X",),
         f"{_MI350}, MI350X",
         compute_units=256,
@@ -115,7 +115,7 @@ _PARTS = (
         bf16=2300,
         fp8=4600,
     ),
-    _Part(
+    _ModulePeaks(
         ("AMD Instinct MI355X",),
         f"{_MI350}, MI355X",
         compute_units=256,

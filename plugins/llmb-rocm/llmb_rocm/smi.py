@@ -35,7 +35,7 @@ _TICKS = "accumulation_counter"
 
 
 @dataclass(frozen=True)
-class _Opened:
+class _SmiHandles:
     """The library and its handles, each fetched once."""
 
     library: Any
@@ -49,7 +49,7 @@ class _Opened:
 class Smi:
     """What amdsmi tells of one device; an object without a device knows nothing and says why."""
 
-    def __init__(self, opened: _Opened | None, failure: str | None = None) -> None:
+    def __init__(self, opened: _SmiHandles | None, failure: str | None = None) -> None:
         """Wrap handles of an initialized library; ``open`` finds them."""
         self._opened = opened
         self._failure = failure
@@ -250,7 +250,7 @@ class Smi:
         return ", ".join(found) or None
 
 
-def _open(properties: object) -> _Opened:
+def _open(properties: object) -> _SmiHandles:
     # Without its shared library amdsmi prints two lines as it fails. torch has imported it before
     # in a way that loads the shared library once only; then this import does nothing.
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -262,7 +262,7 @@ def _open(properties: object) -> _Opened:
     if not found:
         raise LookupError(f"torch's device {wanted} is none of the {len(handles)} of amdsmi")
     first = min(found, key=library.amdsmi_get_gpu_device_bdf)
-    return _Opened(library, first, is_partition=len(found) > 1, model=_model(library, first))
+    return _SmiHandles(library, first, is_partition=len(found) > 1, model=_model(library, first))
 
 
 def _address(properties: object) -> str | None:

@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("device", [WHOLE, PART], ids=["whole", "partition
 Make = Callable[[dict[str, Any]], RocmBackend]
 
 
-class Documented:
+class DocumentedSmi:
     """An ``amdsmi`` that answers what the documents say of one device, and refuses the rest."""
 
     AmdSmiInitFlags = SimpleNamespace(INIT_AMD_GPUS="INIT_AMD_GPUS")
@@ -65,7 +65,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
             (torch.accelerator, "set_device_index", lambda index: None),
         ):
             monkeypatch.setattr(holder, attribute, value)
-        monkeypatch.setitem(sys.modules, "amdsmi", Documented(device))
+        monkeypatch.setitem(sys.modules, "amdsmi", DocumentedSmi(device))
         return RocmBackend("cuda:0")
 
     return made

@@ -33,7 +33,7 @@ NOT_SUPPORTED = (2, "AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported")
 NOT_LOADED = (34, "AMDSMI_STATUS_DRIVER_NOT_LOADED - Driver not loaded")
 
 
-class Replay:
+class RecordedSmi:
     """An ``amdsmi`` whose functions answer what was recorded; its handles are the PCI addresses."""
 
     AmdSmiInitFlags = SimpleNamespace(INIT_AMD_GPUS="INIT_AMD_GPUS")
@@ -72,7 +72,7 @@ def properties(address: str) -> SimpleNamespace:
     return SimpleNamespace(pci_domain_id=domain, pci_bus_id=bus, pci_device_id=device, uuid="")
 
 
-def opened(library: Replay, index: int = 0) -> Smi:
+def opened(library: RecordedSmi, index: int = 0) -> Smi:
     device = Smi.open(properties(list(library.processors)[index]))
     assert device.why_not() is None
     return device
@@ -83,8 +83,8 @@ def knows_nothing(device: Smi) -> bool:
 
 
 @pytest.fixture
-def replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Replay:
-    library = Replay(json.loads((RECORDED / f"{request.param}.json").read_text()))
+def replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> RecordedSmi:
+    library = RecordedSmi(json.loads((RECORDED / f"{request.param}.json").read_text()))
     monkeypatch.setitem(sys.modules, "amdsmi", library)
     return library
 
@@ -99,13 +99,13 @@ def test_every_recording_says_where_it_is_from() -> None:
 
 
 @recorded("mi300x")
-def test_the_energy_counter_is_read_in_joules(replay: Replay) -> None:
+def test_the_energy_counter_is_read_in_joules(replay: RecordedSmi) -> None:
     # 4750896266 of 15.3 microjoules each
     assert opened(replay).energy_joules() == pytest.approx(72_688.71, abs=0.01)
 
 
 @recorded("mi300x")
-def test_the_energy_counter_is_read_under_its_older_name_too(replay: Replay) -> None:
+def test_the_energy_counter_is_read_under_its_older_name_too(replay: RecordedSmi) -> None:
     before = opened(replay).energy_joules()
     count = replay.first["amdsmi_get_energy_count"]
     count["power"] = count.pop("energy_accumulator")
@@ -113,7 +113,7 @@ def test_the_energy_counter_is_read_under_its_older_name_too(replay: Replay) -> 
 
 
 @recorded("mi300x")
-def test_gauges_come_in_the_units_of_their_names(replay: Replay) -> None:
+def test_gauges_come_in_the_units_of_their_names(replay: RecordedSmi) -> None:
     assert opened(replay).telemetry() == {
         "clock_mhz": 2105,
         "memory_clock_mhz": 900,
@@ -123,41 +123,45 @@ def test_gauges_come_in_the_units_of_their_names(replay: Replay) -> None:
 
 
 @recorded("rx6600")
-def test_the_average_power_is_read_where_the_current_one_is_not_available(replay: Replay) -> None:
+def test_the_average_power_is_read_where_the_current_one_is_not_available(
+    replay: RecordedSmi,
+) -> None:
     assert opened(replay).telemetry()["power_w"] == 6
 
 
 @recorded("rx6600")
-def test_the_edge_s_temperature_is_read_where_there_is_no_hottest_spot(replay: Replay) -> None:
+def test_the_edge_s_temperature_is_read_where_there_is_no_hottest_spot(replay: RecordedSmi) -> None:
     assert opened(replay).telemetry()["temperature_c"] == 37
     del replay.first["amdsmi_get_temp_metric HOTSPOT CURRENT"]
     assert opened(replay).telemetry()["temperature_c"] == 36
 
 
 @recorded("rx6600")
-def test_clocks_are_read_under_their_older_name_too(replay: Replay) -> None:
+def test_clocks_are_read_under_their_older_name_too(replay: RecordedSmi) -> None:
     replay.first["amdsmi_get_clock_info GFX"] = {"cur_clk": 812, "max_clk": 2750}
     assert opened(replay).telemetry()["clock_mhz"] == 812
 
 
 @recorded("rx6600")
-def test_memory_is_told_in_bytes(replay: Replay) -> None:
+def test_memory_is_told_in_bytes(replay: RecordedSmi) -> None:
     assert opened(replay).memory() == (8176 * 2**20, 7974 * 2**20)
 
 
 @recorded("rx6600")
-def test_a_counter_that_reads_0_is_no_counter(replay: Replay) -> None:
+def test_a_counter_that_reads_0_is_no_counter(replay: RecordedSmi) -> None:
     assert opened(replay).energy_joules() is None
 
 
 @recorded("mi100")
-def test_the_mi100_s_counter_is_not_trusted(replay: Replay) -> None:
+def test_the_mi100_s_counter_is_not_trusted(replay: RecordedSmi) -> None:
     assert replay.first["amdsmi_get_energy_count"]["power"] > 0
     assert opened(replay).energy_joules() is None
 
 
 @recorded("mi250x")
-def test_the_first_die_of_an_mi250x_tells_energy_and_power_of_the_module(replay: Replay) -> None:
+def test_the_first_die_of_an_mi250x_tells_energy_and_power_of_the_module(
+    replay: RecordedSmi,
+) -> None:
     die = opened(replay)
     assert die.scope == "package"
     assert die.telemetry()["power_w"] == 144
@@ -166,7 +170,7 @@ def test_the_first_die_of_an_mi250x_tells_energy_and_power_of_the_module(replay:
 
 @recorded("mi250x")
 def test_the_second_die_of_an_mi250x_has_no_power_and_no_energy_rather_than_0(
-    replay: Replay,
+    replay: RecordedSmi,
 ) -> None:
     die = opened(replay, index=1)
     assert die.energy_joules() is None
@@ -175,7 +179,7 @@ def test_the_second_die_of_an_mi250x_has_no_power_and_no_energy_rather_than_0(
 
 
 @recorded("mi300x")
-def test_throttling_is_a_counter_that_went_on_since_the_last_reading(replay: Replay) -> None:
+def test_throttling_is_a_counter_that_went_on_since_the_last_reading(replay: RecordedSmi) -> None:
     device = opened(replay)
     counters = replay.first["amdsmi_get_gpu_metrics_info"]
     counters["accumulation_counter"] += 100
@@ -189,7 +193,7 @@ def test_throttling_is_a_counter_that_went_on_since_the_last_reading(replay: Rep
 
 
 @recorded("mi300x")
-def test_without_a_new_sample_nothing_is_said_of_throttling(replay: Replay) -> None:
+def test_without_a_new_sample_nothing_is_said_of_throttling(replay: RecordedSmi) -> None:
     device = opened(replay)
     assert "throttled" not in device.telemetry()
 
@@ -197,7 +201,7 @@ def test_without_a_new_sample_nothing_is_said_of_throttling(replay: Replay) -> N
 @recorded("mi250x")
 @pytest.mark.parametrize(("status", "throttled"), [(True, 1.0), (False, 0.0)])
 def test_the_status_word_is_read_before_the_mi300(
-    replay: Replay, status: bool, throttled: float
+    replay: RecordedSmi, status: bool, throttled: float
 ) -> None:
     replay.first["amdsmi_get_gpu_metrics_info"]["throttle_status"] = status
     readings = opened(replay).telemetry()
@@ -206,13 +210,13 @@ def test_the_status_word_is_read_before_the_mi300(
 
 
 @recorded("rx6600")
-def test_a_radeon_s_status_word_says_nothing(replay: Replay) -> None:
+def test_a_radeon_s_status_word_says_nothing(replay: RecordedSmi) -> None:
     replay.first["amdsmi_get_gpu_metrics_info"]["throttle_status"] = True
     assert "throttled" not in opened(replay).telemetry()
 
 
 @recorded("mi300x")
-def test_facts_are_told_as_text_and_n_a_is_absent(replay: Replay) -> None:
+def test_facts_are_told_as_text_and_n_a_is_absent(replay: RecordedSmi) -> None:
     assert opened(replay).facts() == {
         "amd.driver": "6.12.12",
         "amd.market_name": "AMD Instinct MI300X",
@@ -227,7 +231,7 @@ def test_facts_are_told_as_text_and_n_a_is_absent(replay: Replay) -> None:
 
 
 @recorded("rx6600")
-def test_a_card_without_instinct_features_has_fewer_facts(replay: Replay) -> None:
+def test_a_card_without_instinct_features_has_fewer_facts(replay: RecordedSmi) -> None:
     assert opened(replay).facts() == {
         "amd.driver": "7.0.0-3-pve",
         "amd.vbios": "115-D534P00-100",
@@ -240,14 +244,14 @@ def test_a_card_without_instinct_features_has_fewer_facts(replay: Replay) -> Non
 
 
 @recorded("mi300x")
-def test_a_power_cap_in_watts_of_an_older_release_stays_in_watts(replay: Replay) -> None:
+def test_a_power_cap_in_watts_of_an_older_release_stays_in_watts(replay: RecordedSmi) -> None:
     replay.first["amdsmi_get_power_cap_info"] = {"power_cap": 750}
     assert opened(replay).facts()["amd.power_cap_w"] == "750"
 
 
 @recorded("mi300x")
 @pytest.mark.parametrize("mark", ["N/A", 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, None, True])
-def test_a_mark_of_not_supported_is_never_a_number(replay: Replay, mark: object) -> None:
+def test_a_mark_of_not_supported_is_never_a_number(replay: RecordedSmi, mark: object) -> None:
     replay.first["amdsmi_get_power_info"] = {
         "current_socket_power": mark,
         "average_socket_power": mark,
@@ -260,7 +264,7 @@ def test_a_mark_of_not_supported_is_never_a_number(replay: Replay, mark: object)
 
 
 @recorded("mi300x")
-def test_any_single_refused_query_costs_only_its_own_fact(replay: Replay) -> None:
+def test_any_single_refused_query_costs_only_its_own_fact(replay: RecordedSmi) -> None:
     complete = len(opened(replay).facts()) + len(opened(replay).telemetry())
     for query in list(replay.first):
         answer = replay.first.pop(query)
@@ -279,20 +283,20 @@ def test_any_single_refused_query_costs_only_its_own_fact(replay: Replay) -> Non
     ],
 )
 def test_without_a_pci_address_the_serial_number_finds_the_device(
-    replay: Replay, uuid: str
+    replay: RecordedSmi, uuid: str
 ) -> None:
     assert Smi.open(SimpleNamespace(uuid=uuid)).telemetry()["power_w"] == 717
 
 
 @recorded("mi300x")
-def test_the_address_and_not_the_order_decides(replay: Replay) -> None:
+def test_the_address_and_not_the_order_decides(replay: RecordedSmi) -> None:
     last = opened(replay, index=2)
     assert last.telemetry() == {}
     assert last.facts() == {}
 
 
 @recorded("mi300x")
-def test_a_partition_shares_energy_and_does_not_know_its_memory(replay: Replay) -> None:
+def test_a_partition_shares_energy_and_does_not_know_its_memory(replay: RecordedSmi) -> None:
     replay.processors["0000:0c:00.1"] = {}
     device = opened(replay)
     assert device.scope == "package"
@@ -301,7 +305,7 @@ def test_a_partition_shares_energy_and_does_not_know_its_memory(replay: Replay) 
 
 
 @recorded("mi300x")
-def test_a_whole_gpu_s_energy_is_its_own(replay: Replay) -> None:
+def test_a_whole_gpu_s_energy_is_its_own(replay: RecordedSmi) -> None:
     assert opened(replay).scope == "device"
 
 
@@ -327,7 +331,7 @@ def test_a_library_without_its_shared_library_fails_without_a_word(
 
 @recorded("mi300x")
 def test_a_library_that_cannot_start_says_why_in_one_line(
-    replay: Replay, monkeypatch: pytest.MonkeyPatch
+    replay: RecordedSmi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(flag: str) -> None:
         raise AmdSmiLibraryException(*NOT_LOADED)
@@ -351,7 +355,7 @@ def test_a_library_that_cannot_start_says_why_in_one_line(
     ],
 )
 def test_a_device_that_amdsmi_does_not_know_says_so(
-    replay: Replay, asked: object, reason: str
+    replay: RecordedSmi, asked: object, reason: str
 ) -> None:
     device = Smi.open(asked)
     assert knows_nothing(device)

@@ -8,6 +8,7 @@ Beside it lies an empty parameter that only inference uses.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,23 +50,21 @@ class Repacked:
         return unpacked
 
 
+@dataclass(frozen=True)
 class Stored:
     """A parameter that is stored as it is."""
 
+    parameter: nn.Parameter
     padding: tuple[str, ...] = ()
-
-    def __init__(self, parameter: nn.Parameter) -> None:
-        """Look at ``parameter``."""
-        self._parameter = parameter
 
     def read(self, kind: Kind) -> Tensor | None:
         """Return value or gradient."""
-        return {"value": self._parameter.detach(), "grad": self._parameter.grad}.get(kind)
+        return {"value": self.parameter.detach(), "grad": self.parameter.grad}.get(kind)
 
     def write(self, value: Tensor) -> None:
         """Overwrite the value."""
         with torch.no_grad():
-            self._parameter.copy_(value)
+            self.parameter.copy_(value)
 
 
 def is_repacked(module: nn.Module) -> bool:

@@ -178,7 +178,7 @@ def test_only_a_run_declared_in_tf32_lets_float32_products_use_it(
     assert torch.backends.mkldnn.allow_tf32 is allowed
 
 
-class Blocks(nn.Module):
+class TwoLayers(nn.Module):
     """A model of two blocks; its head, and parts that are of two classes, are no blocks."""
 
     def __init__(self) -> None:
@@ -219,7 +219,7 @@ def test_on_a_gpu_every_block_is_compiled_where_triton_is_found(
     gpus: Gpus, triton: Callable[[bool], None], compiled: list[Any], device: str
 ) -> None:
     triton(True)
-    model, run = Blocks(), config(device)
+    model, run = TwoLayers(), config(device)
     assert plugin.llmb_post_process_model(model, run) is model
     assert compiled == [(block, None) for block in model.layers.values()]
     assert plugin.llmb_warmup_steps(run) > 1
@@ -250,7 +250,7 @@ def test_no_block_is_compiled_without_triton_or_where_something_speaks_against_i
     triton(found)
     run = config(**options).model_copy(update=changes)
     assert compiled_blocks.chosen(run) == "none"
-    assert compiled_blocks.post_process(model := Blocks(), run) is model
+    assert compiled_blocks.post_process(model := TwoLayers(), run) is model
     assert compiled == []
     assert (plugin.llmb_warmup_steps(run) == 1) is (run.executor == "eager")
 
@@ -262,7 +262,7 @@ def test_a_mode_that_is_named_compiles_the_whole_model(
     gpus: Gpus, triton: Callable[[bool], None], compiled: list[Any], asked: str, mode: str | None
 ) -> None:
     triton(True)
-    model, run = Blocks(), config(compile=asked)
+    model, run = TwoLayers(), config(compile=asked)
     assert plugin.llmb_post_process_model(model, run) is model
     assert compiled == [(model, mode)]
     assert plugin.llmb_warmup_steps(run) > 1

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from llmb.audit.equivalence import is_plausible, judge_live
 from llmb.config import BF16
-from llmb.observe.passes import LIVE, Sketches, plain_pass
+from llmb.observe.passes import LIVE, Numerics, Sketches, plain_pass
 from llmb.records.audited import WIDE_LOSS, ProbedEvidence
 from llmb.records.finding import Status
 from llmb.reference.data import Batch, make_batch
@@ -66,7 +66,8 @@ def again(
     weights: dict[str, Tensor], batch: Batch, dtype: torch.dtype, **how: bool
 ) -> dict[str, list[float]]:
     sketches = Sketches(LIVE, 1, SHAPE)
-    loss = plain_pass(weights.__getitem__, SHAPE, batch, dtype, "cpu", sketches, **how)
+    numerics = Numerics(dtype, "cpu", **how)
+    loss = plain_pass(weights.__getitem__, SHAPE, batch, numerics, sketches)
     sketches.loss(torch.tensor(loss))
     return listed(sketches)
 

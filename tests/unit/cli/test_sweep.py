@@ -251,14 +251,14 @@ def test_a_watcher_says_where_the_sweep_stands_unless_quiet(
     capsys: pytest.CaptureFixture[str], progress: Progress, words: str
 ) -> None:
     for quiet in (False, True):
-        sweep._Watcher(quiet=quiet).begins(Point("BF16", 1), progress)
+        sweep._StderrWatcher(quiet=quiet).begins(Point("BF16", 1), progress)
         assert (words in capsys.readouterr().err) is not quiet
 
 
 def test_a_watcher_says_what_became_of_a_point(
     directory: SweepDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    watcher = sweep._Watcher(quiet=False)
+    watcher = sweep._StderrWatcher(quiet=False)
     watcher.ended(directory.state(Point("BF16", 2)), kept=True)
     rate = record_of(Point("BF16", 2)).result.tokens_per_second
     assert f"kept: {rate:,.2f} tokens/s" in capsys.readouterr().err

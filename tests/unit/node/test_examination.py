@@ -32,4 +32,4 @@ def test_the_nearest_submission_is_asked_for_with_the_median_of_devices_that_wor
         _record=record,
         _plan=SimpleNamespace(submissions="submissions"),
     )
-    assert examination._Examination._nearest(node) == due
+    assert examination._NodeExamination._nearest(node) == due

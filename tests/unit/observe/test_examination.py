@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from llmb.observe import probes
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.examination import Examination, places
-from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.probes import BRANCHES, HEAD, PROBES
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.reference.data import Batch, random_tokens
@@ -57,7 +57,7 @@ def of_the_reference(name: str, dtype: torch.dtype, batch: int) -> dict[str, Ten
         weights[target] = edit(weights[target])
     collect = Sketches(name, SEED, SMALL)
     ids = probes.batch(SEED, name, SMALL).repeat(batch).ids
-    loss = plain_pass(weights.__getitem__, SMALL, Batch(ids, ids), dtype, "cpu", collect)
+    loss = plain_pass(weights.__getitem__, SMALL, Batch(ids, ids), Numerics(dtype, "cpu"), collect)
     collect.loss(torch.tensor(loss))
     return collect.tensors
 
@@ -155,7 +155,7 @@ def test_live_gradients_are_sketched_as_they_stand_and_those_that_are_not_there_
     examined.live(loss)
     weights, collect = weights_of(torch.float32), Sketches("live", SEED, SMALL)
     batch = Batch(ids, ids)
-    right = plain_pass(weights.__getitem__, SMALL, batch, torch.float32, "cpu", collect)
+    right = plain_pass(weights.__getitem__, SMALL, batch, Numerics(torch.float32, "cpu"), collect)
     collect.loss(torch.tensor(right))
     assert examined.missing == ["live/model.norm.weight"]
     assert set(collect.tensors) - set(examined.tensors) == {"live/model.norm.weight"}

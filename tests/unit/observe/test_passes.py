@@ -12,7 +12,7 @@ from torch import Tensor
 
 from llmb.formats import class_of
 from llmb.observe import passes, probes
-from llmb.observe.passes import Samples, Sketches, plain_pass, without_layers
+from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass, without_layers
 from llmb.observe.sketch import sketch
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.formats import emulate
@@ -41,11 +41,12 @@ def model_of(dtype: torch.dtype = torch.float32) -> Llama:
     return build(SMALL, seed=5, dtype=dtype)
 
 
-def run(collect: passes.Collector, dtype: torch.dtype = torch.float32, **how: object) -> float:
-    weights = dict(model_of().named_parameters())
-    return plain_pass(
-        lambda name: weights[name].detach(), SMALL, Batch(IDS, IDS), dtype, "cpu", collect, **how
-    )
+def run(
+    collect: passes.Collector, dtype: torch.dtype = torch.float32, parts: int = 1, **how: object
+) -> float:
+    values = {name: p.detach() for name, p in model_of().named_parameters()}
+    numerics, batch = Numerics(dtype, "cpu", **how), Batch(IDS, IDS)
+    return plain_pass(values.__getitem__, SMALL, batch, numerics, collect, parts=parts)
 
 
 def by_hand(model: torch.nn.Module) -> tuple[float, dict[str, Tensor]]:
@@ -129,7 +130,7 @@ def test_weights_are_asked_for_by_name_and_each_once() -> None:
         asked.append(name)
         return weights[name].detach()
 
-    plain_pass(read, SMALL, Batch(IDS, IDS), torch.float32, "cpu", Kept())
+    plain_pass(read, SMALL, Batch(IDS, IDS), Numerics(torch.float32, "cpu"), Kept())
     assert asked == list(weights)
     assert all(parameter.grad is None for parameter in weights.values())
 
@@ -214,8 +215,7 @@ def test_a_model_without_layers_has_embedding_norm_and_head_and_a_loss_near_chan
         lambda name: weights[name].detach(),
         without_layers(SMALL),
         Batch(IDS, IDS),
-        torch.float32,
-        "cpu",
+        Numerics(torch.float32, "cpu"),
         kept,
     )
     assert set(kept.gradients) == {

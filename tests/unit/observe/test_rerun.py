@@ -13,8 +13,17 @@ from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN, Element, Format
 from llmb.observe import probes, rerun, weights_file
-from llmb.observe.passes import LIVE, STEP, Samples, Sketches, plain_pass
-from llmb.observe.rerun import Rerun, autocast_of, borders, how, how_border, loss_scale, wide
+from llmb.observe.passes import LIVE, STEP, Numerics, Samples, Sketches, plain_pass
+from llmb.observe.rerun import (
+    Rerun,
+    RerunInputs,
+    autocast_of,
+    borders,
+    how,
+    how_border,
+    loss_scale,
+    wide,
+)
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS
 from llmb.reference.data import Batch, random_tokens
 from llmb.reference.models import build
@@ -23,6 +32,7 @@ from tests.unit.builders_runtime import run_config
 
 CONFIG = run_config(batch_size=4)
 SEED = 17
+PLAIN = Numerics(torch.float32, "cpu")
 TOKENS = {LIVE: 101, STEP: 202}
 FP8 = Precision(name="FP8", bits=8, dtype="bfloat16")
 MXFP4 = Precision(name="MXFP4", bits=4, dtype="bfloat16")
@@ -48,7 +58,8 @@ def digests(tmp_path: Path) -> dict[str, str]:
 
 def opened(folder: Path, digests: dict[str, str], *, shared: bool = False, **changes: Any) -> Rerun:
     config = CONFIG.model_copy(update=changes)
-    return Rerun(config, SMALL, SEED, TOKENS, folder, digests, shared=shared)
+    inputs = RerunInputs(config, SMALL, SEED, TOKENS, folder, folder, digests)
+    return Rerun(inputs, shared=shared)
 
 
 def by_hand(name: str, seed: int, ids: Tensor, fmt: Format | None = None) -> dict[str, Tensor]:
@@ -56,10 +67,8 @@ def by_hand(name: str, seed: int, ids: Tensor, fmt: Format | None = None) -> dic
     if name in probes.PROBES:
         for target, edit in probes.edits(name, SMALL, "bfloat16").items():
             values[target] = edit(values[target])
-    loss = plain_pass(
-        *(values.__getitem__, SMALL, Batch(ids, ids), torch.float32, "cpu", collect),
-        emulated=fmt,
-    )
+    numerics = Numerics(torch.float32, "cpu", fmt)
+    loss = plain_pass(values.__getitem__, SMALL, Batch(ids, ids), numerics, collect)
     collect.loss(torch.tensor(loss))
     return collect.tensors
 
@@ -77,7 +86,7 @@ def test_the_last_step_is_made_again_from_the_live_weights_and_the_streams_own_t
     tmp_path: Path, digests: dict[str, str], fmt: Format | None
 ) -> None:
     with opened(tmp_path, digests) as again:
-        found = again.sketches(LIVE, torch.float32, "cpu", 4, fmt)
+        found = again.sketches(LIVE, Numerics(torch.float32, "cpu", fmt), 4)
     assert equal(found, by_hand(LIVE, 1, tokens(TOKENS[LIVE]), fmt))
 
 
@@ -86,7 +95,7 @@ def test_a_probe_is_made_again_with_its_edits_and_one_sequence_as_often_as_asked
     tmp_path: Path, digests: dict[str, str], batch: int
 ) -> None:
     with opened(tmp_path, digests) as again:
-        found = again.sketches(probes.BRANCHES, torch.float32, "cpu", batch)
+        found = again.sketches(probes.BRANCHES, PLAIN, batch)
     ids = probes.batch(SEED, probes.BRANCHES, SMALL).repeat(batch).ids
     assert equal(found, by_hand(probes.BRANCHES, 1, ids))
 
@@ -95,7 +104,7 @@ def test_the_head_probe_needs_no_layers_and_shows_the_same_of_what_is_left(
     tmp_path: Path, digests: dict[str, str]
 ) -> None:
     with opened(tmp_path, digests) as again:
-        found = again.sketches(probes.HEAD, torch.float32, "cpu", 1)
+        found = again.sketches(probes.HEAD, PLAIN, 1)
     expected = by_hand(probes.HEAD, 1, probes.batch(SEED, probes.HEAD, SMALL).ids)
     names = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "loss")
     assert set(found) == {f"head/{name}" for name in names}
@@ -107,9 +116,9 @@ def test_edits_are_those_of_the_format_the_run_computes_in(
     tmp_path: Path, digests: dict[str, str]
 ) -> None:
     with opened(tmp_path, digests, precision=FP16) as again:
-        strong = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
+        strong = again.sketches(probes.BRANCHES, PLAIN, 1)
     with opened(tmp_path, digests) as again:
-        faint = again.sketches(probes.BRANCHES, torch.float32, "cpu", 1)
+        faint = again.sketches(probes.BRANCHES, PLAIN, 1)
     out = f"branches/out/{probes.parts(SMALL).out[0]}"
     assert strong[out].norm() > 100 * faint[out].norm()
 
@@ -119,7 +128,7 @@ def test_samples_are_of_the_audited_steps_weights_and_tokens(
 ) -> None:
     where = torch.arange(0, 9000, 13)
     with opened(tmp_path, digests) as again:
-        found = again.samples(where, torch.float32, "cpu")
+        found = again.samples(where, PLAIN)
     sizes = {name: value.numel() for name, value in weights(2).items()}
     samples = Samples(where, sizes)
     values = weights(2)
@@ -127,8 +136,7 @@ def test_samples_are_of_the_audited_steps_weights_and_tokens(
         values.__getitem__,
         SMALL,
         Batch(*(tokens(TOKENS[STEP]),) * 2),
-        torch.float32,
-        "cpu",
+        PLAIN,
         samples,
     )
     assert torch.equal(found, samples.values)
@@ -140,8 +148,8 @@ def test_samples_of_an_honest_run_in_a_format_are_rounded_to_it(
 ) -> None:
     where = torch.arange(0, 9000, 13)
     with opened(tmp_path, digests) as again:
-        plain = again.samples(where, torch.float32, "cpu")
-        rough = again.samples(where, torch.float32, "cpu", DATA["FP8"])
+        plain = again.samples(where, PLAIN)
+        rough = again.samples(where, Numerics(torch.float32, "cpu", DATA["FP8"]))
     error = float((plain - rough).norm() / plain.norm())
     assert 2**-6 < error < 0.5
 
@@ -208,7 +216,7 @@ def test_where_the_run_scales_its_loss_so_do_its_honest_passes_in_fp16(
     monkeypatch.setattr(rerun, "plain_pass", lambda *_, **how: asked.append(how["copies"]) or 0.0)
     precision = FP16.model_copy(update={"master_weights": scaled})
     with opened(tmp_path, digests, precision=precision, mixed_precision=scaled) as again:
-        again.sketches(name, dtype, "cpu", 4)
+        again.sketches(name, Numerics(dtype, "cpu"), 4)
     assert 4 * SMALL.sequence_length == 48
     assert asked == [copies]
 
@@ -239,7 +247,7 @@ def flip_the_last_byte(path: Path) -> None:
 
 
 def step(again: Rerun) -> Tensor:
-    return again.samples(torch.arange(3), torch.float32, "cpu")
+    return again.samples(torch.arange(3), PLAIN)
 
 
 @pytest.mark.parametrize("name", [LIVE_WEIGHTS, STEP_WEIGHTS])
@@ -249,7 +257,7 @@ def test_weights_that_were_altered_are_refused_by_the_pass_that_reads_them(
     flip_the_last_byte(tmp_path / name)
     with opened(tmp_path, digests) as again:
         read = {
-            LIVE_WEIGHTS: lambda: again.sketches(LIVE, torch.float32, "cpu", 2),
+            LIVE_WEIGHTS: lambda: again.sketches(LIVE, PLAIN, 2),
             STEP_WEIGHTS: lambda: step(again),
         }[name]
         with pytest.raises(RunFailedError, match=f"{name} .* altered"):
@@ -269,7 +277,7 @@ def test_while_a_vendors_code_runs_beside_it_every_pass_checks_its_weights_again
 def test_a_file_that_nobody_announced_is_not_read(tmp_path: Path, digests: dict[str, str]) -> None:
     del digests[STEP_WEIGHTS]
     with opened(tmp_path, digests) as again, pytest.raises(KeyError):
-        again.samples(torch.arange(3), torch.float32, "cpu")
+        again.samples(torch.arange(3), PLAIN)
 
 
 # -- memory ---------------------------------------------------------------------------------
@@ -293,14 +301,14 @@ class Short:
 def test_a_batch_that_does_not_fit_is_taken_in_ever_smaller_pieces(
     tmp_path: Path, digests: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    numerics = Numerics(torch.float64, "cpu")
     with opened(tmp_path, digests) as again:
-        whole = again.sketches(LIVE, torch.float64, "cpu", 4)
-        sampled = again.samples(torch.arange(50), torch.float64, "cpu")
+        whole = again.sketches(LIVE, numerics, 4)
+        sampled = again.samples(torch.arange(50), numerics)
         short = Short(monkeypatch, 4, "DefaultCPUAllocator: can't allocate memory")
-        pieces = again.sketches(LIVE, torch.float64, "cpu", 4)
-        torch.testing.assert_close(
-            again.samples(torch.arange(50), torch.float64, "cpu"), sampled, rtol=1e-6, atol=1e-12
-        )
+        pieces = again.sketches(LIVE, numerics, 4)
+        found = again.samples(torch.arange(50), numerics)
+        torch.testing.assert_close(found, sampled, rtol=1e-6, atol=1e-12)
     assert short.tried == [1, 2, 4] * 2
     for name, value in whole.items():
         torch.testing.assert_close(pieces[name], value, rtol=1e-5, atol=1e-9)
@@ -311,7 +319,7 @@ def test_one_sequence_that_does_not_fit_is_out_of_memory(
 ) -> None:
     short = Short(monkeypatch, 100, "X out of memory")
     with opened(tmp_path, digests) as again, pytest.raises(RuntimeError, match="out of memory"):
-        again.sketches(LIVE, torch.float32, "cpu", 4)
+        again.sketches(LIVE, PLAIN, 4)
     assert short.tried == [1, 2, 4]
 
 
@@ -320,7 +328,7 @@ def test_another_error_is_no_reason_to_try_again(
 ) -> None:
     short = Short(monkeypatch, 100, "shape mismatch")
     with opened(tmp_path, digests) as again, pytest.raises(RuntimeError, match="shape"):
-        again.sketches(LIVE, torch.float32, "cpu", 4)
+        again.sketches(LIVE, PLAIN, 4)
     assert short.tried == [1]
 
 
@@ -346,7 +354,7 @@ def test_another_error_is_no_reason_to_try_again(
 def test_an_honest_run_computes_in_its_formats_own_type(
     precision: Precision, expected: tuple[torch.dtype, Format | None]
 ) -> None:
-    assert how(precision) == expected
+    assert how(precision, "cpu") == Numerics(expected[0], "cpu", expected[1])
 
 
 @pytest.mark.parametrize(
@@ -368,9 +376,9 @@ def test_a_run_is_held_against_narrower_classes_widest_first_and_each_can_be_mad
 ) -> None:
     assert [border.name for border in borders(precision)] == expected.split()
     for border in borders(precision):
-        dtype, emulated = how_border(border)
-        assert dtype.is_floating_point
-        assert (emulated is None) == (border.name == "BF16")
+        numerics = how_border(border, "cpu")
+        assert numerics.dtype.is_floating_point
+        assert (numerics.emulated is None) == (border.name == "BF16")
 
 
 @pytest.mark.parametrize(
@@ -379,4 +387,4 @@ def test_a_run_is_held_against_narrower_classes_widest_first_and_each_can_be_mad
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_the_reference_is_wider_than_the_run(precision: Precision, expected: torch.dtype) -> None:
-    assert wide(precision) is expected
+    assert wide(precision, "cpu") == Numerics(expected, "cpu")

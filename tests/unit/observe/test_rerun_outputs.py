@@ -13,7 +13,8 @@ from llmb.config import FP32, Mode, RunConfig
 from llmb.formats import class_of
 from llmb.observe import probes, weights_file
 from llmb.observe.outputs import Output, look
-from llmb.observe.passes import without_layers
+from llmb.observe.passes import Numerics, without_layers
+from llmb.observe.rerun import RerunInputs
 from llmb.observe.rerun_outputs import RerunOutputs
 from llmb.observe.weights_file import WeightsFile
 from llmb.records.audited import LIVE_WEIGHTS
@@ -28,6 +29,7 @@ from tests.unit.builders_runtime import run_config
 SEED, STEP_SEED = 17, 18
 TOKENS = {"live": 101, "step": 202}
 SIZE, PROMPT, NEW = 4, 3, 5
+PLAIN = Numerics(torch.float32, "cpu")
 FORWARD = run_config(mode=Mode.FORWARD, batch_size=SIZE, precision=FP32)
 GENERATE = FORWARD.model_copy(
     update={"mode": Mode.GENERATE, "prompt_length": PROMPT, "new_tokens": NEW}
@@ -39,7 +41,8 @@ def again(folder: Path, config: RunConfig, drawn: dict[str, Tensor] | None = Non
     path = folder / LIVE_WEIGHTS
     digest = weights_file.write(path, [(n, p.detach()) for n, p in model.named_parameters()])
     file = WeightsFile(path, digest)
-    return RerunOutputs(config, SMALL, SEED, STEP_SEED, TOKENS, file, drawn or {})
+    inputs = RerunInputs(config, SMALL, SEED, TOKENS, folder, folder, {LIVE_WEIGHTS: digest})
+    return RerunOutputs(inputs, STEP_SEED, file, drawn or {})
 
 
 def edited(name: str) -> nn.Module:
@@ -68,7 +71,7 @@ def assert_same(found: dict[str, Tensor], name: str, expected: Tensor) -> None:
 def test_a_call_is_made_again_from_its_tokens_and_looked_at_where_the_worker_was(
     tmp_path: Path, name: str, seed: int
 ) -> None:
-    found = again(tmp_path, FORWARD).logits(name, torch.float32, "cpu")
+    found = again(tmp_path, FORWARD).logits(name, PLAIN)
     ids = random_tokens(TOKENS[name], SIZE, SMALL.sequence_length, SMALL.vocab_size)
     right = compute(build(SMALL, 1, torch.float32), ids)
     assert_same(found, name, look(Output(right), seed, name)["logits"])
@@ -76,7 +79,7 @@ def test_a_call_is_made_again_from_its_tokens_and_looked_at_where_the_worker_was
 
 @pytest.mark.parametrize("name", probes.PROBES)
 def test_a_probe_is_made_again_with_its_edits_and_its_own_tokens(tmp_path: Path, name: str) -> None:
-    found = again(tmp_path, FORWARD).logits(name, torch.float32, "cpu")
+    found = again(tmp_path, FORWARD).logits(name, PLAIN)
     seed = probes.token_seed(SEED, name)
     ids = random_tokens(seed, SIZE, SMALL.sequence_length, SMALL.vocab_size)
     right = compute(edited(name), ids)
@@ -85,7 +88,7 @@ def test_a_probe_is_made_again_with_its_edits_and_its_own_tokens(tmp_path: Path,
 
 def test_a_call_of_dynamic_shapes_is_made_again_with_its_padding(tmp_path: Path) -> None:
     config = FORWARD.model_copy(update={"dynamic": True})
-    found = again(tmp_path, config).logits("live", torch.float32, "cpu")
+    found = again(tmp_path, config).logits("live", PLAIN)
     lengths = draw_lengths(TOKENS["live"], SIZE, SMALL.sequence_length)
     ids = make_batch(TOKENS["live"], SIZE, SMALL, lengths=lengths).ids
     right = compute(build(SMALL, 1, torch.float32), ids)
@@ -118,7 +121,7 @@ def test_a_generated_sequence_passed_through_at_once_gives_the_logits_it_was_dra
     output = generated(TOKENS["live"], build(SMALL, 1, torch.float32).eval())
     seen = look(output, SEED, "live")
     found = again(tmp_path, GENERATE, {"live": seen["tokens"].float()})
-    assert_same(found.logits("live", torch.float32, "cpu"), "live", seen["logits"])
+    assert_same(found.logits("live", PLAIN), "live", seen["logits"])
 
 
 def test_a_cache_that_forgets_shows(tmp_path: Path) -> None:
@@ -133,17 +136,17 @@ def test_a_cache_that_forgets_shows(tmp_path: Path) -> None:
     model.forward = forgetful
     seen = look(generated(TOKENS["live"], model), SEED, "live")
     found = again(tmp_path, GENERATE, {"live": seen["tokens"].float()})
-    right = found.logits("live", torch.float32, "cpu")["live/logits"]
+    right = found.logits("live", PLAIN)["live/logits"]
     assert float((right - seen["logits"]).norm() / right.norm()) > 0.05
 
 
 def test_narrower_formats_and_types_can_be_asked_for(tmp_path: Path) -> None:
     outputs = again(tmp_path, FORWARD)
-    right = outputs.logits("live", torch.float64, "cpu")["live/logits"]
+    right = outputs.logits("live", Numerics(torch.float64, "cpu"))["live/logits"]
     fp8 = class_of("FP8", None).format
     errors = []
     for dtype, name in ((torch.float32, None), (torch.bfloat16, None), (torch.bfloat16, fp8)):
-        found = outputs.logits("live", dtype, "cpu", name)["live/logits"]
+        found = outputs.logits("live", Numerics(dtype, "cpu", name))["live/logits"]
         assert found.dtype is torch.float32
         errors.append(float((found - right).norm() / right.norm()))
     assert errors[0] < 2**-18

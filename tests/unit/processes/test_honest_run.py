@@ -18,7 +18,7 @@ from torch import nn
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.errors import RunFailedError
 from llmb.formats import KNOWN
-from llmb.observe.passes import Sketches, plain_pass
+from llmb.observe.passes import Numerics, Sketches, plain_pass
 from llmb.observe.step_sampler import KINDS
 from llmb.plugin.builtin.cpu import CpuBackend
 from llmb.processes import honest_run
@@ -140,7 +140,9 @@ def test_an_honest_pass_is_the_pristine_model_in_the_declared_type_at_the_runs_o
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", run.honest.seed, shape)
-    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.bfloat16, "cpu", collect)
+    plain_pass(
+        weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.bfloat16, "cpu"), collect
+    )
     for name, value in collect.tensors.items():
         assert torch.equal(shown[f"BF16/{name}"], value)
 
@@ -297,10 +299,10 @@ def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
     run = worked(precision=FP32).copied(tmp_path)
     sketches = honest_run.Rerun.sketches
 
-    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        if dtype is torch.float64:
+    def narrow(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        if numerics.dtype is torch.float64:
             raise TypeError("Cannot convert a MPS Tensor to float64 dtype")
-        return sketches(self, name, dtype, *rest, **more)
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
@@ -321,9 +323,9 @@ def test_a_device_whose_float32_products_are_narrow_is_asked_for_full_ones_in_th
 
     sketches = honest_run.Rerun.sketches
 
-    def noted(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        asked.append(f"{name} in {dtype}")
-        return sketches(self, name, dtype, *rest, **more)
+    def noted(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        asked.append(f"{name} in {numerics.dtype}")
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", noted)
     monkeypatch.setattr(honest_run.Plugin, "backend", lambda self, config: Narrow())
@@ -340,10 +342,10 @@ def test_a_device_without_bfloat16_loses_the_border_to_it_and_keeps_the_others(
     run = worked(precision=FP32).copied(tmp_path)
     sketches = honest_run.Rerun.sketches
 
-    def narrow(self: Any, name: str, dtype: torch.dtype, *rest: Any, **more: Any) -> Any:
-        if (dtype, name) == (torch.bfloat16, breaks):
+    def narrow(self: Any, name: str, numerics: Numerics, batch: int) -> Any:
+        if (numerics.dtype, name) == (torch.bfloat16, breaks):
             raise TypeError("no bfloat16 here")
-        return sketches(self, name, dtype, *rest, **more)
+        return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
     line = be_honest(run.honest)

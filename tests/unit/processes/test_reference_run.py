@@ -6,6 +6,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from safetensors.torch import load, load_file, save
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.observe import weights_file
-from llmb.observe.passes import Sketches, plain_pass
-from llmb.observe.rerun import Rerun
+from llmb.observe.passes import Numerics, Sketches, plain_pass
+from llmb.observe.rerun import Rerun, inputs_for
 from llmb.observe.weights import digests
 from llmb.processes import reference_run
 from llmb.records import audited
@@ -179,7 +180,7 @@ def test_passes_are_made_again_in_float32_on_the_workers_weights_and_the_streams
     weights = load_file(run.scratch / LIVE_WEIGHTS)
     ids = random_tokens(1000 + END, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", run.reference.seed, shape)
-    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", collect)
+    plain_pass(weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.float32, "cpu"), collect)
     assert collect.tensors
     assert all(torch.equal(found[name], value) for name, value in collect.tensors.items())
 
@@ -188,15 +189,10 @@ def test_the_audited_step_has_its_own_weights_tokens_and_elements(verified: Veri
     run = verified(BF16)
     found = read(run, audited.REFERENCE)["step"]
     where = read(run, audited.STEP_VALUES)["7/where"].long()
-    with Rerun(
-        run.config,
-        shape_of(run.config),
-        run.reference.seed,
-        run.reference.token_seeds,
-        run.scratch,
-        {STEP_WEIGHTS: run.reference.digests[STEP_WEIGHTS]},
-    ) as again:
-        assert torch.equal(found, again.samples(where, torch.float32, "cpu"))
+    digests = {STEP_WEIGHTS: run.reference.digests[STEP_WEIGHTS]}
+    inputs = replace(inputs_for(run.reference), digests=digests)
+    with Rerun(inputs) as again:
+        assert torch.equal(found, again.samples(where, Numerics(torch.float32, "cpu")))
     shown = read(run, audited.STEP_VALUES)["7/gradient"]
     assert float((found - shown).norm() / found.norm()) < 0.02
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from llmb.config import FP32, AuditMode
 from llmb.errors import UnavailableError
-from llmb.observe.passes import Samples, Sketches, plain_pass
+from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass
 from llmb.processes import worker
 from llmb.processes.modes import training
 from llmb.records import audited
@@ -63,7 +63,9 @@ def test_the_weights_left_are_those_the_last_gradients_were_computed_with(
     assert (probed.last_step, probed.token_seed, probed.seed) == (END, 1000 + END, 99)
     ids = random_tokens(probed.token_seed, 2, shape.sequence_length, shape.vocab_size)
     collect = Sketches("live", probed.seed, shape)
-    loss = plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", collect)
+    loss = plain_pass(
+        weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.float32, "cpu"), collect
+    )
     shown = read(run, audited.GRADIENTS)
     assert shown["live/loss"].tolist() == [torch.tensor(loss).item()]
     for name, value in collect.tensors.items():
@@ -86,7 +88,7 @@ def test_the_weights_of_the_audited_step_give_the_gradients_that_were_sampled_in
     sizes = {name: value.numel() for name, value in weights.items()}
     samples = Samples(seen["7/where"].long(), {name: sizes[name] for name in names(run)})
     ids = random_tokens(kept.token_seed, 2, shape.sequence_length, shape.vocab_size)
-    plain_pass(weights.__getitem__, shape, Batch(ids, ids), torch.float32, "cpu", samples)
+    plain_pass(weights.__getitem__, shape, Batch(ids, ids), Numerics(torch.float32, "cpu"), samples)
     assert torch.equal(samples.values, seen["7/gradient"])
 
 

@@ -10,7 +10,7 @@ import pytest
 from llmb.errors import LlmbError, NotEnoughMemoryError, UnavailableError
 from llmb.plugin import discovery
 from llmb.records.run_record import RunRecord
-from llmb.reproduction import here, replay
+from llmb.reproduction import here, request_again
 from llmb.reproduction.here import Here, explained
 from tests import builders
 from tests.unit.builders_runtime import install
@@ -22,7 +22,7 @@ SHOWN = {path: text.encode() for path, text in SOURCES.items()}
 
 
 def look(record: RunRecord = RECORD) -> Here:
-    return here.look(record, replay.request_of(record))
+    return here.look(record, request_again.request_of(record))
 
 
 def reason(found: Here) -> tuple[type[LlmbError], str]:

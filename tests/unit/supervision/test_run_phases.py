@@ -330,7 +330,7 @@ def test_a_ceiling_that_cannot_be_measured_is_logged_and_no_failure(
 
 
 def stations_of(line: Line, **options: Any) -> RunPhases:
-    offered = line.run_phases._negotiated
+    offered = line.run_phases.negotiated
     return RunPhases(WORKLOAD, offered, line.directory, Silent(), **options)
 
 

@@ -21,7 +21,7 @@ from llmb.records.finding import RULES_VERSION
 from llmb.records.run_record import RunRecord
 from llmb.reference import pins
 from llmb.reference.models import build
-from llmb.reproduction.replay import Places, _text, notes, request_of
+from llmb.reproduction.request_again import Places, _text, notes, request_of
 from llmb.supervision import selection
 from tests import builders
 from tests.unit.builders_inputs import write_pair
