@@ -87,6 +87,7 @@ def test_every_file_is_announced_with_its_digest(run: Audited) -> None:
     assert set(announced) == {
         audited.HONEST,
         audited.REPLAY,
+        audited.REPLAYED,
         audited.HONEST_NAMESPACE,
         evidence.LITMUS,
     }
@@ -266,6 +267,7 @@ EVERYTHING = {
     audited.HONEST,
     audited.DEVICE_REFERENCE,
     audited.REPLAY,
+    audited.REPLAYED,
     audited.HONEST_NAMESPACE,
     evidence.LITMUS,
 }
@@ -276,7 +278,8 @@ EVERYTHING = {
     [
         ("honest_passes", audited.HONEST),
         ("device_reference", audited.DEVICE_REFERENCE),
-        ("replay", audited.REPLAY),
+        ("optimizer_steps", audited.REPLAY),
+        ("whole_steps", audited.REPLAYED),
         ("litmus", evidence.LITMUS),
     ],
 )

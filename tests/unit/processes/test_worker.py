@@ -48,6 +48,8 @@ def test_every_file_of_the_audit_is_left_and_announced_and_weights_only_lent(
         "optimizer.json",
         audited.STEPS,
         audited.STEP_VALUES,
+        audited.LEDGER,
+        audited.LEDGER_VALUES,
         audited.GRADIENTS,
         audited.PROBED,
     }
