@@ -210,11 +210,10 @@ def test_everything_can_be_done_with_the_keyboard_alone(watch, leaderboard):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     # The page answers a changed address, which the browser tells it in its own time.
-    page.wait_for_function("document.activeElement.tagName === 'H1'")
+    page.locator("h1:focus").wait_for()
     page.keyboard.press("Escape")
     page.locator("#board").wait_for(state="visible")
-    back = "document.activeElement.textContent.trim() === 'cluster'"
-    page.wait_for_function(back)  # the reader is back where they were
+    page.locator("a:focus", has_text=re.compile("^cluster$")).wait_for()  # back where they were
 
 
 def test_every_field_has_a_name_and_every_table_titles(watch, leaderboard):
