@@ -108,10 +108,12 @@ def _become(module: str, log: int, channel: int) -> None:
 
 
 def _read_packages() -> None:
-    """Read which packages torch and llmb need, which is remembered (a tenth of a second)."""
+    """Read which packages torch and llmb need, and what is whose: it is remembered."""
     from llmb.observe.origins import needed_by_everybody
+    from llmb.plugin.discovery import owners
 
     needed_by_everybody()
+    owners("torch")
 
 
 def _draw_anew() -> None:
