@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -57,14 +58,23 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
     Python runs byte code that it keeps beside a file; a file may also be exchanged once it has been
     read. One that was run before anybody listened cannot be told from either.
     """
-    run: dict[Path, list[CodeType]] = {}
+    run: dict[str, list[CodeType]] = {}
+    folder_of = functools.cache(os.path.realpath)  # two thousand files lie in a hundred folders
     for code in listen()():
         if code.co_name == _MODULE:
-            run.setdefault(Path(code.co_filename).resolve(), []).append(code)
+            run.setdefault(_resolved(code.co_filename, folder_of), []).append(code)
     for file in files:
         shown = _compiled(file)
-        if shown is None or any(code != shown for code in run.get(file.resolve(), [None])):
+        if shown is None or any(code != shown for code in run.get(str(file.resolve()), [None])):
             yield file
+
+
+def _resolved(file: str, folder_of: Callable[[str], str]) -> str:
+    """Return where ``file`` lies, as ``folder_of`` gives where its folder does."""
+    if not os.path.isabs(file) or os.path.islink(file):
+        return os.path.realpath(file)
+    folder, name = os.path.split(file)
+    return os.path.join(folder_of(folder), name)
 
 
 def _compiled(file: Path) -> CodeType | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -24,8 +24,9 @@ from llmb.config import environment
 from llmb.errors import UnavailableError
 from llmb.observe.closed_components import _closure
 from llmb.plugin.discovery import (
+    mentioned,
     normalised,
-    requirements,
+    owners,
     source_root,
     torch_extensions,
     version_of,
@@ -136,7 +137,7 @@ class Origins:
     def _owners(self, top: str) -> list[str]:
         """Return the packages that the file or folder ``top`` of a site folder belongs to."""
         bare = re.sub(r"\.(libs|dylibs|py|pyc)$|\.(cpython|abi3|pypy)[-.].*", "", top)
-        named = map(normalised, self._distributions.get(bare, ()))
+        named = map(normalised, owners(bare))
         # What a wheel's repairer put beside the package bears the package's own name.
         return list(named) or [name for name in [normalised(bare)] if version_of(name)]
 
@@ -145,10 +146,6 @@ class Origins:
         """Every folder that packages are imported from, Python's own left out."""
         folders = {Path(entry or ".").resolve() for entry in sys.path}
         return tuple(folder for folder in folders - {*_python_folders()} if folder.exists())
-
-    @cached_property
-    def _distributions(self) -> dict[str, list[str]]:
-        return {top: list(names) for top, names in packages_distributions().items()}
 
     @cached_property
     def _needed(self) -> set[str]:
@@ -197,7 +194,7 @@ def _related(names: Iterable[str]) -> set[str]:
         name = waiting.pop()
         if name not in found and version_of(name) is not None:
             found.add(name)
-            waiting += (normalised(needed.name) for needed in requirements(name))
+            waiting += map(normalised, mentioned(name))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from importlib.metadata import (
     PackageNotFoundError,
     distributions,
     requires,
-    version,
 )
 from importlib.util import find_spec
+from inspect import getmodulename
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -36,6 +37,7 @@ BUILT_IN = {
     "cpu": "llmb.plugin.builtin.cpu",
     "generic": "llmb.plugin.builtin.generic",
 }
+_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]*")
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,14 @@ def version_of(distribution: str) -> str | None:
 
 @cache
 def _version(distribution: str, path: tuple[str, ...]) -> str | None:
-    try:
-        return version(distribution)
-    except (PackageNotFoundError, KeyError, TypeError, ValueError):
-        return None
+    found = _by_name(path).get(normalised(distribution))
+    return None if found is None else next(iter(_headers(found, "Version")), None)
+
+
+@cache
+def _by_name(path: tuple[str, ...]) -> dict[str, Distribution]:
+    """Return every installed package; of two with one name the first, as Python imports it."""
+    return {normalised(_name_of(found)): found for found in [*distributions()][::-1]}
 
 
 def requirements(distribution: str) -> tuple[Requirement, ...]:
@@ -189,6 +195,49 @@ def _requirements(distribution: str, path: tuple[str, ...]) -> tuple[Requirement
         with suppress(InvalidRequirement):  # of a damaged package
             found.append(Requirement(line))
     return tuple(found)
+
+
+def owners(top: str) -> tuple[str, ...]:
+    """Return the distributions that a folder or module ``top`` of a site folder belongs to."""
+    return _owners(tuple(sys.path)).get(top, ())
+
+
+@cache  # as importlib.metadata.packages_distributions of Python 3.12, in a tenth of its time
+def _owners(path: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for distribution in distributions():
+        declared = (distribution.read_text("top_level.txt") or "").split()
+        for top in declared or sorted(_tops(distribution.read_text("RECORD") or "")):
+            found[top] = (*found.get(top, ()), _name_of(distribution))
+    return found
+
+
+def _tops(record: str) -> set[str]:
+    """Return the folders and modules that the files of a package's ``record`` lie in."""
+    parts = (row[0].partition("/") for row in csv.reader(record.splitlines()) if row)
+    tops = {top if inner else getmodulename(top) or top for top, inner, _ in parts}
+    return {top for top in tops if "." not in top and top != "__pycache__"}
+
+
+def _name_of(distribution: Distribution) -> str:
+    return next(iter(_headers(distribution, "Name")), None) or _fact(distribution, "Name")
+
+
+def mentioned(distribution: str) -> tuple[str, ...]:
+    """Return the names in all lines on what a distribution requires, whatever their conditions."""
+    found = _by_name(tuple(sys.path)).get(normalised(distribution))
+    if found is None:
+        return ()
+    if found.read_text("METADATA") is None:  # of an older way of installing
+        return tuple(needed.name for needed in requirements(distribution))
+    lines = _headers(found, "Requires-Dist")
+    return tuple(name[0] for name in map(_NAME.match, lines) if name)
+
+
+def _headers(distribution: Distribution, field: str) -> list[str]:
+    """Return what a package's metadata says in ``field``; Python's parser of mails takes long."""
+    text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+    return re.findall(rf"(?mi)^{field}:[ \t]*(.*?)[ \t]*$", text.partition("\n\n")[0])
 
 
 def applies(requirement: Requirement, extra: str = "") -> bool:

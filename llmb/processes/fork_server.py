@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from importlib import import_module
+from typing import NoReturn
 
 from llmb.config import one_blas_thread
 from llmb.plugin.builtin import host
@@ -69,21 +70,26 @@ def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
     """
     read, write = os.pipe()
     between = os.fork()
-    if between:
-        os.close(write)
-        os.waitpid(between, 0)
-        with os.fdopen(read) as said:
-            return int(said.read())
+    if not between:
+        _go_on(control, write, module, log, channel)
+    os.close(write)
+    os.waitpid(between, 0)
+    with os.fdopen(read) as said:
+        return int(said.read())
+
+
+def _go_on(control: socket.socket, told: int, module: str, log: int, channel: int) -> NoReturn:
+    """Go on as the new process, and write its id to ``told``; the process between ends here."""
     first = os.getpid()
     if os.fork():
         os._exit(0)
     os.setsid()
     while os.getppid() == first:
         time.sleep(0.0005)
-    os.write(write, str(os.getpid()).encode())
+    os.write(told, str(os.getpid()).encode())
     control.detach()
     _become(module, log, channel)
-    sys.exit()
+    host.leave()
 
 
 def _become(module: str, log: int, channel: int) -> None:
@@ -103,10 +109,12 @@ def _become(module: str, log: int, channel: int) -> None:
 
 
 def _read_packages() -> None:
-    """Read which packages torch and llmb need, which is remembered (a tenth of a second)."""
+    """Read which packages torch and llmb need, and what is whose: it is remembered."""
     from llmb.observe.origins import needed_by_everybody
+    from llmb.plugin.discovery import owners
 
     needed_by_everybody()
+    owners("torch")
 
 
 def _draw_anew() -> None:

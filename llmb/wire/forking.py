@@ -40,10 +40,11 @@ sys.path = [root, *(place for place in sys.path if place)]
 import llmb
 from llmb.observe.executed_code import listen
 listen()
-from llmb.plugin.builtin.host import give_up_tracing
+from llmb.plugin.builtin.host import give_up_tracing, leave
 give_up_tracing()
 del sys.path[0]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
+leave()
 """
 ROOT = Path(llmb.__file__).resolve().parent.parent
 _SERVER = "llmb.processes.fork_server"

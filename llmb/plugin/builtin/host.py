@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 
@@ -147,6 +150,20 @@ def give_up_tracing() -> bool:
 
 def _prctl(option: int, value: int) -> bool:
     return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+
+
+def leave() -> NoReturn:
+    """End this process with status 0 as Python does, but let the kernel free its memory.
+
+    Threads are waited for, exit handlers called and output written out. Python would then take
+    every module apart: with torch 0.6 s of a core, and as long for whoever waits.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it any more
+            stream.flush()
+    os._exit(0)
 
 
 def return_freed_memory() -> bool:

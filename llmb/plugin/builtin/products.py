@@ -20,9 +20,10 @@ from torch import Tensor
 from llmb.plugin.builtin.wide import wide_linear
 
 Way = Literal["native", "wide"]
-#: Small, and several tries: a busy host leaves some of them alone.
-_ROWS, _SIDE, _TRIES = 128, 512, 7
-#: Between the ways' times where the next tries cannot turn it round: number by number it is 20.
+#: Rows, side and tries of what is timed: where a short look is not clear, a longer one, of several
+#: tries: a busy host leaves some of them alone.
+_LOOKS = ((64, 256, 2), (128, 512, 7))
+#: Between the ways' times where more tries cannot turn it round: number by number it is 10 or more.
 _CLEAR = 5
 
 
@@ -31,19 +32,20 @@ def faster_way(dtype: torch.dtype) -> Way:
     """Return how this processor is done sooner with a linear layer of ``dtype``, back and forth.
 
     One core alone is timed: several wait for each other, and for whatever else runs beside them.
-    The ways take turns, and the best try of each counts. That takes 0.03 s where both are fast, and
-    0.1 s where torch multiplies number by number.
+    The ways take turns, and the best try of each counts. That takes 0.04 s.
     """
-    x, w = (torch.ones(rows, _SIDE, dtype=dtype, requires_grad=True) for rows in (_ROWS, _SIDE))
     native_s = wide_s = math.inf
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for number in range(_TRIES):
-            native_s = min(native_s, _once_s(F.linear, x, w))
-            wide_s = min(wide_s, _once_s(wide_linear, x, w))
-            if number and native_s > _CLEAR * wide_s:
-                break
+        for rows, side, tries in _LOOKS:
+            x, w = (torch.ones(n, side, dtype=dtype, requires_grad=True) for n in (rows, side))
+            native_s = wide_s = math.inf
+            for number in range(tries):
+                native_s = min(native_s, _once_s(F.linear, x, w))
+                wide_s = min(wide_s, _once_s(wide_linear, x, w))
+                if number and native_s > _CLEAR * wide_s:
+                    return "wide"
     finally:
         torch.set_num_threads(threads)
     return "native" if native_s <= wide_s else "wide"

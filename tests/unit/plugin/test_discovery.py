@@ -271,3 +271,30 @@ def test_what_torch_loads_by_itself_is_known_by_name_target_and_package(site: Pa
         name="warp", target="torch_warp:autoload", distribution="torch-warp", version="2.5"
     )
     assert expected in discovery.torch_entry_points()
+
+
+def test_a_folder_or_module_is_its_packages_by_its_own_list_or_by_its_files(site: Path) -> None:
+    record = '"acme_a/x,y.py",,\nacme_b.so,,\nacme_c/d/e.txt,,\n../../../bin/acme_f,,\n'
+    (install(site, "acme-seen", {}) / "RECORD").write_text(record)
+    (install(site, "acme-told", {}) / "top_level.txt").write_text("acme_a\nacme_g\n")
+    whose = {top: {*discovery.owners(top)} for top in ("acme_a", "acme_b", "acme_c", "acme_g")}
+    assert whose == {
+        "acme_a": {"acme-seen", "acme-told"},
+        "acme_b": {"acme-seen"},
+        "acme_c": {"acme-seen"},
+        "acme_g": {"acme-told"},
+    }
+
+
+@pytest.mark.parametrize("top", ["..", "acme_f", "acme_h"])
+def test_what_no_package_brings_is_nobodys(site: Path, top: str) -> None:
+    (install(site, "acme-seen", {}) / "RECORD").write_text("../../../bin/acme_f,,\n")
+    assert discovery.owners(top) == ()
+
+
+def test_a_package_mentions_what_any_of_its_lines_names(site: Path) -> None:
+    info = install(site, "acme-needy", {})
+    lines = "Requires-Dist: One.two>=1; extra == 'x'\nRequires-Dist: three [y] (<2)\n"
+    with (info / "METADATA").open("a") as metadata:
+        metadata.write(f"{lines}\nRequires-Dist: no-line-of-the-metadata\n")
+    assert discovery.mentioned("acme_needy") == ("One.two", "three")
