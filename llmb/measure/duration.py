@@ -8,6 +8,7 @@ made again with the pristine model. The constants were fitted on eleven whole ru
 from __future__ import annotations
 
 from llmb.config import AuditMode, Precision, RunConfig
+from llmb.records import draws
 from llmb.records.run_record import Rates
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
@@ -27,6 +28,8 @@ _ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
 #: Bytes that a token moves outside of products, forward and backward: a layer and channel (norms,
 #: rotation, SwiGLU, residuals), and a word of the vocabulary (logits and their softmax).
 _ELEMENTWISE, _LOGITS = 2200, 60
+#: Share of the steps that is repeated in the mean where not all are.
+_SHARE_REPLAYED = 0.625
 #: How much longer products take in a step than in the best round of one of them.
 _IN_A_STEP = 1.25
 #: Seconds for the rates of the estimate and the ceilings at least, before and after together, and
@@ -61,8 +64,24 @@ def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) ->
     audit_s += _WIDE_PASSES[config.audit] * _IN_A_STEP * _flops(shape, config) / wide
     if config.audit is not AuditMode.OFF:
         audit_s += parameter_count(shape) * _AUDIT / rates.bytes_per_second
+        audit_s += _replay_s(steps, shape, config, rates)
     repeat_s = steps * step_s(shape, config, rates) + audit_s
     return _STARTS * start_s + _ceilings_s(shape, config, rates) + config.repeats * repeat_s
+
+
+def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
+    """Return the seconds in which the steps are repeated (rule L1), in the mean over the draws."""
+    why = draws.why_no_ledger(
+        config.mode.value,
+        config.precision,
+        world_size=config.parallelism.world_size,
+        dropout=getattr(shape, "dropout", 0.0),
+        records_steps=False,
+    )
+    if why is not None:
+        return 0.0
+    every_s = min(steps, draws.MOST_STEPS) * step_s(shape, config, rates)
+    return min(every_s, max(draws.REPLAY_S, _SHARE_REPLAYED * every_s))
 
 
 def _pass_s(shape: Shape, config: RunConfig, rates: Rates) -> float:

@@ -25,6 +25,8 @@ HORIZON = 2e-2
 #: Steps whose gradients are kept: a bundle keeps its size (docs/adr/0023). An official window of 50
 #: steps and what comes before are fewer.
 MOST_STEPS = 64
+#: All steps are repeated that can be within so many seconds, of more a share that is drawn.
+REPLAY_S = 120.0
 
 
 def new_nonce() -> str:

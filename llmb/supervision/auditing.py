@@ -41,8 +41,6 @@ from llmb.workloads.arithmetic import parameter_count
 E = TypeVar("E", bound=Frozen)
 #: An honest or reference run that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
-#: All steps are repeated that can be within so many seconds, and a share drawn afterwards of more.
-_REPLAY_S = 120.0
 #: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
 #: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
 _HOST_BYTES = 16
@@ -219,7 +217,7 @@ class Examiner:
             token_seeds=streamed.token_seeds[:count],
             rates=tuple(rates),
             least=draws.least_replayed(nonce, count),
-            seconds=_REPLAY_S,
+            seconds=draws.REPLAY_S,
         )
 
     def _side_by_side(self) -> bool:

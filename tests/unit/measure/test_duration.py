@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmb.config import BF16, FP32, AuditMode, RunConfig
+from llmb.config import BF16, FP16, FP32, AuditMode, RunConfig
+from llmb.measure import duration
 from llmb.measure.duration import estimate_s, needed_dtypes, reference_dtype, step_s
 from llmb.records.run_record import Rates
 from llmb.reference.shapes import LlamaShape
@@ -68,9 +69,28 @@ def test_a_run_is_starts_ceilings_steps_and_the_audits_passes(
     asked = config(audit=audit)
     audit_s = own * pass_s() + wide * 1.25 * flops() / 3e9
     audit_s += WEIGHTS * 1800 / 1e9 if own else 0
-    repeat_s = (3 + 50 + 7.5) * step_s(SHAPE, asked, RATES) + audit_s
+    steps_s = (3 + 50 + 7.5) * step_s(SHAPE, asked, RATES)
+    repeat_s = steps_s + audit_s + (steps_s if own else 0)  # all steps are repeated
     expected = 16 * START_S + 12.5 + 2 * repeat_s
     assert estimate_s(SHAPE, asked, RATES, START_S) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("step_s", "repeated_s"), [(1.0, 60.5), (3.0, 120.0), (10.0, 0.625 * 605)])
+def test_of_long_steps_a_share_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, repeated_s: float
+) -> None:
+    monkeypatch.setattr(duration, "step_s", lambda *_: step_s)
+    found = duration._replay_s(60.5, SHAPE, config(), RATES)
+    assert found == pytest.approx(repeated_s)
+
+
+def test_no_more_steps_are_repeated_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(duration, "step_s", lambda *_: 1.0)
+    assert duration._replay_s(500.0, SHAPE, config(), RATES) == 64.0
+
+
+def test_steps_that_cannot_be_repeated_take_no_time() -> None:
+    assert duration._replay_s(60.0, SHAPE, config(precision=FP16), RATES) == 0.0
 
 
 def test_large_products_take_their_ceilings_longer() -> None:

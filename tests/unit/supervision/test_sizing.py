@@ -46,10 +46,10 @@ def faster(rates: Rates, by: float) -> Rates:
 def test_a_processor_with_bf16_instructions_takes_the_benchmark_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sized = chosen(monkeypatch, NEW_CPU, NEW)
+    sized = chosen(monkeypatch, NEW_CPU, NEW, within_s=900.0)
     assert (sized.config.workload, sized.config.precision.name) == ("llama-1.4b", "BF16")
     assert sized.estimate is not None
-    assert sized.estimate.seconds <= 600
+    assert sized.estimate.seconds <= 900
     (note,) = sized.notes
     assert note.startswith("llama-1.4b in BF16: about ")
     assert "--workload llama-410m" in note
@@ -155,6 +155,7 @@ def test_only_plain_official_training_on_a_processor_is_estimated(
     ],
 )
 def test_the_estimate_of_a_run_that_was_made_is_within_30_percent_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
     name: str,
     precision: Precision,
     flops: dict[str, float],
@@ -162,6 +163,8 @@ def test_the_estimate_of_a_run_that_was_made_is_within_30_percent_of_its_time(
     start_s: float,
     real_s: float,
 ) -> None:
+    # They were made before the steps of a run were repeated.
+    monkeypatch.setattr(duration, "_replay_s", lambda *_: 0.0)
     rates = Rates(flops_per_second=flops, bytes_per_second=bandwidth)
     config = run_config(workload=name, precision=precision, warmup_steps=1)
     found = duration.estimate_s(workloads.find(name, {}).shape, config, rates, start_s)
