@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -208,8 +209,12 @@ class Callables:
         return name.rpartition(".")[0] not in self._modules
 
     def __len__(self) -> int:
+        looked_at = self._called | self._faces.keys()
         return len(self._bases) + sum(
-            1 for held in self._held.values() for _ in self._counted(held)
+            sum(map(looked_at.__contains__, map(id, held.values.values())))
+            if not held.constants
+            else sum(1 for _ in self._counted(held))
+            for held in self._held.values()
         )
 
     def _holds(self, owner: str) -> bool:
@@ -326,7 +331,10 @@ def _is_at_home(name: str, module: ModuleType) -> bool:
         return True
     folder: Any = getattr(sys.modules.get(top), "__path__", None)
     file = getattr(module, "__file__", None)
-    return bool(folder) and Path(str(file)).is_relative_to(folder[0])
+    if not folder:
+        return False
+    plainly = str(file).startswith(f"{folder[0]}{os.sep}")
+    return plainly or Path(str(file)).is_relative_to(folder[0])
 
 
 @contextmanager
