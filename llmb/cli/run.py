@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _DEBUG_PRESET: dict[str, int] = {
     "batch_size": 2,
     "timed_steps": 20,
-    "sequence_length": 64,
-    "hidden_size": 128,
-    "intermediate_size": 256,
+    "sequence_length": 32,
+    "hidden_size": 64,
+    "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }

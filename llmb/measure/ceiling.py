@@ -25,6 +25,7 @@ _COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long 
 _COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
+_ALIKE = 1.01  # between the best bursts where no more are made
 _SUSTAINED_S = 2.0  # long enough for a card that is limited by its power to slow down
 #: The products that make the logits: FP8 training leaves them in the wider format.
 _HEADS = ("lm_head", "wte", "word_embeddings")
@@ -261,16 +262,24 @@ def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -
 def _best_s(
     backend: Backend, operation: Product, budget_s: float, burst_s: float = _BURST_S
 ) -> float:
-    """Return the shortest time of ``operation`` in seconds, mean of a burst, best of the bursts."""
+    """Return the shortest time of ``operation`` in seconds, mean of a burst, best of the bursts.
+
+    It takes ``budget_s`` at most, or as long as it takes until three bursts are alike.
+    """
     deadline = clock.now_ns() + int(budget_s * 1e9)
     once = _once_s(backend, operation)
     # Three bursts should not take longer than there is: a debug run has 20 ms for each product.
     repeats = max(1, math.ceil(min(burst_s, budget_s / _MIN_BURSTS) / once))
-    best, bursts = once, 0
-    while bursts < _MIN_BURSTS or clock.now_ns() < deadline:
-        best = min(best, _burst_s(backend, operation, repeats))
-        bursts += 1
-    return best
+    bursts: list[float] = []
+    while not _is_enough(bursts) and (len(bursts) < _MIN_BURSTS or clock.now_ns() < deadline):
+        bursts.append(_burst_s(backend, operation, repeats))
+    return min(once, *bursts)
+
+
+def _is_enough(bursts: Sequence[float]) -> bool:
+    """Tell whether more bursts would hardly find a better one: the best few are alike."""
+    best = sorted(bursts)[:_MIN_BURSTS]
+    return len(best) == _MIN_BURSTS and best[-1] <= _ALIKE * best[0]
 
 
 def _once_s(backend: Backend, operation: Product) -> float:

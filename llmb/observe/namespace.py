@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec, module_from_spec
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe.callables import Callables, file_of, functions, no_collection
+from llmb.observe.callables import Callables, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
@@ -170,10 +171,8 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
     and what starts with Python, or with torch, may have changed it before.
     """
-    for name, value in chain(before.in_own_modules(), after.in_own_modules(before)):
-        file = file_of(value)
-        if file is None or _is_at_home(file, origins):
-            continue
+    is_usual = partial(_is_at_home, origins=origins)
+    for name, value, file in chain(before.strange(is_usual), after.strange(is_usual, before)):
         place = origins.of(file)
         # A module may import a function of any installed package; a class of torch has none.
         if place.origin == "other" and not after.is_member(name):

@@ -110,11 +110,9 @@ def _become(module: str, log: int, channel: int) -> None:
 
 def _read_packages() -> None:
     """Read which packages torch and llmb need, and what is whose: it is remembered."""
-    from llmb.observe.origins import needed_by_everybody
-    from llmb.plugin.discovery import owners
+    from llmb.observe.origins import Origins
 
-    needed_by_everybody()
-    owners("torch")
+    Origins(host.__name__, "llmb").of(sys.modules["torch"].__file__ or "")
 
 
 def _draw_anew() -> None:

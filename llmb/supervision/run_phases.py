@@ -26,7 +26,7 @@ from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
 
 #: Seconds spent on the ceilings, before and again after the run.
-_CALIBRATION_S = {"official": 4.0, "debug": 0.5}
+_CALIBRATION_S = {"official": 4.0, "debug": 0.25}
 _CALIBRATION_LIMIT_S = 600.0
 #: Timed steps of one trial of the batch-size search.
 _TRIAL_STEPS = 3

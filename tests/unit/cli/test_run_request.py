@@ -135,11 +135,11 @@ def test_a_time_does_not_go_with_what_names_the_size(ask: Ask, named: tuple[str,
 
 
 def test_the_debug_preset_is_what_is_not_given_otherwise(ask: Ask) -> None:
-    found = requested(ask, *NAMED, "--preset", "debug", "--hidden-size", "64")
+    found = requested(ask, *NAMED, "--preset", "debug", "--hidden-size", "32")
     assert found.shape_overrides == {
-        "sequence_length": 64,
-        "hidden_size": 64,
-        "intermediate_size": 256,
+        "sequence_length": 32,
+        "hidden_size": 32,
+        "intermediate_size": 128,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
     }

@@ -389,18 +389,23 @@ def test_three_bursts_take_no_longer_than_there_is(
     assert set(bursts[2:]) == {runs}
 
 
-def test_at_least_three_bursts_are_timed_and_more_while_there_is_time(time: Clock) -> None:
-    for budget_s, runs in ((0.0, 2 + 3), (0.2, 2 + 8)):
-        count = 0
+@pytest.mark.parametrize(
+    ("budget_s", "slower_ms", "bursts"),
+    [(0.0, 4, 3), (0.2, 4, 6), (0.2, 0, 3), (0.2, 0.05, 3)],
+    ids=["no time", "time", "alike", "nearly alike"],
+)
+def test_at_least_three_bursts_are_timed_and_more_while_there_is_time_and_they_differ(
+    time: Clock, budget_s: float, slower_ms: float, bursts: int
+) -> None:
+    taken: list[float] = []
 
-        def operation() -> torch.Tensor:
-            nonlocal count
-            count += 1
-            time.ns += 20_000_000
-            return torch.empty(0)
+    def operation() -> torch.Tensor:
+        taken.append(20 + max(0, len(taken) - 2) * slower_ms)
+        time.ns += round(taken[-1] * 1e6)
+        return torch.empty(0)
 
-        ceiling._best_s(FakeBackend(), operation, budget_s)
-        assert count == runs
+    ceiling._best_s(FakeBackend(), operation, budget_s)
+    assert len(taken) == 2 + bursts
 
 
 def test_a_burst_is_timed_from_an_idle_device_to_an_idle_device(time: Clock) -> None:

@@ -27,7 +27,7 @@ def test_options_of_run_hold_for_every_run_and_steps_are_few():
 
 def test_the_debug_preset_is_that_of_run():
     _, request = node._request((), "debug")
-    assert request.shape_overrides["hidden_size"] == 128
+    assert request.shape_overrides["hidden_size"] == 64
     assert plan.is_debug(request)
 
 

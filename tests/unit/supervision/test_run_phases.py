@@ -373,7 +373,7 @@ def test_a_trial_times_three_steps(searched: Line) -> None:
     assert {window.stop - window.start for window in searched.windows} == {3}
 
 
-@pytest.mark.parametrize(("config", "seconds"), [(CONFIG, 0.5), (run_config(), 4.0)])
+@pytest.mark.parametrize(("config", "seconds"), [(CONFIG, 0.25), (run_config(), 4.0)])
 def test_an_official_ceiling_takes_longer_than_a_debug_runs(
     line: Line, config: RunConfig, seconds: float
 ) -> None:

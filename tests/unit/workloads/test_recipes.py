@@ -84,7 +84,7 @@ def test_the_command_line_comes_before_the_recipe_and_that_before_the_preset() -
     request, flags = command_line(*words)
     assert (request.precision, flags["zero"]) == ("FP32", 2)
     assert (request.workload, request.batch_size) == ("litgpt-fsdp", 2)
-    assert request.shape_overrides["hidden_size"] == 128
+    assert request.shape_overrides["hidden_size"] == 64
     request, _ = command_line("--recipe=nanotron-llama2-7b", "--batch-size=64")
     assert (request.batch_size, request.accumulate) == (64, 16)
 
