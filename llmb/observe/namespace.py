@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec, module_from_spec
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe.callables import Callables, functions, no_collection
+from llmb.observe.callables import Callables, file_of, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
@@ -76,7 +75,7 @@ class NamespaceWatch:
 
     def close(self) -> None:
         """Look again: what is found now is judged, whatever is put back later."""
-        self._after = Callables(), Kernels()
+        self._after = Callables(self._before[0]), Kernels()
 
     def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
         """Return what changed until ``close`` was called, or until now.
@@ -128,7 +127,7 @@ def library_baseline(modules: Sequence[str], module: str, distribution: str) -> 
     return LibraryBaseline(
         imported=tuple(imported),
         failed=failed,
-        replaced=(*_replaced(before, Callables(), origins), *native),
+        replaced=(*_replaced(before, Callables(before), origins), *native),
     )
 
 
@@ -171,8 +170,10 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
     and what starts with Python, or with torch, may have changed it before.
     """
-    is_usual = partial(_is_at_home, origins=origins)
-    for name, value, file in chain(before.strange(is_usual), after.strange(is_usual, before)):
+    for name, value in chain(before.in_own_modules(), after.in_own_modules(before)):
+        file = file_of(value)
+        if file is None or _is_at_home(file, origins):
+            continue
         place = origins.of(file)
         # A module may import a function of any installed package; a class of torch has none.
         if place.origin == "other" and not after.is_member(name):
