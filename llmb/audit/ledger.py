@@ -87,7 +87,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = f"{len(again)} steps were repeated, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    yield Comparison(rows, again, _honest_error(bench)).finding(paths, len(timing.commitments))
+    yield StepByStep(rows, again, _honest_error(bench)).finding(paths, len(timing.commitments))
 
 
 def _compared(bench: Bench, steps: int) -> int:
@@ -170,13 +170,13 @@ def _honest_error(bench: Bench) -> HonestError:
     runs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
     least = equivalence.least_error(precision)
     return HonestError(
-        of_all=max(least, *(total(run.values()).error for run in runs)),
-        of_parts={name: max(least, *(run[name].error for run in runs)) for name in runs[0]},
+        of_all=max([least, *(total(run.values()).error for run in runs)]),
+        of_parts={name: max([least, *(run[name].error for run in runs)]) for name in runs[0]},
         times=_TIMES_IN_FP32 if precision.dtype == "float32" else _TIMES,
     )
 
 
-class Comparison:
+class StepByStep:
     """The distances of what was read from what the honest run read, by step and parameter."""
 
     def __init__(self, rows: Rows, again: Rows, honest: HonestError) -> None:

@@ -115,9 +115,9 @@ def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference
         reason = "figures are grouped by the lowest precision that was seen to compute"
         yield ConditionDifference("effective_precision", formats[0], formats[1], apart, reason)
     reason = "a change of the rules that breaks comparability raises their version"
-    versions = base.rules_version, other.rules_version
-    weight = Weight.NOTED if alike(*versions) else apart
-    yield from _unlike("rules_version", *versions, weight, reason)
+    one, another = base.rules_version, other.rules_version
+    weight = Weight.NOTED if alike(one, another) else apart
+    yield from _unlike("rules_version", one, another, weight, reason)
     if "debug" in (base.class_, other.class_):
         # Two debug runs of the same sizes are the same work: a developer's before and after.
         weight = Weight.NOTED if base.class_ == other.class_ else apart

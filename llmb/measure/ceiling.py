@@ -273,7 +273,7 @@ def _best_s(
     bursts: list[float] = []
     while not _is_enough(bursts) and (len(bursts) < _MIN_BURSTS or clock.now_ns() < deadline):
         bursts.append(_burst_s(backend, operation, repeats))
-    return min(once, *bursts)
+    return min([once, *bursts])
 
 
 def _is_enough(bursts: Sequence[float]) -> bool:

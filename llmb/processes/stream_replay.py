@@ -85,7 +85,11 @@ class StreamReplay:
         with ExitStack() as stack:
             stack.enter_context(self._as_computed())
             for done in train_loop(
-                *(model, optimizer, self._steps(), make, pause),
+                model,
+                optimizer,
+                self._steps(),
+                make,
+                pause,
                 context=self._forward,
                 clip_grad_norm=workload.recipe.clip_grad_norm,
             ):

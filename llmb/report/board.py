@@ -244,7 +244,7 @@ def _marks(entry: Entry) -> Iterator[str]:
     if record.class_ != "debug":
         yield from (f"waived: {waiver}" for waiver in record.waivers)
     if record.rules_version != RULES_VERSION:
-        yield f"judged by rules {record.rules_version}: today's are {RULES_VERSION}"
+        yield f"rules {record.rules_version}"
     if config.mixed_precision:
         yield "autocast over FP32 weights"
     if config.dynamic:
