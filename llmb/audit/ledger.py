@@ -40,7 +40,7 @@ L1 = Rule(
     "honest run repeats the steps from the first weights",
     limit="4 times the honest error of one step, together and for each parameter (FP32: 12); in no "
     "step 0.4 of a parameter's usual length",
-    cannot_see="steps after those repeated; several ranks, dropout, FP16 and devices that record "
+    cannot_see="steps after those repeated; several ranks, dropout, FP16, formats of fewer than 8 bits and devices that record "
     "their steps; less than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, STEPS),
     any_evidence=True,
@@ -184,17 +184,19 @@ class StepByStep:
         self._steps, self._honest = min(len(again), len(rows)), honest
         self._parts: dict[str, list[Gap]] = {name: [] for name in rows.names}
         self._told: dict[str, list[float]] = {name: [] for name in rows.names}
+        self._right: dict[str, list[float]] = {name: [] for name in rows.names}
         for step in range(self._steps):
             pairs = zip(rows.parts(step), again.parts(step), strict=True)
             for (name, shown), (_, right) in pairs:
                 self._parts[name].append(gap(shown, right))
                 self._told[name].append(equivalence.effective(right))
+                self._right[name].extend(right)
 
     def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
         """Return L1 of a worker that has ``made`` so many steps."""
         of_all = total(part for parts in self._parts.values() for part in parts).error
         errors = {name: total(parts).error for name, parts in self._parts.items()}
-        told = {n: e for n, e in errors.items() if sum(self._told[n]) >= _FEW}
+        told = {n: e for n, e in errors.items() if equivalence.effective(self._right[n]) >= _FEW}
         limits = {name: self._honest.limit(name) for name in told}
         worst = max(told, key=lambda name: _ratio(told[name], limits[name]), default="")
         limit = self._honest.times * self._honest.of_all

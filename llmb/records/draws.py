@@ -25,6 +25,9 @@ HORIZON = 2e-2
 #: Steps whose gradients are kept: a bundle keeps its size (docs/adr/0023). An official window of 50
 #: steps and what comes before are fewer.
 MOST_STEPS = 64
+#: Bits of the narrowest format in which honest runs stay together: in NVFP4 the head was 3 of its
+#: lengths off after 20 steps.
+LEAST_BITS = 8
 #: All steps are repeated that can be within so many seconds, of more a share that is drawn.
 REPLAY_S = 120.0
 
@@ -98,6 +101,8 @@ def why_no_ledger(
         return "the device records its steps and compiles them for one learning rate"
     if precision.dtype == "float16":
         return "moments underflow in FP16, or steps are left out where scaled gradients overflow"
+    if precision.bits < LEAST_BITS:
+        return "honest runs in formats of fewer than 8 bits drift apart within a few steps"
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"
     return None

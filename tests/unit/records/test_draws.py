@@ -88,7 +88,8 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
         ({"dropout": 0.1}, "dropout"),
         ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
-        ({"precision": Precision(name="odd", bits=7, dtype="bfloat16")}, "nobody knows"),
+        ({"precision": Precision(name="odd", bits=9, dtype="bfloat16")}, "nobody knows"),
+        ({"precision": Precision(name="NVFP4", bits=4, dtype="bfloat16")}, "fewer than 8 bits"),
     ],
     ids=str,
 )
