@@ -40,8 +40,8 @@ L1 = Rule(
     "honest run repeats the steps from the first weights",
     limit="4 times the honest error of one step, together and for each parameter (FP32: 12); in no "
     "step 0.4 of a parameter's usual length",
-    cannot_see="steps after those repeated; several ranks, dropout, FP16, formats of fewer than 8 bits and "
-    "devices that record their steps; less than the format's own rounding",
+    cannot_see="steps after those repeated; several ranks, dropout, FP16, formats of "
+    "fewer than 8 bits and devices that record their steps; less than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, STEPS),
     any_evidence=True,
     modes=TRAINING,
