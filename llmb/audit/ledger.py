@@ -19,7 +19,7 @@ from llmb.records.arrays import Array
 from llmb.records.audited import LedgerEvidence
 from llmb.records.finding import Finding, Level, Status
 
-#: How far samples may be from the repetition's, in honest errors of one step (rule E1): steps add
+#: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
 #: up what is different. Of all, and of each parameter.
 _TIMES, _TIMES_IN_FP32 = 4.0, 12.0
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
@@ -35,13 +35,14 @@ L1 = Rule(
     "L1",
     Level.BLOCK,
     "every step computes the gradients that an honest run's step computes",
-    measured="64 elements of each gradient in each step, at places that are drawn when the "
-    "gradients are there and told of one step later; learning rates drawn from 1e-5 to 1e-3; an "
-    "honest run repeats the steps from the first weights",
+    measured="64 elements of each gradient in each step: their places are told once the gradients "
+    "are there, their digest leaves the worker one step later; learning rates drawn from 1e-5 to "
+    "1e-3; an honest run replays the steps from the first weights",
     limit="4 times the honest error of one step, together and for each parameter (FP32: 12); in no "
     "step 0.4 of a parameter's usual length",
-    cannot_see="steps after those repeated; several ranks, dropout, FP16, formats of "
-    "fewer than 8 bits and devices that record their steps; less than the format's own rounding",
+    cannot_see="steps after the replayed ones, or after the 64th; several ranks, dropout, FP16, "
+    "formats of fewer than 8 bits, devices that record their steps (the plugin says so); less than "
+    "the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, STEPS),
     any_evidence=True,
     modes=TRAINING,
@@ -65,7 +66,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         records_steps=facts.records_steps,
     )
     if why is not None:
-        yield L1.unjudged(Status.NOT_APPLICABLE, f"no step can be repeated: {why}")
+        yield L1.unjudged(Status.NOT_APPLICABLE, f"no step can be replayed: {why}")
         return
     paths = bench.paths(LEDGER, VALUES, REPLAYED)
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
@@ -79,12 +80,12 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
         return
     if replayed is None or bench.measured is None:
-        yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has repeated the steps", paths)
+        yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
     again = Rows(ledger, replayed[audited.ROWS])
     least = draws.least_replayed(timing.nonce, steps)
     if len(again) < least:
-        told = f"{len(again)} steps were repeated, of {least} that had to be"
+        told = f"{len(again)} steps were replayed, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
     yield StepByStep(rows, again, _honest_error(bench)).finding(paths, len(timing.commitments))
@@ -180,23 +181,23 @@ class StepByStep:
     """The distances of what was read from what the honest run read, by step and parameter."""
 
     def __init__(self, rows: Rows, again: Rows, honest: HonestError) -> None:
-        """Compare the first steps, as many as were repeated."""
+        """Compare the first steps, as many as were replayed."""
         self._steps, self._honest = min(len(again), len(rows)), honest
-        self._parts: dict[str, list[Gap]] = {name: [] for name in rows.names}
-        self._told: dict[str, list[float]] = {name: [] for name in rows.names}
-        self._right: dict[str, list[float]] = {name: [] for name in rows.names}
+        #: Of each parameter, step by step: the distance, and what the honest run read.
+        self._parts: dict[str, list[tuple[Gap, Array]]] = {name: [] for name in rows.names}
         for step in range(self._steps):
             pairs = zip(rows.parts(step), again.parts(step), strict=True)
             for (name, shown), (_, right) in pairs:
-                self._parts[name].append(gap(shown, right))
-                self._told[name].append(equivalence.effective(right))
-                self._right[name].extend(right)
+                self._parts[name].append((gap(shown, right), right))
 
     def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
         """Return L1 of a worker that has ``made`` so many steps."""
-        of_all = total(part for parts in self._parts.values() for part in parts).error
-        errors = {name: total(parts).error for name, parts in self._parts.items()}
-        told = {n: e for n, e in errors.items() if equivalence.effective(self._right[n]) >= _FEW}
+        of_all = total(one for parts in self._parts.values() for one, _ in parts).error
+        told = {
+            name: total(one for one, _ in parts).error
+            for name, parts in self._parts.items()
+            if _tells([value for _, right in parts for value in right])
+        }
         limits = {name: self._honest.limit(name) for name in told}
         worst = max(told, key=lambda name: _ratio(told[name], limits[name]), default="")
         limit = self._honest.times * self._honest.of_all
@@ -208,7 +209,7 @@ class StepByStep:
         step, odd = self._oddest_step()
         if odd is not None:
             faults.append(odd)
-        share = f"{self._steps} of {made} steps repeated"
+        share = f"{self._steps} of {made} steps replayed"
         good = f"{share}: the gradients of each are as near to the honest run's as honest ones are"
         largest = told.get(worst, 0.0)
         return L1.finding(
@@ -226,19 +227,24 @@ class StepByStep:
         """Return the largest distance in a single step, in usual lengths, and what is wrong."""
         largest, found = 0.0, None
         for name, parts in self._parts.items():
-            usual = math.sqrt(sum(part.length**2 for part in parts) / max(1, len(parts)))
+            usual = math.sqrt(sum(one.length**2 for one, _ in parts) / max(1, len(parts)))
             if not usual:
                 continue
-            distances = [part.distance / usual for part in parts]
+            distances = [one.distance / usual for one, _ in parts]
             limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
             for step, distance in enumerate(distances):
-                if self._told[name][step] < _FEW:
+                if not _tells(parts[step][1]):
                     continue
                 if not distance <= limit and found is None:
                     found = f"{name} is {distance:.3g} of its length off in step {step}"
                     found += f" (limit {limit:.3g})"
                 largest = max(largest, distance)
         return largest, found
+
+
+def _tells(right: Array) -> bool:
+    """Tell whether a sample has its length in enough elements to be judged by itself."""
+    return equivalence.effective(right) >= _FEW
 
 
 def _ratio(value: float, limit: float) -> float:

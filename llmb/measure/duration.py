@@ -28,7 +28,7 @@ _ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
 #: Bytes that a token moves outside of products, forward and backward: a layer and channel (norms,
 #: rotation, SwiGLU, residuals), and a word of the vocabulary (logits and their softmax).
 _ELEMENTWISE, _LOGITS = 2200, 60
-#: Share of the steps that is repeated in the mean where not all are.
+#: Share of the steps that is replayed in the mean where not all are.
 _SHARE_REPLAYED = 0.625
 #: How much longer products take in a step than in the best round of one of them.
 _IN_A_STEP = 1.25
@@ -70,7 +70,7 @@ def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) ->
 
 
 def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
-    """Return the seconds in which the steps are repeated (rule L1), in the mean over the draws."""
+    """Return the seconds in which the steps are replayed (rule L1), in the mean over the draws."""
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,

@@ -1,8 +1,9 @@
 """Some elements of every gradient in every step, read in its pause and committed to a step later.
 
-Which elements comes with the answer in the pause, when the gradients are there. What was read goes
-to the host while the device works on, and its digest leaves the process in the next pause: nobody
-can write it down who has not computed the gradients in time, or change it later (rule L1).
+The answer in the pause, when the gradients are there, says which elements are read. The elements go
+to the host while the device works on, and their digest leaves the process in the next pause. So a
+plugin that has not computed the gradients in time has nothing to show, and cannot change the
+elements later (rule L1).
 """
 
 from __future__ import annotations
@@ -131,7 +132,11 @@ class GradientLedger:
 
 
 def _sent(row: Tensor) -> _Underway:
-    """Begin to copy ``row`` to the host: nothing waits for the device where it can say so."""
+    """Begin to copy ``row`` to the host.
+
+    The worker does not wait for the device where torch has pinned memory and events for it, such as
+    CUDA. Elsewhere the row is copied when it is needed, in the next pause.
+    """
     if row.device.type == "cpu":
         return _Underway(row, None)
     try:
@@ -139,6 +144,6 @@ def _sent(row: Tensor) -> _Underway:
         there.copy_(row, non_blocking=True)
         arrived = torch.Event(row.device)
         arrived.record()
-    except (RuntimeError, NotImplementedError, ValueError):
-        return _Underway(row, None)  # no pinned memory or no events: it is copied when it is needed
+    except (RuntimeError, ValueError):
+        return _Underway(row, None)
     return _Underway(there, arrived)

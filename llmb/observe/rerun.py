@@ -37,6 +37,7 @@ from llmb.reference.data import Batch
 from llmb.reference.shapes import BertShape, Shape
 
 C = TypeVar("C", Sketches, Samples)
+R = TypeVar("R")
 #: The exponent of float16's largest power of two.
 _MOST_SCALE = 15
 
@@ -189,25 +190,16 @@ class Rerun:
     def _in_parts(
         self, name: str, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
     ) -> tuple[C, float]:
-        """Return what was collected, and the loss.
-
-        An honest model may need more memory than the vendor's: the batch is then taken in more
-        pieces, unless its loss is a mean over another number of tokens in each.
-        """
+        """Return what was collected, and the loss."""
         # Each rank's part of a step, in turn, is what its gradients are the mean of.
         config = self._config
         own = config.accumulate * config.parallelism.replicas
-        parts = 1 if name in probes.PROBES else own
-        while True:
+
+        def once(parts: int) -> tuple[C, float]:
             collect = make()
-            try:
-                return collect, run(collect, parts)
-            except RuntimeError as error:
-                more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
-                fixed = isinstance(self._shape, BertShape) or config.dynamic
-                if not is_out_of_memory(error) or not more or fixed:
-                    raise
-                parts = more[0]
+            return collect, run(collect, parts)
+
+        return in_more_parts(once, config, batch, 1 if name in probes.PROBES else own)
 
     def _run(
         self, name: str, numerics: Numerics, batch: int, collect: Sketches | Samples, parts: int
@@ -246,6 +238,27 @@ class Rerun:
         if name in probes.PROBES:
             return probes.batch(self.inputs.seed, name, self._probed).repeat(size)
         return self._batches.make(self.inputs.token_seeds[name])
+
+
+def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts: int) -> R:
+    """Return what ``run`` returns with a batch in so many ``parts``, or in more.
+
+    An honest model may need more memory than the vendor's: then ``batch`` sequences are taken in
+    the next larger number of equal parts. Example: 8 in 1, 2, 4, then 8 parts. Not where the loss
+    of each part is a mean over another number of tokens.
+
+    Raises:
+        RuntimeError: the device has too little memory for any of them.
+    """
+    fixed = isinstance(workloads.of(config).shape, BertShape) or config.dynamic
+    while True:
+        try:
+            return run(parts)
+        except RuntimeError as error:
+            more = [n for n in range(2 * parts, batch + 1) if batch % n == 0]
+            if not is_out_of_memory(error) or not more or fixed:
+                raise
+            parts = more[0]
 
 
 def how(precision: Precision, device: str) -> Numerics:

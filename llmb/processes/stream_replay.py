@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import RunConfig
-from llmb.errors import is_out_of_memory
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
-from llmb.observe.rerun import how
+from llmb.observe.passes import Samples
+from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.wide_products import as_computed
 from llmb.processes.modes.checkpointing import checkpoint_blocks
@@ -23,42 +23,30 @@ from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
-from llmb.reference.shapes import BertShape
 from llmb.reference.train_loop import Step, train_loop
-from llmb.wire.messages import StreamToRepeat
+from llmb.wire.messages import StreamToReplay
 
 
 @dataclass(frozen=True)
 class StreamReplay:
-    """Repeats steps with the worker's seeds, learning rates, format and kernel of the optimizer."""
+    """Replays steps with the worker's seeds, learning rates, format and kernel of the optimizer."""
 
     config: RunConfig
-    stream: StreamToRepeat
+    stream: StreamToReplay
     #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
-    #: through all parameters; -1 where none is.
+    #: through all parameters. -1 is padding of the worker's: its row has zero there.
     where: Tensor
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
 
     def rows(self) -> Tensor:
-        """Return the gradients at ``where`` of the steps that were repeated, float32 on the host.
-
-        A model that needs more memory than the vendor's takes its batches in more pieces, unless
-        its loss is a mean over another number of tokens in each.
+        """Return the gradients at ``where`` of the steps that were replayed, float32 on the host.
 
         Raises:
             RuntimeError: the device has too little memory.
         """
-        parts, most = self.config.parts, self.config.batch_size
-        fixed = self.config.dynamic or isinstance(workloads.of(self.config).shape, BertShape)
-        while True:
-            try:
-                return self._rows(parts)
-            except RuntimeError as error:
-                more = [n for n in range(2 * parts, most + 1) if most % n == 0]
-                if fixed or not is_out_of_memory(error) or not more:
-                    raise
-                parts = more[0]
+        config = self.config
+        return in_more_parts(self._rows, config, config.batch_size, config.parts)
 
     def _rows(self, parts: int) -> Tensor:
         workload, config = workloads.of(self.config), self.config
@@ -71,9 +59,14 @@ class StreamReplay:
             capturable=self.kernel.capturable,
         )
         batches, found = StepBatches(config, workload.shape), list[Tensor]()
+        sizes = {name: p.numel() for name, p in model.named_parameters()}
 
         def pause(step: Step, loss: Tensor) -> bool:
-            found.append(_elements(model, self.where[step.index].long()))
+            samples = Samples(self.where[step.index].long(), sizes)
+            for name, parameter in model.named_parameters():
+                if parameter.grad is not None:
+                    samples.add(name, parameter.grad)
+            found.append(samples.values)
             for group in optimizer.param_groups:
                 group["lr"] = self.stream.rates[step.index]
             return False
@@ -82,8 +75,7 @@ class StreamReplay:
             return batches.make(seed).to(config.device).split(parts)
 
         until_ns = clock.now_ns() + int(self.stream.seconds * 1e9)
-        with ExitStack() as stack:
-            stack.enter_context(self._as_computed())
+        with self._as_computed():
             for done in train_loop(
                 model,
                 optimizer,
@@ -131,20 +123,3 @@ class StreamReplay:
             return torch.autocast(kind, getattr(torch, precision.dtype))
         except (RuntimeError, AssertionError):
             return nullcontext()
-
-
-def _elements(model: nn.Module, where: Tensor) -> Tensor:
-    """Return the gradients at ``where``; zero where there is none or it is -1."""
-    found, first = torch.zeros(len(where)), 0
-    for parameter in model.parameters():
-        end = first + parameter.numel()
-        mine = ((where >= first) & (where < end)).nonzero().flatten()
-        if len(mine) and parameter.grad is not None:
-            flat, places = parameter.grad.detach().flatten(), where[mine] - first
-            try:
-                values = flat[places.to(flat.device)].to("cpu")
-            except NotImplementedError:  # no kernel for that on the device: all are copied
-                values = flat.to("cpu")[places]
-            found[mine] = values.float()
-        first = end
-    return found

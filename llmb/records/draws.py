@@ -28,7 +28,7 @@ MOST_STEPS = 64
 #: Bits of the narrowest format in which honest runs stay together: in NVFP4 the head was 3 of its
 #: lengths off after 20 steps.
 LEAST_BITS = 8
-#: All steps are repeated that can be within so many seconds, of more a share that is drawn.
+#: All steps are replayed that can be within so many seconds, of more a share that is drawn.
 REPLAY_S = 120.0
 
 
@@ -87,7 +87,7 @@ def least_replayed(nonce: str, steps: int) -> int:
 def why_no_ledger(
     mode: str, precision: Precision, *, world_size: int, dropout: float, records_steps: bool
 ) -> str | None:
-    """Return why no step of a run can be repeated (rule L1), None where all can.
+    """Return why no step of a run can be replayed (rule L1), None where all can.
 
     ``records_steps``: the device records a step, compiles it and runs it later.
     """

@@ -183,7 +183,7 @@ class RepeatTiming(Frozen):
     #: of every sequence is there, on the worker's clock. Empty elsewhere.
     prefill_ns: tuple[int, ...] = ()
     #: Places, learning rates and how much is replayed follow from it (``llmb.records.draws``); None
-    #: where no step is repeated.
+    #: where no step is replayed.
     nonce: str | None = Field(default=None, pattern=draws.PATTERN)
     #: sha256 over what was read of the gradients of each step from the first, as it was told in the
     #: pause of the next; those of the steps after STOP with them.

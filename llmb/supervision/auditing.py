@@ -33,7 +33,7 @@ from llmb.wire.messages import (
     HonestOrder,
     Phase,
     ReferenceOrder,
-    StreamToRepeat,
+    StreamToReplay,
     Unmade,
 )
 from llmb.workloads.arithmetic import parameter_count
@@ -205,15 +205,15 @@ class Examiner:
             ReferenceOrder.model_validate({**common, **reference}),
         )
 
-    def _stream(self, streamed: Streamed) -> StreamToRepeat | None:
-        """Return the steps that are repeated: as far as honest runs stay together (rule L1)."""
+    def _stream(self, streamed: Streamed) -> StreamToReplay | None:
+        """Return the steps that are replayed: as far as honest runs stay together (rule L1)."""
         nonce, steps = streamed.timing.nonce, len(streamed.timing.commitments)
         if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
             return None
         optimizer = workloads.of(self._config).recipe.optimizer
         rates = [draws.rate(nonce, step, optimizer) for step in range(steps)]
         count = draws.steps_compared(rates, optimizer)
-        return StreamToRepeat(
+        return StreamToReplay(
             token_seeds=streamed.token_seeds[:count],
             rates=tuple(rates),
             least=draws.least_replayed(nonce, count),

@@ -181,7 +181,7 @@ class Paused(Frozen):
 
 
 class StepDraw(Frozen):
-    """What a step is told in its pause, where steps are repeated afterwards (rule L1)."""
+    """What a step is told in its pause, where steps are replayed afterwards (rule L1)."""
 
     #: The seed of which elements of the gradients are read.
     places: int
@@ -278,14 +278,15 @@ class Collected(Frozen):
 # -- audit: honest run and reference run ------------------------------------------------------
 
 
-class StreamToRepeat(Frozen):
-    """The steps of a worker's stream, to be repeated with the pristine model."""
+class StreamToReplay(Frozen):
+    """The steps of a worker's stream, to be replayed with the pristine model."""
 
     #: Of each step from the first: the seed of its tokens, and its learning rate.
     token_seeds: tuple[int, ...]
     rates: tuple[float, ...]
-    #: So many are repeated whatever it takes, and as many more as this many seconds allow.
+    #: Steps that are replayed however long they take. Example: 40 of 60.
     least: int
+    #: More steps are begun as long as the replay has taken fewer seconds than this.
     seconds: float
 
 
@@ -299,8 +300,8 @@ class HonestOrder(RerunOrder):
     reference_passes: tuple[str, ...] = ()
     #: Modules of the vendor's libraries that the worker had loaded (rule N1).
     library_modules: tuple[str, ...] = ()
-    #: The stream to be repeated from its first step; None where no step can be (rule L1).
-    stream: StreamToRepeat | None = None
+    #: The stream to be replayed from its first step; None where no step can be (rule L1).
+    stream: StreamToReplay | None = None
 
 
 class ReferenceOrder(RerunOrder):

@@ -48,7 +48,7 @@ from llmb.wire.messages import (
     ReferenceOrder,
     StepDraw,
     StepOrder,
-    StreamToRepeat,
+    StreamToReplay,
     WorkOrder,
 )
 from tests import builders
@@ -317,12 +317,12 @@ def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: n
     )
 
 
-def _again(line: Line) -> StreamToRepeat | None:
-    """Return what the supervisor asks an honest run to repeat."""
+def _again(line: Line) -> StreamToReplay | None:
+    """Return what the supervisor asks an honest run to replay."""
     if audited.LEDGER not in line.announced():
         return None
     steps = sum(isinstance(m, Paused) for m in line.sent) - 1
-    return StreamToRepeat(
+    return StreamToReplay(
         token_seeds=tuple(1000 + i for i in range(steps)),
         rates=tuple(map(rate_of, range(steps))),
         least=steps,

@@ -65,7 +65,7 @@ def rewritten(run: Audited, change: Change) -> Finding:
 def test_an_honest_run_passes(judged_run: Callable[..., Audited], precision: Any) -> None:
     found = judged_run(precision=precision).finding("L1")
     assert (found.level, found.status) == (Level.BLOCK, Status.PASS)
-    assert found.message.startswith("12 of 12 steps repeated")
+    assert found.message.startswith("12 of 12 steps replayed")
 
 
 def test_one_matrix_stale_in_one_step_fails_and_is_named(run: Audited) -> None:
@@ -130,19 +130,19 @@ def shortened(run: Audited, steps: int) -> Finding:
     return run.finding("L1")
 
 
-def test_fewer_repeated_steps_than_were_drawn_are_not_enough(run: Audited) -> None:
+def test_fewer_replayed_steps_than_were_drawn_are_not_enough(run: Audited) -> None:
     found = shortened(run, 2)
     assert found.status is Status.NOT_OBSERVED
-    assert found.message.startswith("2 steps were repeated, of ")
+    assert found.message.startswith("2 steps were replayed, of ")
 
 
-def test_the_finding_says_how_many_steps_were_repeated(
+def test_the_finding_says_how_many_steps_were_replayed(
     run: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmb.records.draws.least_replayed", lambda nonce, steps: 3)
     found = shortened(run, 4)
     assert found.status is Status.PASS
-    assert found.message.startswith("4 of 12 steps repeated")
+    assert found.message.startswith("4 of 12 steps replayed")
 
 
 def test_without_a_nonce_nothing_was_observed(run: Audited) -> None:
@@ -172,7 +172,7 @@ def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
     ],
     ids=["FP16", "ranks", "lazy"],
 )
-def test_where_no_step_can_be_repeated_it_says_why(
+def test_where_no_step_can_be_replayed_it_says_why(
     run: Audited, changes: dict[str, Any], why: str
 ) -> None:
     found = replace(run, facts=replace(run.facts, **changes)).finding("L1")

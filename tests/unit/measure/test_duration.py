@@ -70,26 +70,26 @@ def test_a_run_is_starts_ceilings_steps_and_the_audits_passes(
     audit_s = own * pass_s() + wide * 1.25 * flops() / 3e9
     audit_s += WEIGHTS * 1800 / 1e9 if own else 0
     steps_s = (3 + 50 + 7.5) * step_s(SHAPE, asked, RATES)
-    repeat_s = steps_s + audit_s + (steps_s if own else 0)  # all steps are repeated
+    repeat_s = steps_s + audit_s + (steps_s if own else 0)  # all steps are replayed
     expected = 16 * START_S + 12.5 + 2 * repeat_s
     assert estimate_s(SHAPE, asked, RATES, START_S) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("step_s", "repeated_s"), [(1.0, 60.5), (3.0, 120.0), (10.0, 0.625 * 605)])
-def test_of_long_steps_a_share_is_repeated(
-    monkeypatch: pytest.MonkeyPatch, step_s: float, repeated_s: float
+@pytest.mark.parametrize(("step_s", "replayed_s"), [(1.0, 60.5), (3.0, 120.0), (10.0, 0.625 * 605)])
+def test_of_long_steps_a_share_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, replayed_s: float
 ) -> None:
     monkeypatch.setattr(duration, "step_s", lambda *_: step_s)
     found = duration._replay_s(60.5, SHAPE, config(), RATES)
-    assert found == pytest.approx(repeated_s)
+    assert found == pytest.approx(replayed_s)
 
 
-def test_no_more_steps_are_repeated_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_steps_are_replayed_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duration, "step_s", lambda *_: 1.0)
     assert duration._replay_s(500.0, SHAPE, config(), RATES) == 64.0
 
 
-def test_steps_that_cannot_be_repeated_take_no_time() -> None:
+def test_steps_that_cannot_be_replayed_take_no_time() -> None:
     assert duration._replay_s(60.0, SHAPE, config(precision=FP16), RATES) == 0.0
 
 

@@ -34,7 +34,7 @@ def shown(found: Audited) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16], ids=lambda p: p.name)
-def test_repeated_steps_give_the_bits_that_the_worker_read(
+def test_replayed_steps_give_the_bits_that_the_worker_read(
     worked: Callable[..., Audited], precision: Precision
 ) -> None:
     found = worked(precision=precision)
@@ -69,7 +69,7 @@ def test_without_time_it_ends_after_the_steps_that_must_be(worked: Callable[...,
     assert len(replay_of(worked(precision=FP32), least=4).rows()) == 4
 
 
-def test_with_time_it_repeats_them_all(worked: Callable[..., Audited]) -> None:
+def test_with_time_it_replays_them_all(worked: Callable[..., Audited]) -> None:
     assert len(replay_of(worked(precision=FP32), least=4, seconds=600.0).rows()) == STEPS
 
 

@@ -93,7 +93,7 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
     ],
     ids=str,
 )
-def test_steps_that_cannot_be_repeated_say_why(changes: dict[str, object], why: str) -> None:
+def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: str) -> None:
     usual = {"mode": "train", "precision": BF16, "world_size": 1, "dropout": 0.0}
     told = {**usual, "records_steps": False, **changes}
     mode, precision = told.pop("mode"), told.pop("precision")
@@ -101,6 +101,6 @@ def test_steps_that_cannot_be_repeated_say_why(changes: dict[str, object], why: 
 
 
 @pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
-def test_steps_of_one_rank_in_other_formats_are_repeated(precision: Precision) -> None:
+def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
     plain = {"world_size": 1, "dropout": 0.0, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None

@@ -163,7 +163,7 @@ def test_the_estimate_of_a_run_that_was_made_is_within_30_percent_of_its_time(
     start_s: float,
     real_s: float,
 ) -> None:
-    # They were made before the steps of a run were repeated.
+    # They were made before the steps of a run were replayed.
     monkeypatch.setattr(duration, "_replay_s", lambda *_: 0.0)
     rates = Rates(flops_per_second=flops, bytes_per_second=bandwidth)
     config = run_config(workload=name, precision=precision, warmup_steps=1)
