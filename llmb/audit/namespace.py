@@ -12,13 +12,22 @@ from fnmatch import fnmatchcase
 from llmb.audit.bench import Bench
 from llmb.audit.rule import Evidence, Rule
 from llmb.records import audited, evidence
-from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
+from llmb.records.evidence import (
+    Library,
+    LibraryBaseline,
+    NamespaceEvidence,
+    Replacement,
+    Stranger,
+)
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch
 
 #: What nobody may replace, no library and by no declaration (docs/plugins.md): optimizer, harness,
 #: Python itself and its clock.
 _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
+#: Packages beside torch's own whose classes may stand for tensors.
+_OF_FORMATS = ("torchao",)
+_EVERYBODYS = ("python", "llmb", "needed")
 _NAMED_AT_MOST = 3
 #: Replacements times declarations; 500 of each are more than any library and plugin have.
 _MOST_PAIRS = 250_000
@@ -30,10 +39,12 @@ LIBRARY = Evidence(evidence.LIBRARY, LibraryBaseline.model_validate_json)
 N1 = Rule(
     "N1",
     Level.BLOCK,
-    "no callable of torch or llmb was replaced undeclared",
+    "no callable of torch or llmb was replaced undeclared, and objects have torch's own types",
     measured="every callable and operator against what they were before the plugin was loaded, in "
-    "worker and honest run",
-    limit="none replaced; what a library's import does is told, declared patches are flagged",
+    "worker and honest run; in each pause and after each optimizer step the exact types of result, "
+    "parameters, gradients, optimizer and its state, and hooks, modes, tracers and handlers",
+    limit="none replaced; what a library's import does is told, declared patches are flagged; types "
+    "are those of torch and of few known packages",
     cannot_see="native code that patches machine code",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
@@ -93,6 +104,8 @@ class _SortedOut:
         declared: Sequence[DeclaredPatch],
     ) -> None:
         self._libraries = evidence.libraries
+        self.strangers = [s for s in evidence.strangers if not _is_known(s)]
+        self.known = [s for s in evidence.strangers if _is_known(s)]
         self._confirmed = {_key(r): r for r in baseline.replaced} if baseline else {}
         self.by_library: list[Replacement] = []
         self.declared: list[str] = []
@@ -120,6 +133,8 @@ class _SortedOut:
 
     def outcome(self) -> tuple[Status, str]:
         """Return the status, and a sentence that names the worst."""
+        if self.strangers:
+            return Status.FAIL, f"a step was not what it seems: {_few(map(_met, self.strangers))}"
         if self.forbidden:
             return Status.FAIL, f"replaced, as nothing permits: {_few(map(_said, self.forbidden))}"
         if self.undeclared:
@@ -132,6 +147,8 @@ class _SortedOut:
         if self.by_library:
             names = _few(r.name for r in self.by_library)
             return Status.PASS, f"{self._named_libraries()} replaces {names}"
+        if self.known:
+            return Status.PASS, f"beside torch's own: {_few(map(_met, self.known))}"
         return Status.PASS, "torch and llmb are what they were before the plugin was loaded"
 
     def _named_libraries(self) -> str:
@@ -172,6 +189,16 @@ def _said(r: Replacement) -> str:
     whose = r.distribution or {"llmb": "llmb", "plugin": "the plugin"}.get(r.origin)
     what = " of ".join(filter(None, (r.place, whose)))
     return f"{r.name}{where} by {what}" if what else f"{r.name}{where}"
+
+
+def _is_known(stranger: Stranger) -> bool:
+    return stranger.origin in _EVERYBODYS or stranger.distribution in _OF_FORMATS
+
+
+def _met(stranger: Stranger) -> str:
+    whose = stranger.distribution or {"plugin": "the plugin"}.get(stranger.origin, "unknown origin")
+    first = f"from step {stranger.first_step} on, {stranger.looks} times"
+    return f"{stranger.what}: {stranger.type} of {whose} ({first})"
 
 
 def _few(texts: Iterable[str]) -> str:

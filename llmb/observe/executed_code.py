@@ -64,7 +64,7 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
         if code.co_name == _MODULE:
             run.setdefault(_resolved(code.co_filename, folder_of), []).append(code)
     for file in files:
-        shown = _compiled(file)
+        shown = compiled(file)
         if shown is None or any(code != shown for code in run.get(str(file.resolve()), [None])):
             yield file
 
@@ -77,7 +77,8 @@ def _resolved(file: str, folder_of: Callable[[str], str]) -> str:
     return os.path.join(folder_of(folder), name)
 
 
-def _compiled(file: Path) -> CodeType | None:
+def compiled(file: Path) -> CodeType | None:
+    """Return what the text of ``file`` compiles to; None where it cannot be read or compiled."""
     try:
         return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):

@@ -18,6 +18,7 @@ from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import LlmbError
 from llmb.measure.litmus import litmus
+from llmb.observe.exactness import Exactness
 from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
@@ -54,10 +55,11 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if order.library_modules:  # before anything of the plugin is there
         module, owner = installed.module, installed.distribution
         announce.write(evidence.LIBRARY, library_baseline(order.library_modules, module, owner))
-    watch = unreachable_watch()
+    watch, exactness = unreachable_watch(), Exactness()
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)
+    exactness.look(0)
     set_float32_products(config.precision)  # whatever the plugin's environment says of them
     if backend.device_type == "cpu":
         keep_freed_memory()  # every pass has the same sizes again
@@ -88,12 +90,14 @@ def make(channel: Channel, order: HonestOrder) -> None:
             backend.synchronize()
             announce.write_bytes(audited.REPLAY, save(replayed))
         with apart("the repetition of the steps"):
-            if (again := whole_steps(channel, order, rerun, steps)) is not None:
+            if (again := whole_steps(channel, order, rerun, steps, exactness)) is not None:
                 announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # What the yardstick is made with must be torch's own as well.
-        seen = watch.evidence(plugin.module_name, plugin.distribution)
+        whose = plugin.module_name, plugin.distribution
+        exactness.look(0)
+        seen = watch.evidence(*whose).model_copy(update={"strangers": exactness.strangers(*whose)})
         announce.write(audited.HONEST_NAMESPACE, seen)
     with apart("the sums that show how products are accumulated"):
         if order.borders and (sums := litmus(config)) is not None:
@@ -229,14 +233,19 @@ def optimizer_steps(
 
 
 def whole_steps(
-    channel: Channel, order: HonestOrder, rerun: Rerun, steps: audited.StepsEvidence
+    channel: Channel,
+    order: HonestOrder,
+    rerun: Rerun,
+    steps: audited.StepsEvidence,
+    exactness: Exactness,
 ) -> Tensor | None:
     """Return gradients of the worker's steps, made again from the first; None where none can be."""
     if order.stream is None or not steps.steps:
         return None
     channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
     where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
-    return StreamReplay(order.config, order.stream, where, steps.steps[0]).rows()
+    kernel = steps.steps[0]
+    return StreamReplay(order.config, order.stream, where, kernel, exactness.look).rows()
 
 
 def audited_steps(rerun: Rerun) -> tuple[dict[str, Tensor], audited.StepsEvidence]:

@@ -14,6 +14,7 @@ from llmb.config import RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
+from llmb.observe.exactness import Exactness
 from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
@@ -73,6 +74,8 @@ class StepStream:
     sampler: Observer
     #: Reads something of every step, where something is trained.
     ledger: GradientLedger | None = None
+    #: Compares the types of what each step is made of, where the run is audited.
+    exactness: Exactness | None = None
     #: Steps completed, and steps that had to wait for their order to arrive.
     done: int = 0
     starved: int = 0
@@ -103,6 +106,8 @@ class StepStream:
         of the gradients something is read before the answer comes.
         """
         begin = clock.now_ns()
+        if self.exactness is not None:
+            self.exactness.look(step.index, loss)
         self.sampler.next()
         self.sampler.glance()
         commitment = self.ledger.commitment() if self.ledger is not None else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -38,6 +38,8 @@ class StreamReplay:
     where: Tensor
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
+    #: Is called with the number of each step, in its pause.
+    look: Callable[[int], None]
 
     def rows(self) -> Tensor:
         """Return the gradients at ``where`` of the steps that were replayed, float32 on the host.
@@ -62,6 +64,7 @@ class StreamReplay:
         sizes = {name: p.numel() for name, p in model.named_parameters()}
 
         def pause(step: Step, loss: Tensor) -> bool:
+            self.look(step.index)
             samples = Samples(self.where[step.index].long(), sizes)
             for name, parameter in model.named_parameters():
                 if parameter.grad is not None:

@@ -7,6 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from llmb.observe import namespace, surroundings, types
+from llmb.observe.exactness import Exactness
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import EvidenceWriter
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 class TamperBaseline:
     """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
 
-    __slots__ = ("_disguised", "_names", "_own", "_surroundings", "types")
+    __slots__ = ("_disguised", "_names", "_own", "_surroundings", "exactness", "types")
 
     def __init__(self, *, census: bool) -> None:
         """Look; with ``census`` listen for compiled programs, too."""
         self._names = namespace.unreachable_watch()
+        self.exactness = Exactness()
         self._surroundings = surroundings.ProcessCensus()
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
@@ -55,7 +57,9 @@ class TamperBaseline:
             evidence.Replacement(name=f"llmb.{name}", kind="foreign", origin="unknown")
             for name in sorted(self._disguised)
         )
-        found = found.model_copy(update={"replaced": (*found.replaced, *disguised)})
+        strangers = self.exactness.strangers(module, owner)
+        update = {"replaced": (*found.replaced, *disguised), "strangers": strangers}
+        found = found.model_copy(update=update)
         writer.write(evidence.NAMESPACE, of_all(ranks, found))
         around = self._surroundings.evidence(module, owner, plugin.native_libraries())
         writer.write(evidence.SURROUNDINGS, of_all(ranks, around))

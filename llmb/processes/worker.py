@@ -89,7 +89,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
-    stream = StepStream(channel, task.sampler, task.ledger)
+    exactness = before.exactness if before is not None else None
+    stream = StepStream(channel, task.sampler, task.ledger, exactness)
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
@@ -102,15 +103,15 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
             fences.append(told)
             channel.send(told)
 
-    backend.step_end()
-    backend.synchronize()
-    if before is not None:
+    if before is not None:  # before any more code of the plugin, which does not know the end yet
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
         if task.ledger is not None:
             own[GradientLedger] = task.ledger
         before.close(own)
+    backend.step_end()
+    backend.synchronize()
     if order.collect_evidence:
         writer.phase("writing evidence")
         task.write(writer, baseline, stream.done)

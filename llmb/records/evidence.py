@@ -208,6 +208,20 @@ class Library(Frozen):
     modules: tuple[str, ...]
 
 
+class Stranger(Frozen):
+    """An object that a step was made of, or that Python or torch called, and should not have."""
+
+    #: Such as "gradient", "state of the optimizer", "hook of all modules".
+    what: str = Field(max_length=100)
+    #: Module and name of the object's class, or of the callable.
+    type: str = Field(max_length=500)
+    origin: Origin
+    distribution: str | None = None
+    #: The step, counted from 0, in which it was first seen, and how many looks saw it.
+    first_step: int = Field(ge=0)
+    looks: int = Field(ge=1)
+
+
 class NamespaceEvidence(Frozen):
     """What of torch and llmb is not what it was before the plugin was loaded (rule N1)."""
 
@@ -218,6 +232,7 @@ class NamespaceEvidence(Frozen):
     #: Kernels for other devices than the CPU, where torch itself has none.
     device_kernels: int = Field(ge=0)
     libraries: tuple[Library, ...]
+    strangers: tuple[Stranger, ...] = ()
 
 
 class LibraryBaseline(Frozen):

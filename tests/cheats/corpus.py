@@ -132,6 +132,9 @@ CHEATS = (
         ("free_after_three_audits", "11 24", "L1"),
         ("rough_and_pruned", "21 40", "E1 E2 G1 P1"),
         Cheat("layer_dropped_in_inference", SKIPPED, (13,), _LOGITS, flags=_FORWARD),
+        Cheat(
+            "logits_where_read", SKIPPED, (11, 13), ("N1",), flags=(*_FORWARD, "--batch-size=24")
+        ),
     ),
     *_cheats(
         FUNCTION,
@@ -195,6 +198,7 @@ CHEATS = (
         ("stored_narrow", "46", "W1"),
         ("honest_run_spoiled", "40 61", "N1"),
         ("honest_run_spoiled_elsewhere", "40 61", "N1"),
+        ("honest_run_hooked", "40 61", "N1"),
         Cheat("honest_run_broken", PRECISION, (39,), (), outcome=UNVERIFIED),
     ),
     *_cheats(
@@ -241,17 +245,18 @@ CHEATS = (
         ("kernel_overridden", "39 61", "N1"),
         _unseen("site_customised", HARNESS, "61 62", _ITSELF),
         *(
-            Cheat(plugin, HARNESS, (11, 61), ("G1",), "FP32")
+            Cheat(plugin, HARNESS, (11, 61), ("G1", "N1"), "FP32")
             for plugin in (
                 "sampler_warned",
                 "mode_warned",
                 "signal_warned",
                 "profiler_warned",
-                "state_warned",
                 "parameter_subclass",
                 "gradient_subclass",
             )
         ),
+        # Every step looks at the state, so it is warned in every step, and nothing is saved.
+        Cheat("state_warned", HARNESS, (11, 61), ("N1",), "FP32"),
         ("evidence_rewritten", "49 61", "N1"),
         ("fork_server_rewritten", "11 61", "E1 E2 G1 P1"),
         ("fork_server_ended", "11 61", "E1 E2 G1 P1"),

@@ -114,6 +114,9 @@ class Training:
                 clipped()
             return False
 
+        exactness = stream.exactness
+        if exactness is not None:
+            exactness.watch(self.optimizer)
         for done in train_loop(
             self.program,
             self.optimizer,
@@ -125,6 +128,8 @@ class Training:
             clipped=clipped,
             scaler=self._scaler,
         ):
+            if exactness is not None:
+                exactness.look(done.step.index)
             self.sampler.after()
             if not shown:
                 show([done.loss, *self._stage.model.parameters()])

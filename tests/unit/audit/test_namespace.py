@@ -8,7 +8,14 @@ import pytest
 
 from llmb.audit import namespace
 from llmb.audit.namespace import finding as judge
-from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
+from llmb.records.evidence import (
+    Library,
+    LibraryBaseline,
+    NamespaceEvidence,
+    Origin,
+    Replacement,
+    Stranger,
+)
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch
 
@@ -54,6 +61,49 @@ def finding(
         baseline = LibraryBaseline(imported=("acme",), failed={}, replaced=confirmed)
     patches = [DeclaredPatch(target=target, reason="it is faster") for target in declared]
     return judge(evidence, baseline, patches, "namespace.json", "library.json")
+
+
+def met(origin: Origin, distribution: str | None = None) -> Finding:
+    """Return N1 of a run whose gradients were of a class of ``origin``."""
+    stranger = Stranger(
+        what="gradient",
+        type="acme.Lazy",
+        origin=origin,
+        distribution=distribution,
+        first_step=2,
+        looks=40,
+    )
+    evidence = NamespaceEvidence(
+        callables=9,
+        operators=5,
+        replaced=(),
+        device_kernels=0,
+        libraries=(),
+        strangers=(stranger,),
+    )
+    return judge(evidence, None, [], "namespace.json")
+
+
+def test_a_gradient_of_a_class_of_the_plugins_fails_and_the_class_is_named() -> None:
+    found = met("plugin", "llmb-acme")
+    assert found.status is Status.FAIL
+    assert found.message == (
+        "a step was not what it seems: gradient: acme.Lazy of llmb-acme (from step 2 on, 40 times)"
+    )
+
+
+@pytest.mark.parametrize("origin", ["library", "other", "unknown"])
+def test_a_class_of_nobody_known_fails(origin: Origin) -> None:
+    assert met(origin, "acme-lib").status is Status.FAIL
+
+
+def test_a_class_of_torchs_or_of_a_known_package_passes_and_is_named() -> None:
+    assert met("needed", "torch").status is Status.PASS
+    found = met("library", "torchao")
+    assert (found.status, found.message[:40]) == (
+        Status.PASS,
+        "beside torch's own: gradient: acme.Lazy ",
+    )
 
 
 def test_a_run_in_which_nothing_was_replaced_passes() -> None:

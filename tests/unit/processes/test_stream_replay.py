@@ -26,7 +26,9 @@ def replay_of(found: Audited, **changes: Any) -> StreamReplay:
     steps = StepsEvidence.model_validate_json((found.folder / audited.STEPS).read_bytes())
     assert found.honest.stream is not None
     stream = found.honest.stream.model_copy(update=changes)
-    return StreamReplay(found.config, stream, kept[audited.WHERE], steps.steps[0])
+    return StreamReplay(
+        found.config, stream, kept[audited.WHERE], steps.steps[0], lambda step: None
+    )
 
 
 def shown(found: Audited) -> torch.Tensor:

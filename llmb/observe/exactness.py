@@ -1,0 +1,254 @@
+"""Whether a step is made of exactly what it seems to be made of (rule N1).
+
+A gradient may be a subclass of a tensor that computes only the elements that are read, the state of
+the optimizer a dict that tells its plugin when somebody looks at a step, a global hook may change
+every model. So the types are compared in the pause of each step and after each optimizer step.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import is_
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import torch.optim.optimizer as optim_module
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from torch.optim import SGD, AdamW, Optimizer
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from llmb.observe.callables import functions
+from llmb.observe.executed_code import compiled
+from llmb.observe.origins import CodeOrigin, Origins
+from llmb.records.evidence import Origin, Stranger
+from llmb.records.redact import redact_text
+
+#: The tables of torch's hooks that are called for every module there is.
+_GLOBAL_HOOKS = [
+    table
+    for name, table in vars(module_hooks).items()
+    if name.startswith("_global_") and isinstance(table, dict)
+]
+_LONGEST = 200  # characters of a name
+_MOST_STRANGERS = 100  # that are told of
+#: The most trusted first.
+_TRUST: tuple[Origin, ...] = (
+    "python",
+    "llmb",
+    "needed",
+    "library",
+    "other",
+    "system",
+    "compiler",
+    "plugin",
+    "unknown",
+)
+_UNKNOWN = CodeOrigin("unknown", None, "")
+#: What classes inherit from, and whose it is needs no look: N1 compares all of its methods.
+_EVERYBODYS = {*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer}
+
+
+@dataclass(slots=True)
+class _Met:
+    """Something strange, the step in which it was first seen, and in how many looks it was."""
+
+    what: str
+    value: object
+    step: int
+    looks: int = 0
+
+
+class Exactness:
+    """Compares the types of what a step is made of.
+
+    Made before any code of the plugin is loaded, and after torch has wrapped the steps of its
+    optimizers (``namespace.settle``). Example: a look at 111 parameters with their gradients and
+    moments takes 0.1 ms.
+    """
+
+    # See ``StepSampler``: nothing can be replaced on the object alone.
+    __slots__ = ("_optimizer", "_parameters", "_seen", "_signals", "_steps", "_there")
+
+    def __init__(self) -> None:
+        """Look at what Python and torch call by themselves already."""
+        self._signals = sorted(signal.valid_signals())
+        #: Held, so that no identity is used again.
+        self._there = [value for _, value in self._called_by_themselves()]
+        self._steps = {kind: kind.step for kind in (AdamW, SGD)}
+        self._parameters: list[nn.Parameter] = []
+        self._optimizer: Optimizer | None = None
+        self._seen: dict[tuple[str, int], _Met] = {}
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """From now on look at ``optimizer``, which has just been built, and at its parameters."""
+        self._optimizer = optimizer
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def look(self, step: int, result: Tensor | None = None) -> None:
+        """Look at all of the present ``step``, counted from 0.
+
+        ``result`` is the loss, or are the logits; None after the optimizer step.
+        """
+        if result is not None and type(result) is not Tensor:
+            self._note("result of the model", type(result), step)
+        if self._optimizer is not None:
+            self._look_at(self._optimizer, step)
+        for what, value in self._called_by_themselves():
+            if not any(value is known for known in self._there):
+                self._note(what, value, step)
+
+    def _look_at(self, optimizer: Optimizer, step: int) -> None:
+        for parameter in self._parameters:
+            if type(parameter) is not nn.Parameter:
+                self._note("parameter", type(parameter), step)
+            gradient = parameter.grad
+            if gradient is not None and type(gradient) is not Tensor:
+                self._note("gradient", type(gradient), step)
+        kind = type(optimizer)
+        if kind not in self._steps:
+            self._note("optimizer", kind, step)
+        elif kind.step is not self._steps[kind]:
+            self._note("step of the optimizer", kind.step, step)
+        elif "step" in vars(optimizer):
+            self._note("step of the optimizer", vars(optimizer)["step"], step)
+        for hook in _optimizer_hooks(optimizer):
+            self._note("hook of the optimizer", hook, step)
+        self._look_at_groups(optimizer, step)
+        if type(optimizer.state) is not defaultdict:  # whose methods would be told of the look
+            self._note("state of the optimizer", type(optimizer.state), step)
+            return
+        for values in optimizer.state.values():
+            if type(values) is not dict:
+                self._note("state of a parameter", type(values), step)
+                continue
+            for value in values.values():
+                if type(value) is not Tensor:
+                    self._note("moment of a parameter", type(value), step)
+
+    def _look_at_groups(self, optimizer: Optimizer, step: int) -> None:
+        groups, stepped = optimizer.param_groups, list[nn.Parameter]()
+        if type(groups) is not list:
+            self._note("list of parameter groups", type(groups), step)
+            return
+        for group in groups:
+            if type(group) is not dict:
+                self._note("parameter group", type(group), step)
+                return
+            if type(group["params"]) is not list:
+                self._note("list of parameters", type(group["params"]), step)
+                return
+            stepped += group["params"]
+        if len(stepped) != len(self._parameters) or not all(map(is_, stepped, self._parameters)):
+            self._note("list of parameters that was exchanged", type(groups), step)
+
+    def _called_by_themselves(self) -> Iterator[tuple[str, object]]:
+        """Yield what Python or torch call without being told to."""
+        for table in _GLOBAL_HOOKS:
+            for hook in table.values():
+                yield "hook of all modules", hook
+        modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        for mode in (*modes, *_get_current_dispatch_mode_stack()):
+            if type(mode) is not DeviceContext:  # of torch.set_default_device
+                yield "mode of torch", type(mode)
+        for tracer in (sys.gettrace(), sys.getprofile()):
+            if tracer is not None:
+                yield "tracer", tracer
+        for callback in gc.callbacks:
+            yield "callback of the garbage collector", callback
+        for number in self._signals:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                yield "signal handler", handler
+
+    def _note(self, what: str, value: object, step: int) -> None:
+        key = what, id(value)
+        if key not in self._seen:
+            if len(self._seen) == _MOST_STRANGERS:
+                return
+            self._seen[key] = _Met(what, value, step)
+        self._seen[key].looks += 1
+
+    def strangers(self, module: str, distribution: str) -> tuple[Stranger, ...]:
+        """Return what was seen; ``module`` and ``distribution`` are the plugin's."""
+        if not self._seen:
+            return ()
+        origins = Origins(module, distribution)
+        found = []
+        for seen in self._seen.values():
+            place = whose(seen.value, origins)
+            found.append(
+                Stranger(
+                    what=seen.what,
+                    type=redact_text(_named(seen.value))[:_LONGEST],
+                    origin=place.origin,
+                    distribution=place.distribution,
+                    first_step=seen.step,
+                    looks=seen.looks,
+                )
+            )
+        return tuple(found)
+
+
+def _optimizer_hooks(optimizer: Optimizer) -> Iterator[object]:
+    for hooks in (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        optim_module._global_optimizer_pre_hooks,
+        optim_module._global_optimizer_post_hooks,
+    ):
+        yield from hooks.values()
+
+
+def _named(value: object) -> str:
+    kind = value if hasattr(value, "__qualname__") else type(value)
+    return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
+
+
+def whose(value: object, origins: Origins) -> CodeOrigin:
+    """Return whose a class or a callable is: of all that it is made of, the least trusted.
+
+    A class says itself which module it is from, and code which file. So the module has to hold the
+    class, and the text of the file has to compile to the code.
+    """
+    made_of = list(functions(value))
+    kinds = () if made_of else (value if isinstance(value, type) else type(value)).__mro__
+    places = []
+    for kind in kinds:
+        if kind not in _EVERYBODYS:
+            places.append(origins.of_module(kind.__module__) if _is_held(kind) else _UNKNOWN)
+            made_of += (f for member in vars(kind).values() for f in functions(member))
+    places += (_of_code(function.__code__, origins) for function in made_of)
+    return max(places, key=lambda place: _TRUST.index(place.origin), default=_UNKNOWN)
+
+
+def _of_code(code: CodeType, origins: Origins) -> CodeOrigin:
+    file = Path(code.co_filename)
+    shown = compiled(file)
+    place = origins.of(str(file))
+    if place.origin == "plugin":
+        return place
+    return place if shown is not None and code in _parts(shown) else _UNKNOWN
+
+
+def _parts(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _parts(constant)
+
+
+def _is_held(kind: type) -> bool:
+    """Tell whether a class is found where it says that it is."""
+    there: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.split("."):
+        there = getattr(there, name, None)
+    return there is kind

@@ -1,0 +1,263 @@
+"""Everything that a step is made of is of torch's own type, or is told with whose it is."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from llmb.observe import namespace
+from llmb.observe.exactness import Exactness, whose
+from llmb.observe.origins import Origins
+from llmb.records.evidence import Stranger
+
+
+class Lazy(Tensor):
+    """Could compute what is read of it, and nothing else."""
+
+
+class TelltaleParameter(nn.Parameter):
+    """Could say when it is looked at."""
+
+
+class TelltaleDict(dict[Any, Any]):
+    """Could say when it is looked at."""
+
+
+class TelltaleDefaultDict(defaultdict[Any, Any]):
+    """Could say when it is looked at."""
+
+
+class TelltaleList(list[Any]):
+    """Could say when it is looked at."""
+
+
+class Mode(torch.overrides.TorchFunctionMode):
+    """Could change whatever torch is asked for."""
+
+
+class Step:
+    """One step of AdamW over two parameters, with ``Exactness`` beside it."""
+
+    def __init__(self) -> None:
+        namespace.settle()
+        self.exactness = Exactness()
+        self.parameters = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+        self.optimizer = AdamW(self.parameters)
+        self.exactness.watch(self.optimizer)
+        self.loss = sum(p.square().sum() for p in self.parameters)
+        self.loss.backward()
+        self.optimizer.step()
+
+    def found(self) -> list[Stranger]:
+        self.exactness.look(3, self.loss.detach())
+        return list(self.exactness.strangers("tests", "llmb-tests"))
+
+
+@pytest.fixture
+def step() -> Step:
+    return Step()
+
+
+def lazy_gradient(step: Step) -> None:
+    step.parameters[0].grad = torch.ones(4).as_subclass(Lazy)
+
+
+def lazy_loss(step: Step) -> None:
+    step.loss = step.loss.detach().as_subclass(Lazy)
+
+
+def telltale_state(step: Step) -> None:
+    step.optimizer.state = TelltaleDefaultDict(dict, step.optimizer.state)
+
+
+def telltale_values(step: Step) -> None:
+    first = step.parameters[0]
+    step.optimizer.state[first] = TelltaleDict(step.optimizer.state[first])
+
+
+def lazy_moment(step: Step) -> None:
+    values = step.optimizer.state[step.parameters[0]]
+    values["exp_avg"] = values["exp_avg"].as_subclass(Lazy)
+
+
+def telltale_groups(step: Step) -> None:
+    step.optimizer.param_groups = TelltaleList(step.optimizer.param_groups)
+
+
+def telltale_group(step: Step) -> None:
+    step.optimizer.param_groups[0] = TelltaleDict(step.optimizer.param_groups[0])
+
+
+def telltale_list(step: Step) -> None:
+    group = step.optimizer.param_groups[0]
+    group["params"] = TelltaleList(group["params"])
+
+
+def fewer_parameters(step: Step) -> None:
+    step.optimizer.param_groups[0]["params"].pop()
+
+
+def own_step(step: Step) -> None:
+    step.optimizer.step = lambda: None
+
+
+def optimizer_hook(step: Step) -> None:
+    step.optimizer.register_step_pre_hook(lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lazy_gradient, "gradient"),
+        (lazy_loss, "result of the model"),
+        (telltale_state, "state of the optimizer"),
+        (telltale_values, "state of a parameter"),
+        (lazy_moment, "moment of a parameter"),
+        (telltale_groups, "list of parameter groups"),
+        (telltale_group, "parameter group"),
+        (telltale_list, "list of parameters"),
+        (fewer_parameters, "list of parameters that was exchanged"),
+        (own_step, "step of the optimizer"),
+        (optimizer_hook, "hook of the optimizer"),
+    ],
+)
+def test_a_part_of_another_type_is_told(
+    step: Step, change: Callable[[Step], None], what: str
+) -> None:
+    change(step)
+    assert [stranger.what for stranger in step.found()] == [what]
+
+
+def test_a_parameter_of_another_class_is_told() -> None:
+    exactness = Exactness()
+    exactness.watch(AdamW([TelltaleParameter(torch.ones(4))]))
+    exactness.look(0)
+    (found,) = exactness.strangers("tests", "llmb-tests")
+    assert (found.what, found.type) == ("parameter", f"{__name__}.TelltaleParameter")
+
+
+def test_a_step_of_torchs_own_types_shows_nothing(step: Step) -> None:
+    assert step.found() == []
+
+
+def test_what_was_seen_has_its_first_step_and_the_number_of_looks(step: Step) -> None:
+    lazy_gradient(step)
+    for index in (5, 6, 7):
+        step.exactness.look(index)
+    (found,) = step.exactness.strangers("tests", "llmb-tests")
+    assert (found.first_step, found.looks) == (5, 3)
+
+
+# -- what Python and torch call by themselves -------------------------------------------------
+
+
+def own_tracer(*arguments: object) -> None:
+    """Stand for a tracer, a hook, a callback and a handler."""
+
+
+@pytest.fixture
+def module_hook() -> Iterator[None]:
+    handle = nn.modules.module.register_module_forward_hook(own_tracer)
+    yield
+    handle.remove()
+
+
+@pytest.fixture
+def function_mode() -> Iterator[None]:
+    with Mode():
+        yield
+
+
+@pytest.fixture
+def profiler() -> Iterator[None]:
+    before = sys.getprofile()
+    sys.setprofile(own_tracer)
+    yield
+    sys.setprofile(before)
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    gc.callbacks.append(own_tracer)
+    yield
+    gc.callbacks.remove(own_tracer)
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    before = signal.signal(signal.SIGPROF, own_tracer)
+    yield
+    signal.signal(signal.SIGPROF, before)
+
+
+@pytest.mark.parametrize(
+    ("fixture", "what"),
+    [
+        ("module_hook", "hook of all modules"),
+        ("function_mode", "mode of torch"),
+        ("profiler", "tracer"),
+        ("collector", "callback of the garbage collector"),
+        ("handler", "signal handler"),
+    ],
+)
+def test_what_is_called_by_itself_is_told(
+    request: pytest.FixtureRequest, fixture: str, what: str
+) -> None:
+    exactness = Exactness()
+    request.getfixturevalue(fixture)
+    exactness.look(0)
+    found = {stranger.what for stranger in exactness.strangers("tests", "llmb-tests")}
+    assert found == {what}
+
+
+def test_what_was_there_before_is_not_told(module_hook: None, collector: None) -> None:
+    exactness = Exactness()
+    exactness.look(0)
+    assert exactness.strangers("tests", "llmb-tests") == ()
+
+
+def test_torchs_default_device_is_no_stranger() -> None:
+    exactness = Exactness()
+    torch.set_default_device("cpu")
+    try:
+        exactness.look(0)
+    finally:
+        torch.set_default_device(None)
+    assert exactness.strangers("tests", "llmb-tests") == ()
+
+
+# -- whose it is ------------------------------------------------------------------------------
+
+
+def origin_of(kind: type) -> str:
+    return whose(kind, Origins("tests", "llmb-tests")).origin
+
+
+def test_a_class_of_torch_is_torchs() -> None:
+    assert origin_of(torch.masked.MaskedTensor) == "needed"
+
+
+def test_a_class_that_only_says_it_is_torchs_is_not() -> None:
+    assert origin_of(type("MaskedTensor", (Tensor,), {"__module__": "torch.masked"})) == "unknown"
+
+
+def test_a_class_that_was_put_into_torchs_module_is_known_by_its_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = torch.masked.maskedtensor.core.__file__
+    code = compile("def add(self):\n    return 7\n", file, "exec")
+    names: dict[str, Any] = {}
+    exec(code, names)
+    inside = {"__module__": "torch.masked", "add": names["add"]}
+    disguised = type("Disguised", (Tensor,), inside)
+    monkeypatch.setattr(torch.masked, "Disguised", disguised, raising=False)
+    assert origin_of(disguised) == "unknown"
