@@ -95,9 +95,10 @@ def make(channel: Channel, order: HonestOrder) -> None:
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # What the yardstick is made with must be torch's own as well.
-        whose = plugin.module_name, plugin.distribution
+        module, owner = plugin.module_name, plugin.distribution
         exactness.look(0)
-        seen = watch.evidence(*whose).model_copy(update={"strangers": exactness.strangers(*whose)})
+        strangers = exactness.strangers(module, owner)
+        seen = watch.evidence(module, owner).model_copy(update={"strangers": strangers})
         announce.write(audited.HONEST_NAMESPACE, seen)
     with apart("the sums that show how products are accumulated"):
         if order.borders and (sums := litmus(config)) is not None:
