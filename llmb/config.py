@@ -243,6 +243,10 @@ class WeightsSource(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+#: What llmb draws follows from so many hexadecimal digits (``records.draws``).
+NONCE = r"^[0-9a-f]{32}$"
+
+
 class Choices(Frozen):
     """How a step is computed and what it is given, as asked for and as run."""
 
@@ -261,6 +265,10 @@ class Choices(Frozen):
     #: None: uniformly random tokens, weights that follow from the seed.
     data: DataSource | None = None
     weights: WeightsSource | None = None
+    #: What llmb drew for a recorded run, which is done again; None: drawn afresh. No child sees it.
+    nonce: str | None = Field(default=None, pattern=NONCE)
+    #: Every step has the workload's own learning rate.
+    constant_rate: bool = False
 
 
 class RunRequest(Choices):

@@ -16,6 +16,7 @@ from llmb.config import Mode, Precision
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
+from llmb.records.draws import Draws
 from llmb.records.finding import RULES_VERSION
 from llmb.records.run_record import DeclaredPatch, FileDigest, RepeatTiming, WorkloadFacts
 from llmb.records.system import SystemDescription
@@ -69,6 +70,8 @@ class Facts:
     is_debug: bool
     #: The device records a step, compiles it and runs it later.
     records_steps: bool = False
+    #: The run was asked to have the workload's own learning rate in every step.
+    constant_rate: bool = False
     #: The rules that were in force when the run was made.
     rules_version: str = RULES_VERSION
 
@@ -100,8 +103,32 @@ class Bench:
 
     def constants_of(self, step: int) -> Optimizer:
         """Return what the optimizer's step of ``step`` is made with, its own learning rate."""
-        usual = self.facts.workload.optimizer
-        return replace(usual, lr=draws.rate(self.timing.nonce, step, usual))
+        usual, drawn = self.facts.workload.optimizer, self.drawn
+        return usual if drawn is None else replace(usual, lr=drawn.rate(step))
+
+    @cached_property
+    def why_no_ledger(self) -> str | None:
+        """Why no step can be replayed (rule L1), None where all can."""
+        facts = self.facts
+        return draws.why_no_ledger(
+            facts.workload.mode,
+            facts.precision,
+            world_size=facts.world_size,
+            dropout=facts.workload.shapes.get("dropout") or 0.0,
+            records_steps=facts.records_steps,
+        )
+
+    @property
+    def drawn(self) -> Draws | None:
+        """What llmb drew for this repeat; None by rules 2 and older, when it drew nothing."""
+        if self.timing.nonce is None:
+            return None
+        return Draws(
+            self.timing.nonce,
+            self.facts.workload.optimizer,
+            ledger=self.why_no_ledger is None and bool(self.timing.commitments),
+            constant_rate=self.facts.constant_rate,
+        )
 
     def of(self, repeat: int) -> Bench:
         """Return the bench of another repeat of the same run."""

@@ -14,7 +14,7 @@ from llmb.audit.bench import HONEST, STEPS, Bench
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import TRAINING, Evidence, Rule
-from llmb.records import arrays, audited, draws
+from llmb.records import arrays, audited
 from llmb.records.arrays import Array
 from llmb.records.audited import LedgerEvidence
 from llmb.records.finding import Finding, Level, Status
@@ -57,24 +57,18 @@ def judge(bench: Bench) -> Iterator[Finding]:
     Raises:
         ValueError: rows of another length than the segments have.
     """
-    facts, timing = bench.facts, bench.timing
-    why = draws.why_no_ledger(
-        facts.workload.mode,
-        facts.precision,
-        world_size=facts.world_size,
-        dropout=facts.workload.shapes.get("dropout") or 0.0,
-        records_steps=facts.records_steps,
-    )
-    if why is not None:
-        yield L1.unjudged(Status.NOT_APPLICABLE, f"no step can be replayed: {why}")
+    if bench.why_no_ledger is not None:
+        told = f"no step can be replayed: {bench.why_no_ledger}"
+        yield L1.unjudged(Status.NOT_APPLICABLE, told)
         return
+    timing, drawn = bench.timing, bench.drawn
     paths = bench.paths(LEDGER, VALUES, REPLAYED)
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
-    if timing.nonce is None or ledger is None or values is None:
+    if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left no gradients of its steps")
         return
     rows = Rows(ledger, values[audited.ROWS])
-    steps = _compared(bench, len(timing.commitments))
+    steps = drawn.steps_compared(len(timing.commitments))
     broken = _broken(rows, timing.commitments[:steps])
     if broken:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
@@ -83,19 +77,12 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
     again = Rows(ledger, replayed[audited.ROWS])
-    least = draws.least_replayed(timing.nonce, steps)
+    least = drawn.least_replayed(steps)
     if len(again) < least:
         told = f"{len(again)} steps were replayed, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
     yield StepByStep(rows, again, _honest_error(bench)).finding(paths, len(timing.commitments))
-
-
-def _compared(bench: Bench, steps: int) -> int:
-    """Return how many of ``steps`` are kept and compared."""
-    optimizer = bench.facts.workload.optimizer
-    rates = [draws.rate(bench.timing.nonce, step, optimizer) for step in range(steps)]
-    return draws.steps_compared(rates, optimizer)
 
 
 class Rows:

@@ -67,7 +67,7 @@ def finding(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding
     high = low + variance / 2
     if isinstance(shape, BertShape):
         high += math.log(2)
-    drawn = draws.varies(workload.optimizer) and any(timing.nonce for timing in repeats)
+    drawn = draws.varies(workload.optimizer) and any(timing.commitments for timing in repeats)
     if workload.optimizer.lr > _GENTLE or drawn:
         high += _RISE
     margin = _ROUNDING + _SIGMAS * math.sqrt(variance / predictions)

@@ -198,7 +198,7 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     Raises:
         LlmbError: a flag, or what it points to, cannot be used.
     """
-    from llmb.config import RunRequest, ShapeName
+    from llmb.config import NONCE, RunRequest, ShapeName
 
     for name, value in flags.items():
         if not all(text.isprintable() for text in _texts(value)):
@@ -207,8 +207,14 @@ def request_of(ctx: click.Context, flags: dict[str, Any]) -> RunRequest:
     if flags["preset"] == "debug":
         preset = _preset(name, definition, flags["mode"])
         flags |= {k: v for k, v in preset.items() if _is_default(ctx, k)}
+    if flags["nonce"] is not None and not re.fullmatch(NONCE, flags["nonce"]):
+        raise UsageError(
+            f"--nonce {flags['nonce']!r} is not what a record has: 32 digits from 0 to f, such as "
+            "timing.nonce in record.json"
+        )
     shapes = {name: flags[name] for name in get_args(ShapeName) if flags[name] is not None}
     same = ["mode", "plugin", "device", "precision", "accumulate", "mixed_precision", "seed"]
+    same += ["nonce", "constant_rate"]
     same += ["executor", "compile_mode", "dynamic", "sac_freq", "new_tokens"]
     same += ["warmup_steps", "timed_steps", "repeats", "audit", "profile"]
     return RunRequest(

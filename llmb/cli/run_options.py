@@ -149,6 +149,16 @@ _OPTIONS = (
         "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="[default: drawn afresh]"
     ),
     click.option(
+        "--nonce",
+        metavar="HEX",
+        help="timing.nonce of a record: the run is done again, as debug [default: drawn afresh].",
+    ),
+    click.option(
+        "--constant-rate",
+        is_flag=True,
+        help="The workload's own learning rate in every step, as debug [default: drawn].",
+    ),
+    click.option(
         "--seed-commitment",
         type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
         metavar="FILE",

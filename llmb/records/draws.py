@@ -6,16 +6,17 @@ pause of the step. The record holds the nonce, so anybody can draw the same agai
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from llmb.config import Precision
 from llmb.records.seeds import derive
 from llmb.reference.recipe import Optimizer
 
-#: Hexadecimal digits of a nonce: 128 bits.
+#: Hexadecimal digits of a nonce (``config.NONCE``): 128 bits.
 DIGITS = 32
-PATTERN = rf"^[0-9a-f]{{{DIGITS}}}$"
 #: Learning rates of AdamW are drawn between the workload's own and this one. Copies of weights that
 #: are a step late then stand 5 times above honest runs in BF16 (docs/adr/0038).
 LARGEST_RATE = 1e-3
@@ -37,27 +38,78 @@ def new_nonce() -> str:
     return secrets.token_hex(DIGITS // 2)
 
 
-def places(nonce: str, step: int) -> int:
-    """Return the seed of which elements of each gradient are read in the pause of ``step``."""
-    return derive(int(nonce, 16), "places", step)
+def nonce_of(nonce: str, repeat: int) -> str:
+    """Return the nonce of one repeat: the first has the run's own ``nonce``."""
+    if repeat == 0:
+        return nonce
+    return hashlib.sha256(f"{nonce}:repeat:{repeat}".encode()).hexdigest()[:DIGITS]
 
 
-def rate(nonce: str | None, step: int, optimizer: Optimizer) -> float:
-    """Return the learning rate of ``step``, which counts from 0.
+@dataclass(frozen=True)
+class Draws:
+    """What follows from the nonce of one repeat, for each of its steps."""
 
-    It is log-uniform from the workload's own to ``LARGEST_RATE`` where that is a tenfold at least,
-    and AdamW's: with SGD the length of a step is that of the gradient. Otherwise, and without a
-    nonce, it is the workload's own. Example: of llama-1.4b (1e-5) the mean is 2.1e-4.
-    """
-    if nonce is None or not varies(optimizer):
-        return optimizer.lr
-    share = derive(int(nonce, 16), "rate", step) / 2**63
-    # In so many digits any computer finds the same number.
-    return float(f"{optimizer.lr * (LARGEST_RATE / optimizer.lr) ** share:.6g}")
+    nonce: str
+    optimizer: Optimizer
+    #: Every step is told which elements of its gradients to show (rule L1).
+    ledger: bool
+    #: The learning rate is the workload's own in every step.
+    constant_rate: bool = False
+
+    @property
+    def window(self) -> int:
+        """The seed from which the place of the window follows, and which steps are audited."""
+        return self._of("window")
+
+    def audit(self, step: int) -> int:
+        """Return the seed of what is looked at in an audited step, and of the probes' weights."""
+        return self._of("audit", step)
+
+    def places(self, step: int) -> int:
+        """Return the seed of which elements of each gradient are read in the pause of ``step``."""
+        return self._of("places", step)
+
+    def rate(self, step: int) -> float:
+        """Return the learning rate of ``step``, which counts from 0.
+
+        It is log-uniform from the workload's own to ``LARGEST_RATE`` where that is a tenfold at
+        least, and AdamW's: with SGD the length of a step is that of the gradient. Otherwise, and
+        where no step shows its gradients, it is the workload's own. Example: of llama-1.4b (1e-5)
+        the mean is 2.1e-4.
+        """
+        usual = self.optimizer.lr
+        if not self.varies:
+            return usual
+        share = self._of("rate", step) / 2**63
+        # In so many digits any computer finds the same number.
+        return float(f"{usual * (LARGEST_RATE / usual) ** share:.6g}")
+
+    @property
+    def varies(self) -> bool:
+        """Tell whether each step has a learning rate of its own."""
+        return self.ledger and varies(self.optimizer) and not self.constant_rate
+
+    def least_replayed(self, steps: int) -> int:
+        """Return how many of ``steps`` are replayed at least: a quarter or more, drawn evenly.
+
+        Known to nobody outside the supervisor before the stream has ended.
+        """
+        least = -(-steps // 4)
+        return least + self._of("replayed") % (steps - least + 1)
+
+    def steps_compared(self, steps: int) -> int:
+        """Return of how many of ``steps``, from the first, gradients are kept and compared.
+
+        ``MOST_STEPS`` at most, and as long as honest runs stay together.
+        """
+        return steps_compared([self.rate(step) for step in range(steps)], self.optimizer)
+
+    def _of(self, *labels: object) -> int:
+        return derive(int(self.nonce, 16), *labels)
 
 
 def varies(optimizer: Optimizer) -> bool:
-    """Tell whether the learning rate of a workload with ``optimizer`` is drawn for each step."""
+    """Tell whether the learning rate of a workload with ``optimizer`` can be drawn."""
     return optimizer.name == "AdamW" and 10 * optimizer.lr <= LARGEST_RATE
 
 
@@ -73,15 +125,6 @@ def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
             return step
         total += one
     return min(len(rates), MOST_STEPS)
-
-
-def least_replayed(nonce: str, steps: int) -> int:
-    """Return how many of ``steps`` are replayed at least: a quarter or more, drawn evenly.
-
-    Known to nobody outside the supervisor before the stream has ended.
-    """
-    least = -(-steps // 4)
-    return least + derive(int(nonce, 16), "replayed") % (steps - least + 1)
 
 
 def why_no_ledger(

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from llmb.config import Frozen, OptionValue, Parallelism, RunConfig
-from llmb.records import draws
+from llmb.config import NONCE, Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
 from llmb.records.lacks import Lacks
@@ -35,7 +34,8 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  config.parallelism.schedule added: nothing without a pipeline.
 # llmb.run/1  2026-11  config.precision.products and duration added: None in records before.
 # llmb.run/1  2026-11  plugin.lacks added: nothing is lacking in records before.
-# llmb.run/1  2026-11  timing.nonce and commitments added: None and empty in records before.
+# llmb.run/1  2026-11  timing.nonce and commitments, config.nonce and constant_rate added: nothing
+#                      of them in records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -182,11 +182,11 @@ class RepeatTiming(Frozen):
     #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
     #: of every sequence is there, on the worker's clock. Empty elsewhere.
     prefill_ns: tuple[int, ...] = ()
-    #: Places, learning rates and how much is replayed follow from it (``llmb.records.draws``); None
-    #: where no step is replayed.
-    nonce: str | None = Field(default=None, pattern=draws.PATTERN)
+    #: The window's place, tokens, audited steps, places, learning rates and how much is replayed
+    #: follow from it (``llmb.records.draws``); that of the first repeat is the run's own.
+    nonce: str | None = Field(default=None, pattern=NONCE)
     #: sha256 over what was read of the gradients of each step from the first, as it was told in the
-    #: pause of the next; those of the steps after STOP with them.
+    #: pause of the next; those of the steps after STOP with them. Empty where no step is replayed.
     commitments: tuple[Sha256, ...] = ()
 
 

@@ -11,6 +11,11 @@ def derive(seed: int, *labels: object) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
-def token_seed(seed: int, repeat: int, step: int) -> int:
-    """Return the seed of the tokens of one step; steps and repeats count from 0."""
-    return derive(seed, "step", repeat, step)
+def token_seed(seed: int, repeat: int, step: int, nonce: str | None = None) -> int:
+    """Return the seed of the tokens of one step; steps and repeats count from 0.
+
+    The ``nonce`` of the repeat is mixed in: two runs with one seed have different tokens. None in
+    records of rules 2 and older, whose tokens follow from the seed alone.
+    """
+    labels = ("step", repeat, step) if nonce is None else ("step", repeat, step, nonce)
+    return derive(seed, *labels)

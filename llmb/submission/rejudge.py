@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from llmb.audit import judgement, rules
@@ -13,6 +14,7 @@ from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
+from llmb.records.draws import Draws, nonce_of
 from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION, Audit, Finding, Level, Status
 from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
@@ -73,6 +75,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
         records_steps=record.plugin.lacks.eager_kernels,
+        constant_rate=record.config.constant_rate,
         rules_version=record.rules_version
         if record.rules_version in JUDGED_VERSIONS
         else RULES_VERSION,
@@ -87,23 +90,45 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         ) from None
 
 
-def foreign_tokens(bundle: Bundle, record: RunRecord) -> Iterator[str]:
-    """Yield a sentence for each audited step whose tokens are not those of the run's seed."""
-    for n in range(len(record.timing.repeats)):
-        for index, seed in _token_seeds(bundle, n).items():
-            if seed != token_seed(record.config.seed, n, index):
-                yield f"step {index} of repeat {n} was not made with the tokens of the run's seed"
+def other_draws(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for each thing that does not follow from the seed and the nonces.
+
+    Records of rules 2 and older have no nonce: what was looked at follows from nothing there.
+    """
+    timings = record.timing.repeats
+    for n, timing in enumerate(timings):
+        for index, drawn in _drawn(bundle, n).items():
+            if drawn.tokens != token_seed(record.config.seed, n, index, timing.nonce):
+                yield f"step {index} of repeat {n} was not made with the tokens of seed and nonce"
+            if timing.nonce is None:
+                continue
+            known = Draws(timing.nonce, record.workload.optimizer, ledger=True)
+            if drawn.looked_at != known.audit(index):
+                yield f"what was looked at in step {index} of repeat {n} was not drawn by the nonce"
+        first = timings[0].nonce
+        if timing.nonce != (None if first is None else nonce_of(first, n)):
+            yield f"the nonce of repeat {n} does not follow from the run's"
+    if record.config.nonce not in (None, timings[0].nonce):
+        yield "the nonce of the run is not the one that it was asked to have"
 
 
-def _token_seeds(bundle: Bundle, repeat: int) -> dict[int, int]:
-    """Return step -> seed of its tokens, as the evidence of ``repeat`` has it."""
+@dataclass(frozen=True)
+class _Drawn:
+    """What was drawn for an audited step, as the evidence has it."""
+
+    tokens: int
+    looked_at: int
+
+
+def _drawn(bundle: Bundle, repeat: int) -> dict[int, _Drawn]:
+    """Return what was drawn for each audited step of ``repeat`` and for its last."""
     found = {}
     if evidence.path(repeat, audited.STEPS) in bundle.files:
         steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
-        found = {step.index: step.token_seed for step in steps}
+        found = {step.index: _Drawn(step.token_seed, step.seed) for step in steps}
     if evidence.path(repeat, audited.PROBED) in bundle.files:
         probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
-        found[probed.last_step] = probed.token_seed
+        found[probed.last_step] = _Drawn(probed.token_seed, probed.seed)
     return found
 
 

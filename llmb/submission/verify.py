@@ -255,7 +255,7 @@ def _audit(case: Case) -> Iterator[str]:
             yield f"no run of rules 1 can be {record.audit.verdict.value}: most were not observed"
         return
     yield from rejudge.differences(record.audit, case.judged.audit)
-    yield from rejudge.foreign_tokens(bundle, record)
+    yield from rejudge.other_draws(bundle, record)
     if record.audit.reproductions:
         yield "it claims reproductions: they follow from bundles that link to it, never from itself"
 

@@ -129,6 +129,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         variables=plugin.environment,
         is_debug=bool(waivers(raw.config)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
+        constant_rate=raw.config.constant_rate,
     )
     judged = _judge(raw, directory, facts)
     record = _record(raw, directory, timing, result, system, plugin, workload, judged)
@@ -153,6 +154,10 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         found.append(f"--timed-steps {config.timed_steps} (official: {usual})")
     if config.audit is AuditMode.OFF:
         found.append("--audit off")
+    if config.nonce is not None:
+        found.append("--nonce (replayed: what llmb draws was known before the run)")
+    if config.constant_rate:
+        found.append("--constant-rate (official: drawn for each step)")
     return tuple(found)
 
 

@@ -21,6 +21,7 @@ from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.records import audited, draws, evidence
+from llmb.records.draws import Draws
 from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -211,12 +212,13 @@ class Examiner:
         if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
             return None
         optimizer = workloads.of(self._config).recipe.optimizer
-        rates = [draws.rate(nonce, step, optimizer) for step in range(steps)]
-        count = draws.steps_compared(rates, optimizer)
+        constant = self._config.constant_rate
+        drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant)
+        count = drawn.steps_compared(steps)
         return StreamToReplay(
             token_seeds=streamed.token_seeds[:count],
-            rates=tuple(rates),
-            least=draws.least_replayed(nonce, count),
+            rates=tuple(drawn.rate(step) for step in range(steps)),
+            least=drawn.least_replayed(count),
             seconds=draws.REPLAY_S,
         )
 

@@ -127,7 +127,7 @@ def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
 
 def for_children(config: RunConfig) -> RunConfig:
     """Return ``config`` as children see it: with the model's seed, from which no token follows."""
-    return config.model_copy(update={"seed": derive(config.seed, "model")})
+    return config.model_copy(update={"seed": derive(config.seed, "model"), "nonce": None})
 
 
 class Offers:
@@ -136,7 +136,10 @@ class Offers:
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
         """Prepare probes of ``plugins`` for ``request``."""
         # A seed that was asked for is the run's own, and a plugin's hooks run in the probe.
-        self._plugins, self._request = plugins, request.model_copy(update={"seed": None})
+        self._plugins, self._request = (
+            plugins,
+            request.model_copy(update={"seed": None, "nonce": None}),
+        )
         self._stack = ExitStack()
         self._children: dict[str, Child] = {}
         self._outputs: dict[str, IO[bytes]] = {}

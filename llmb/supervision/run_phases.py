@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -12,6 +11,7 @@ from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records import draws
 from llmb.records.ceiling import Ceiling
+from llmb.records.draws import Draws
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, SearchLog
 from llmb.supervision import batch_search, memory, underflow
@@ -84,6 +84,8 @@ class RunPhases:
     #: With it the workers are rank 0, and wait for another as long as this.
     place: RankAddress | None = None
     rank_timeout_s: float = 600.0
+    #: All that llmb draws follows from it, where the configuration has none.
+    nonce: str = field(default_factory=draws.new_nonce)
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
@@ -110,16 +112,15 @@ class RunPhases:
         of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
         self.say(f"starting worker{of}")
         folders = Folders(self.directory.evidence_folder(number), None)
+        drawn = self._drawn(config, number)
+        window = plan_window(config, drawn.window)
         if config.audit is AuditMode.OFF:
-            window = replace(plan_window(config, secrets.randbits(63)), audits=())
-            streamed = self._work(config, window, number, f"timing{of}", folders)
+            window = replace(window, audits=())
+            streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
             return Repeat(streamed, Examined({}, ("the audit was switched off: --audit off",)))
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
-            window = plan_window(config, secrets.randbits(63))
-            streamed = self._work(
-                config, window, number, f"timing{of}", folders, self._nonce(config)
-            )
+            streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
             log, show = self.directory.child_log, self.display.message
             examiner = Examiner(self.negotiated, config, folders, log, self.say, show)
             examined = examiner.examine(streamed)
@@ -127,8 +128,8 @@ class RunPhases:
             self.directory.log(failure)
         return Repeat(streamed, examined)
 
-    def _nonce(self, config: RunConfig) -> str | None:
-        """Draw what the steps of one repeat are told; None where none can be repeated."""
+    def _drawn(self, config: RunConfig, number: int) -> Draws:
+        """Return what is drawn for one repeat; steps show gradients where they can be replayed."""
         why = draws.why_no_ledger(
             config.mode.value,
             config.precision,
@@ -136,7 +137,12 @@ class RunPhases:
             dropout=getattr(self.workload.shape, "dropout", 0.0),
             records_steps=self.negotiated.offer.lacks.eager_kernels,
         )
-        return draws.new_nonce() if why is None else None
+        return Draws(
+            draws.nonce_of(config.nonce or self.nonce, number),
+            self.workload.recipe.optimizer,
+            ledger=why is None and config.audit is not AuditMode.OFF,
+            constant_rate=config.constant_rate,
+        )
 
     def search_batch_size(self, config: RunConfig) -> SearchLog:
         """Return the log of the search for the best batch size."""
@@ -163,7 +169,8 @@ class RunPhases:
         try:
             # A stream of its own number: the run's own tokens stay unknown to its trials.
             window = plan_trial(config)
-            streamed = self._work(config, window, -size, f"batch size {size}", None)
+            drawn = Draws(draws.new_nonce(), self.workload.recipe.optimizer, ledger=False)
+            streamed = self._work(config, window, -size, f"batch size {size}", None, drawn)
         except NotEnoughMemoryError as error:
             self.directory.log(f"batch size {size}: {error}")
             return _no_memory(size, "out_of_memory", error)
@@ -182,7 +189,7 @@ class RunPhases:
         number: int,
         label: str,
         folders: Folders | None,
-        nonce: str | None = None,
+        drawn: Draws,
     ) -> Streamed:
         tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
@@ -203,10 +210,9 @@ class RunPhases:
             )
             self.display.stream(window.end, tokens, label)
             clock_kind = self.negotiated.offer.step_clock
-            secret = secrets.randbits(63)
             lacks = self.negotiated.offer.lacks
             show = self.display.message
-            return drive(child, config, window, number, secret, clock_kind, show, lacks, nonce)
+            return drive(child, config, window, number, drawn, clock_kind, show, lacks)
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self.profile and folders is not None and number == 0

@@ -19,12 +19,11 @@ from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
-from llmb.records import draws
+from llmb.records.draws import Draws
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming, StepClock
-from llmb.records.seeds import derive, token_seed
+from llmb.records.seeds import token_seed
 from llmb.reference.lengths import draw_lengths
-from llmb.reference.recipe import Optimizer
 from llmb.supervision.silence import Silence, Vigil
 from llmb.wire.child import Child
 from llmb.wire.messages import (
@@ -80,9 +79,10 @@ class Window:
 def plan_window(config: RunConfig, secret: int) -> Window:
     """Draw the window of one repeat, and the steps that are audited, from ``secret``.
 
-    Not from the seed of the run: who started it knows that one.
+    It follows from the nonce of the repeat, not from the seed of the run: who started the run knows
+    the seed.
     """
-    draw = random.Random(derive(secret, "window"))
+    draw = random.Random(secret)
     every = fence_every(config.mode.value)
     start = config.warmup_steps + every * draw.randrange(2)
     stop = start + config.timed_steps
@@ -195,22 +195,18 @@ class AuditAnswers:
     """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
 
     window: Window
-    #: The seeds of requests follow from it.
-    secret: int = field(repr=False)
-    optimizer: Optimizer
-    #: What every step is told follows from it; without one nothing is told.
-    nonce: str | None = None
+    #: What every step is told, and the seeds of requests, follow from its nonce.
+    drawn: Draws = field(repr=False)
 
     def to(self, index: int) -> Proceed | AuditRequest:
         """Return the answer in the pause of step ``index``."""
         last = index >= self.window.end
         draw = None
-        if self.nonce is not None and not last:
-            rate = draws.rate(self.nonce, index, self.optimizer)
-            draw = StepDraw(places=draws.places(self.nonce, index), rate=rate)
+        if self.drawn.ledger and not last:
+            draw = StepDraw(places=self.drawn.places(index), rate=self.drawn.rate(index))
         if not last and index not in self.window.audits:
             return Proceed(draw=draw)
-        return AuditRequest(seed=derive(self.secret, "audit", index), last=last, draw=draw)
+        return AuditRequest(seed=self.drawn.audit(index), last=last, draw=draw)
 
 
 def drive(
@@ -218,15 +214,14 @@ def drive(
     config: RunConfig,
     window: Window,
     repeat: int,
-    secret: int,
+    drawn: Draws,
     step_clock: StepClock,
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
     lacks: Lacks | None = None,
-    nonce: str | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
 
-    With a ``nonce`` every step is told which gradients to show, and its learning rate (rule L1).
+    Tokens and what a step is told follow from what is ``drawn``.
 
     ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
     was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
@@ -235,7 +230,7 @@ def drive(
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _StreamLog()
-    answers = AuditAnswers(window, secret, workloads.of(config).recipe.optimizer, nonce)
+    answers = AuditAnswers(window, drawn)
     listener = _Listener(child, config, window, repeat, log, answers)
     lacks = lacks or Lacks()
     patience = Patience(lacks)
@@ -248,9 +243,9 @@ def drive(
             if not listener.complete:
                 raise
             # The window is complete and its stamps are here: they are worth keeping.
-            return _streamed(log, config, window, step_clock, nonce, error)
+            return _streamed(log, config, window, step_clock, drawn.nonce, error)
         if isinstance(message, Worked):
-            return _streamed(log, config, window, step_clock, nonce)
+            return _streamed(log, config, window, step_clock, drawn.nonce)
         listener.take(message)
         if message is None:
             display(vigil.moment(listener.computing))
@@ -324,7 +319,7 @@ class _Listener:
         self._commitment(paused)
         answer = self.answers.to(paused.index)
         if isinstance(answer, AuditRequest):
-            tokens = token_seed(self.config.seed, self.repeat, paused.index)
+            tokens = self._token_seed(paused.index)
             self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
             if answer.last:
                 self.child.send(answer)
@@ -334,7 +329,7 @@ class _Listener:
         self.child.send(answer)
 
     def _commitment(self, paused: Paused) -> None:
-        due = self.answers.nonce is not None and paused.index > 0
+        due = self.answers.drawn.ledger and paused.index > 0
         if due != bool(paused.commitment):
             what = f"no gradients of step {paused.index - 1}" if due else ""
             what = what or "gradients that nobody asked for"
@@ -347,7 +342,7 @@ class _Listener:
 
         So the tokens of no step are known before the block of steps it lies in has begun.
         """
-        seed = token_seed(self.config.seed, self.repeat, self._sent)
+        seed = self._token_seed(self._sent)
         fence = self.window.is_fence(self._sent + 1)
         self.log.token_seeds.append(seed)
         if self.config.dynamic:
@@ -356,13 +351,16 @@ class _Listener:
         self.child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1
 
+    def _token_seed(self, step: int) -> int:
+        return token_seed(self.config.seed, self.repeat, step, self.answers.drawn.nonce)
+
 
 def _streamed(
     log: _StreamLog,
     config: RunConfig,
     window: Window,
     step_clock: StepClock,
-    nonce: str | None,
+    nonce: str,
     failure: LlmbError | None = None,
 ) -> Streamed:
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}

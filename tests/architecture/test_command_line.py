@@ -49,6 +49,8 @@ RUN_OPTIONS = frozenset(
         "--weights",
         "--prompt",
         "--seed",
+        "--nonce",
+        "--constant-rate",
         "--seed-commitment",
         "--warmup-steps",
         "--timed-steps",

@@ -33,6 +33,7 @@ from llmb.processes.modes.stage import Stage
 from llmb.processes.modes.training import Training
 from llmb.processes.step_stream import StepStream
 from llmb.records import audited, draws, evidence
+from llmb.records.draws import Draws
 from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
@@ -64,6 +65,7 @@ SHAPES = {
 }
 WARMUP, TIMED, END = 1, 10, 12
 NONCE = "5" * 32
+DRAWN = Draws(NONCE, workloads.WORKLOADS["llama-1.4b"].recipe.optimizer, ledger=True)
 #: For what needs no run: a fraction of that.
 SMALL = LlamaShape(
     vocab_size=61,
@@ -139,12 +141,14 @@ class Line:
 class Stream(Line):
     """The supervisor's side of a stream, which answers in the pause of each step."""
 
-    def __init__(self, audits: tuple[int, ...] = (0, 4, 7), end: int = END) -> None:
+    def __init__(
+        self, audits: tuple[int, ...] = (0, 4, 7), end: int = END, *, ledger: bool = True
+    ) -> None:
         fences = range(WARMUP - 1, end + 4, 5)
         super().__init__(
             *(StepOrder(index=i, seed=1000 + i, fence=i in fences) for i in range(end + 4))
         )
-        self._audits, self._end = audits, end
+        self._audits, self._end, self._ledger = audits, end, ledger
 
     def send(self, message: Message) -> None:
         super().send(message)
@@ -154,7 +158,9 @@ class Stream(Line):
     def _answer(self, index: int) -> Message:
         if index == self._end:
             return AuditRequest(seed=99, last=True)
-        draw = StepDraw(places=draws.places(NONCE, index), rate=rate_of(index))
+        draw = None
+        if self._ledger:
+            draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
         if index in self._audits:
             return AuditRequest(seed=50 + index, last=False, draw=draw)
         return Proceed(draw=draw)
@@ -166,7 +172,7 @@ class Stream(Line):
 
 def rate_of(index: int) -> float:
     """Return the learning rate of a step."""
-    return draws.rate(NONCE, index, workloads.WORKLOADS["llama-1.4b"].recipe.optimizer)
+    return DRAWN.rate(index)
 
 
 def _unchanged(model: nn.Module) -> nn.Module:
@@ -243,7 +249,10 @@ def work(
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir()
-    line, workload = Stream(audits, end), workloads.of(config)
+    why = draws.why_no_ledger(
+        "train", config.precision, world_size=1, dropout=0.0, records_steps=False
+    )
+    line, workload = Stream(audits, end, ledger=why is None), workloads.of(config)
     order = WorkOrder(
         config=config,
         evidence_folder=str(folder),

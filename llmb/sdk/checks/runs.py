@@ -15,7 +15,7 @@ from llmb import supervisor
 from llmb.config import FP32, Precision, RunRequest
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
-from llmb.records import evidence
+from llmb.records import draws, evidence
 from llmb.records.evidence import ParameterDigest, WeightsEvidence
 from llmb.records.finding import Level, Status
 from llmb.records.run_directory import LOG
@@ -43,6 +43,8 @@ class Trials:
     #: A worker that is silent for longer is ended.
     limit_s: float
     errors: dict[str, LlmbError] = field(default_factory=dict)
+    #: All runs have the same tokens and learning rates.
+    nonce: str = field(default_factory=draws.new_nonce)
     _made: dict[str, Finished] = field(default_factory=dict)
 
     @property
@@ -67,11 +69,11 @@ class Trials:
         return results
 
     def reference(self, warmup_steps: int) -> Finished:
-        """Return the run of the built-in CPU plugin in FP32, for the same seed."""
+        """Return the run of the built-in CPU plugin in FP32, for the same seed and nonce."""
         name = f"{_REFERENCE} {FP32.name} {warmup_steps}"
         if name not in self._made:
-            request = self.request.model_copy(
-                update={
+            request = self._asked(
+                {
                     "plugin": _REFERENCE,
                     "device": "cpu",
                     "precision": FP32.name,
@@ -85,12 +87,18 @@ class Trials:
     def _run(self, precision: Precision) -> Finished | None:
         name = precision.name
         if name not in self._made and name not in self.errors:
-            request = self.request.model_copy(update={"precision": name})
+            request = self._asked({"precision": name})
             try:
                 self._made[name] = supervisor.run(request, self.folder, self._watched(name))
             except LlmbError as error:
                 self.errors[name] = error
         return self._made.get(name)
+
+    def _asked(self, update: dict[str, object]) -> RunRequest:
+        # A device that records its steps compiles them for one learning rate.
+        constant = self.offer.lacks.eager_kernels
+        same: dict[str, object] = {"nonce": self.nonce, "constant_rate": constant}
+        return self.request.model_copy(update={**same, **update})
 
     def _watched(self, label: str) -> _Watched:
         return _Watched(self.display, label, self.limit_s)

@@ -139,7 +139,7 @@ def test_fewer_replayed_steps_than_were_drawn_are_not_enough(run: Audited) -> No
 def test_the_finding_says_how_many_steps_were_replayed(
     run: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmb.records.draws.least_replayed", lambda nonce, steps: 3)
+    monkeypatch.setattr("llmb.records.draws.Draws.least_replayed", lambda drawn, steps: 3)
     found = shortened(run, 4)
     assert found.status is Status.PASS
     assert found.message.startswith("4 of 12 steps replayed")

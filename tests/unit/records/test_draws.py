@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from llmb.config import BF16, FP16, FP32, Precision
+from llmb.config import NONCE as NONCE_PATTERN
 from llmb.records import draws
+from llmb.records.draws import Draws
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 
 NONCE = "0123456789abcdef" * 2
+DRAWN = Draws(NONCE, OFFICIAL_OPTIMIZER, ledger=True)
 STEEP = Optimizer(lr=1e-3)
 SGD = Optimizer(name="SGD", lr=1e-5)
 
@@ -26,20 +30,20 @@ def documented(label: str) -> int:
 def test_a_nonce_is_128_bits_in_hexadecimal_and_never_the_same() -> None:
     found = {draws.new_nonce() for _ in range(50)}
     assert len(found) == 50
-    assert all(re.search(draws.PATTERN, nonce) for nonce in found)
+    assert all(re.search(NONCE_PATTERN, nonce) for nonce in found)
 
 
 def test_a_stranger_draws_the_same_places() -> None:
-    assert draws.places(NONCE, 7) == documented("places:7")
+    assert DRAWN.places(7) == documented("places:7")
 
 
 def test_a_stranger_draws_the_same_rate() -> None:
     share = documented("rate:7") / 2**63
-    assert draws.rate(NONCE, 7, OFFICIAL_OPTIMIZER) == float(f"{1e-5 * 100**share:.6g}")
+    assert DRAWN.rate(7) == float(f"{1e-5 * 100**share:.6g}")
 
 
 def test_rates_lie_evenly_by_their_logarithm_from_the_workloads_own_to_the_largest() -> None:
-    found = [draws.rate(NONCE, step, OFFICIAL_OPTIMIZER) for step in range(2000)]
+    found = [DRAWN.rate(step) for step in range(2000)]
     assert 1e-5 <= min(found) < 1.02e-5
     assert 0.98e-3 < max(found) <= 1e-3
     below = sum(rate < 1e-4 for rate in found) / len(found)
@@ -48,12 +52,34 @@ def test_rates_lie_evenly_by_their_logarithm_from_the_workloads_own_to_the_large
 
 @pytest.mark.parametrize("optimizer", [STEEP, SGD], ids=lambda o: f"{o.name} {o.lr}")
 def test_a_steep_rate_and_that_of_sgd_stay_as_they_are(optimizer: Optimizer) -> None:
-    assert {draws.rate(NONCE, step, optimizer) for step in range(20)} == {optimizer.lr}
-    assert not draws.varies(optimizer)
+    drawn = Draws(NONCE, optimizer, ledger=True)
+    assert {drawn.rate(step) for step in range(20)} == {optimizer.lr}
+    assert not drawn.varies
 
 
-def test_without_a_nonce_the_rate_is_the_workloads_own() -> None:
-    assert draws.rate(None, 3, OFFICIAL_OPTIMIZER) == 1e-5
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        Draws(NONCE, OFFICIAL_OPTIMIZER, ledger=False),
+        Draws(NONCE, OFFICIAL_OPTIMIZER, ledger=True, constant_rate=True),
+    ],
+    ids=["no step is replayed", "--constant-rate"],
+)
+def test_the_rate_is_the_workloads_own(drawn: Draws) -> None:
+    assert {drawn.rate(step) for step in range(20)} == {1e-5}
+
+
+def test_the_first_repeat_has_the_nonce_of_the_run_and_the_others_one_that_follows_from_it() -> (
+    None
+):
+    assert draws.nonce_of(NONCE, 0) == NONCE
+    digest = hashlib.sha256(f"{NONCE}:repeat:2".encode()).hexdigest()
+    assert draws.nonce_of(NONCE, 2) == digest[:32]
+
+
+def test_window_audits_and_places_are_drawn_apart() -> None:
+    found = {DRAWN.window, *map(DRAWN.audit, range(9)), *map(DRAWN.places, range(9))}
+    assert len(found) == 19
 
 
 @pytest.mark.parametrize(
@@ -75,7 +101,7 @@ def test_steps_are_compared_until_their_rates_add_up_to_the_horizon(
 
 
 def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
-    found = [draws.least_replayed(f"{n:032x}", 40) for n in range(4000)]
+    found = [replace(DRAWN, nonce=f"{n:032x}").least_replayed(40) for n in range(4000)]
     assert (min(found), max(found)) == (10, 40)
     assert math.isclose(sum(found) / len(found), 25, abs_tol=0.7)
 

@@ -11,6 +11,7 @@ from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, from_files
 from llmb.records.canonical import pretty_bytes
+from llmb.records.draws import Draws, nonce_of
 from llmb.records.finding import RULES_VERSION
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
@@ -57,7 +58,7 @@ def bundle_of(repeat: int, **found: Any) -> Bundle:
 
 
 def foreign(bundle: Bundle) -> list[str]:
-    return list(rejudge.foreign_tokens(bundle, RECORD))
+    return list(rejudge.other_draws(bundle, RECORD))
 
 
 def own(repeat: int, index: int) -> int:
@@ -73,7 +74,7 @@ def test_steps_made_with_the_runs_own_tokens_are_no_fault() -> None:
 @pytest.mark.parametrize("repeat", [0, 1])
 def test_an_audited_step_of_other_tokens_is_named(repeat: int) -> None:
     (found,) = foreign(bundle_of(repeat, steps=steps(_7=own(repeat, 7), _9=own(repeat, 10))))
-    assert found == f"step 9 of repeat {repeat} was not made with the tokens of the run's seed"
+    assert found == f"step 9 of repeat {repeat} was not made with the tokens of seed and nonce"
 
 
 def test_tokens_of_another_repeat_are_not_this_ones() -> None:
@@ -91,7 +92,52 @@ def test_a_bundle_with_steps_of_other_tokens_fails_its_audit(seed: int, ok: bool
         check.name: check for check in verify_bundle(bundle_of(0, steps=steps(_7=seed))).checks
     }
     assert checks["audit"].ok is ok
-    assert ("tokens of the run's seed" in checks["audit"].message) is not ok
+    assert ("tokens of seed and nonce" in checks["audit"].message) is not ok
+
+
+# -- what a nonce has drawn --------------------------------------------------------------------
+
+NONCE = "0f" * 16
+
+
+def drawn_by(nonce: str, second: str | None = None) -> Any:
+    """Return the record with repeats of two nonces."""
+    timings = RECORD.timing.repeats
+    nonces = (nonce, second or nonce_of(nonce, 1))
+    repeats = [t.model_copy(update={"nonce": n}) for t, n in zip(timings, nonces, strict=True)]
+    timing = RECORD.timing.model_copy(update={"repeats": tuple(repeats)})
+    return RECORD.model_copy(update={"timing": timing})
+
+
+def looked_at(seed: int) -> audited.StepsEvidence:
+    """Return evidence of one audited step, 7, whose elements were chosen by ``seed``."""
+    found = steps(_7=token_seed(SEED, 0, 7, NONCE))
+    return found.model_copy(
+        update={"steps": tuple(s.model_copy(update={"seed": seed}) for s in found.steps)}
+    )
+
+
+def test_what_the_nonce_has_drawn_is_no_fault() -> None:
+    seed = Draws(NONCE, RECORD.workload.optimizer, ledger=True).audit(7)
+    bundle = bundle_of(0, steps=looked_at(seed))
+    assert list(rejudge.other_draws(bundle, drawn_by(NONCE))) == []
+
+
+def test_elements_that_the_nonce_has_not_drawn_are_named() -> None:
+    (found,) = rejudge.other_draws(bundle_of(0, steps=looked_at(5)), drawn_by(NONCE))
+    assert found == "what was looked at in step 7 of repeat 0 was not drawn by the nonce"
+
+
+def test_a_repeat_with_a_nonce_of_its_own_choice_is_named() -> None:
+    (found,) = rejudge.other_draws(bundle_of(0), drawn_by(NONCE, "aa" * 16))
+    assert found == "the nonce of repeat 1 does not follow from the run's"
+
+
+def test_a_run_that_was_asked_to_have_another_nonce_is_named() -> None:
+    record = drawn_by(NONCE)
+    config = record.config.model_copy(update={"nonce": "bb" * 16})
+    (found,) = rejudge.other_draws(bundle_of(0), record.model_copy(update={"config": config}))
+    assert found == "the nonce of the run is not the one that it was asked to have"
 
 
 # -- what is judged ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from llmb import workloads
 from llmb.config import BF16, FP32, AuditMode, RankAddress, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.records.draws import Draws, nonce_of
 from llmb.records.run_directory import RunDirectory
 from llmb.supervision import run_phases
 from llmb.supervision.auditing import Examined, Folders
@@ -65,7 +66,7 @@ class Line:
         self.config = config
         self.children: list[FakeChild] = []
         self.windows: list[Window] = []
-        self.secrets: list[int] = []
+        self.drawn: list[Draws] = []
         self.numbers: list[int] = []
         self.examined: list[tuple[Folders, Streamed]] = []
         self.failures: tuple[str, ...] = ()
@@ -83,12 +84,12 @@ class Line:
         config: RunConfig,
         window: Window,
         number: int,
-        secret: int,
+        drawn: Draws,
         *_: object,
     ) -> Streamed:
         self.windows.append(window)
         self.numbers.append(number)
-        self.secrets.append(secret)
+        self.drawn.append(drawn)
         self.look(child.sent[0])
         if self.error is not None:
             raise self.error
@@ -169,8 +170,19 @@ def test_a_worker_is_told_the_models_seed_its_folders_and_nothing_of_the_window(
     assert order.config == for_children(CONFIG)
     assert order.collect_evidence
     assert order.evidence_folder == str(line.directory.path / "evidence" / "repeat-0")
-    secret = {str(line.windows[0].start), str(line.secrets[0])}
+    secret = {str(line.windows[0].start), line.drawn[0].nonce}
     assert not secret & set(order.model_dump_json().split('"'))
+
+
+def test_a_nonce_that_was_asked_for_is_the_runs_own_and_no_child_is_told(line: Line) -> None:
+    line.run_phases.repeat(CONFIG.model_copy(update={"nonce": "ab" * 16}), 0)
+    assert line.drawn[0].nonce == "ab" * 16
+    assert line.order.config.nonce is None
+
+
+def test_without_an_audit_steps_show_no_gradients(line: Line) -> None:
+    line.run_phases.repeat(CONFIG.model_copy(update={"audit": AuditMode.OFF}), 0)
+    assert not line.drawn[0].ledger
 
 
 def test_whole_weights_have_a_folder_while_they_are_needed_and_none_afterwards(
@@ -192,12 +204,13 @@ def test_whole_weights_are_gone_too_when_the_worker_fails_or_the_user_interrupts
     assert line.left() == {"evidence", "plugin", "log.txt"}
 
 
-def test_every_repeat_has_a_window_and_a_secret_of_its_own_and_its_number(line: Line) -> None:
+def test_every_repeat_has_a_window_and_a_nonce_of_its_own_and_its_number(line: Line) -> None:
     config = CONFIG.model_copy(update={"repeats": 20})
     for number in range(20):
         line.run_phases.repeat(config, number)
     assert line.numbers == list(range(20))
-    assert len(set(line.secrets)) == 20
+    first = line.run_phases.nonce
+    assert [drawn.nonce for drawn in line.drawn] == [nonce_of(first, n) for n in range(20)]
     assert len(set(line.windows)) > 10
     assert all(len(window.audits) == 3 for window in line.windows)
     assert {"repeat-0", "repeat-19"} <= {

@@ -14,17 +14,16 @@ from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
-from llmb.records import draws
+from llmb.records.draws import Draws
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
-from llmb.records.seeds import token_seed
+from llmb.records.seeds import derive, token_seed
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import (
     AuditedRequest,
     Patience,
     Streamed,
     Window,
-    derive,
     drive,
     plan_trial,
     plan_window,
@@ -49,7 +48,8 @@ from tests.unit.builders_runtime import fence, run_config
 SECRETS = range(200)
 CONFIG = run_config(warmup_steps=3)
 STEP_NS = 1_000_000
-NONCE = "ab" * 16
+NONCE, OTHER = "ab" * 16, "cd" * 16
+OPTIMIZER = workloads.WORKLOADS["llama-1.4b"].recipe.optimizer
 
 
 # -- the plan -------------------------------------------------------------------------------
@@ -271,14 +271,15 @@ def run(
     window: Window | None = None,
     *,
     repeat: int = 0,
-    secret: int = 0,
+    nonce: str = NONCE,
+    ledger: bool = False,
     display: Callable[[Message | None], None] = lambda message: None,
-    nonce: str | None = None,
 ) -> Streamed:
     window = window or plan_window(config, 0)
+    drawn = Draws(nonce, OPTIMIZER, ledger=ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_ns", lambda: worker.now)
-        return drive(worker, config, window, repeat, secret, "host", display, nonce=nonce)
+        return drive(worker, config, window, repeat, drawn, "host", display)
 
 
 @pytest.fixture(params=range(6))
@@ -397,7 +398,7 @@ def test_until_it_has_asked_nothing_that_a_worker_is_sent_tells_an_audited_step(
 def test_the_end_is_told_in_the_pause_of_the_last_step_and_nowhere_else(secret: int) -> None:
     window = plan_window(CONFIG, secret)
     worker = Worker()
-    run(worker, window=window, secret=secret)
+    run(worker, window=window)
     assert worker.ended_in == window.end
     last = [n for n, a in worker.answers.items() if isinstance(a, AuditRequest) and a.last]
     assert last == [window.end]
@@ -442,17 +443,22 @@ def test_of_a_worker_that_died_before_its_end_it_is_known_what_it_was_asked_for_
     assert sorted(streamed.asked) == [2, 20, 41]
 
 
-def test_every_request_has_a_seed_of_its_own_that_follows_from_the_secret_alone() -> None:
+def test_every_request_has_a_seed_of_its_own_that_follows_from_the_nonce_alone() -> None:
     window = Window(first_fence=3, start=13, stop=63, end=66, audits=(12, 20, 61))
     seeds = {}
-    for secret, config in ((1, CONFIG), (2, CONFIG), (1, run_config(seed=8))):
+    for nonce, config in ((NONCE, CONFIG), (OTHER, CONFIG), (NONCE, run_config(seed=8))):
         worker = Worker()
-        run(worker, config, window, secret=secret)
+        run(worker, config, window, nonce=nonce)
         asked = [a.seed for a in worker.answers.values() if isinstance(a, AuditRequest)]
         assert not {order.seed for order in worker.sent} & set(asked)
-        seeds[secret, config.seed] = asked
-    assert seeds[1, 7] == seeds[1, 8]
-    assert len({*seeds[1, 7], *seeds[2, 7]}) == 8
+        seeds[nonce, config.seed] = asked
+    assert seeds[NONCE, 7] == seeds[NONCE, 8]
+    assert len({*seeds[NONCE, 7], *seeds[OTHER, 7]}) == 8
+
+
+def test_two_runs_with_one_seed_have_different_tokens() -> None:
+    first, second = (run(Worker(), nonce=nonce).token_seeds for nonce in (NONCE, OTHER))
+    assert not {*first} & {*second}
 
 
 def committing(message: Message) -> list[Message]:
@@ -462,30 +468,29 @@ def committing(message: Message) -> list[Message]:
     return [message]
 
 
-def test_with_a_nonce_each_step_is_told_its_places_and_its_rate() -> None:
+def test_with_a_ledger_each_step_is_told_its_places_and_its_rate() -> None:
     worker, window = Worker(committing), plan_window(CONFIG, 0)
-    run(worker, window=window, nonce=NONCE)
+    run(worker, window=window, ledger=True)
     told = {n: answer.draw for n, answer in worker.answers.items()}
     assert told.pop(window.end) is None, "the last step has no successor to commit to it"
-    optimizer = workloads.WORKLOADS["llama-1.4b"].recipe.optimizer
+    drawn = Draws(NONCE, OPTIMIZER, ledger=True)
     assert told == {
-        n: StepDraw(places=draws.places(NONCE, n), rate=draws.rate(NONCE, n, optimizer))
-        for n in range(window.end)
+        n: StepDraw(places=drawn.places(n), rate=drawn.rate(n)) for n in range(window.end)
     }
 
 
 def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> None:
     worker, window = Worker(committing), plan_window(CONFIG, 0)
-    streamed = run(worker, window=window, nonce=NONCE)
+    streamed = run(worker, window=window, ledger=True)
     assert streamed.timing.nonce == NONCE
     assert streamed.timing.commitments == tuple(f"{n:064x}" for n in range(window.end))
-    seeds = tuple(token_seed(CONFIG.seed, 0, n) for n in range(window.end))
+    seeds = tuple(token_seed(CONFIG.seed, 0, n, NONCE) for n in range(window.end))
     assert streamed.token_seeds[: window.end] == seeds
 
 
 def test_a_step_without_its_commitment_is_refused() -> None:
     with pytest.raises(RunFailedError, match="committed to no gradients of step 0"):
-        run(Worker(), nonce=NONCE)
+        run(Worker(), ledger=True)
 
 
 def test_a_commitment_that_nobody_asked_for_is_refused() -> None:
