@@ -90,7 +90,12 @@ def command(arguments: argparse.Namespace, mode: str, executor: str, folder: str
     if executor == "inductor":
         words += ["--compile-mode", arguments.compile_mode] if arguments.compile_mode else []
         words += ["--dynamic"] if arguments.dynamic else []
-    for flag, value in (("--timed-steps", arguments.timed_steps), ("--seed", arguments.seed)):
+    given = {
+        "--timed-steps": arguments.timed_steps,
+        "--seed": arguments.seed,
+        "--nonce": f"{arguments.seed or 0:032x}",
+    }
+    for flag, value in given.items():
         words += [flag, str(value)] if value is not None else []
     return words + arguments.rest
 

@@ -120,7 +120,7 @@ def fake_site(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def example_run(once: Once, example_site: Path) -> Ended:
     """A debug run of the installed example package."""
-    flags = ("--plugin=example", "--precision=FP32", *harness.TINY_RUN, "--seed=7")
+    flags = ("--plugin=example", "--precision=FP32", *harness.TINY_RUN, *harness.SAME)
     return once(
         "example-run",
         lambda folder: harness.run(folder / "out", *flags, plugins=[example_site]),

@@ -30,6 +30,8 @@ TINY = (
 )
 #: A tiny run with nothing left to choose.
 TINY_RUN = (*TINY, "--batch-size=1", "--timed-steps=20")
+#: Two runs with these have the same weights, tokens, learning rates and window.
+SAME = ("--seed=7", f"--nonce={'07' * 16}")
 #: What makes an x86 processor compute like one without 16-bit instructions.
 OLD_PROCESSOR = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 #: For runs that are about something else: two processes less, half the time.
@@ -100,20 +102,6 @@ def run(
     quietly = ("--quiet",) if quiet else ()
     command = llmb_command("run", "--output-dir", output, *quietly, *arguments)
     return ended(command, output, environment(*plugins, **env), None)
-
-
-def run_with_secret(
-    output: Path, secret: int, *arguments: object, plugins: Sequence[Path] = (), **env: str
-) -> Ended:
-    """Run ``llmb run`` with what the supervisor keeps secret known beforehand."""
-    code = (
-        "import types\n"
-        "from llmb.supervision import run_phases\n"
-        f"run_phases.secrets = types.SimpleNamespace(randbits=lambda bits: {secret})\n"
-        "from llmb.cli import main; main()"
-    )
-    flags = ["run", "--quiet", "--output-dir", str(output), *map(str, arguments)]
-    return ended([sys.executable, "-c", code, *flags], output, environment(*plugins, **env), None)
 
 
 def ended(command: Sequence[str], output: Path, env: dict[str, str], cwd: Path | None) -> Ended:

@@ -23,7 +23,7 @@ from llmb.submission.manifest import with_manifest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
 
-FLAGS = (*harness.TINY, "--timed-steps=20", "--seed=3")
+FLAGS = (*harness.TINY, "--timed-steps=20", *harness.SAME)
 #: A step takes its time, whatever the batch size; memory for three sequences but not for four.
 SLOW_AND_SMALL = {"FAKEDEV_KERNEL_US": "400", "FAKEDEV_MEMORY_MB": "110"}
 
@@ -141,7 +141,7 @@ def test_in_fp32_the_losses_are_those_of_the_cpu(fp32_run: Ended, cpu_run: Ended
 def test_in_fp32_the_parameters_move_as_on_the_cpu(fp32_run: Ended, cpu_run: Ended) -> None:
     fake, cpu = (one["parameters"] for one in samples(fp32_run, cpu_run))
     moved = (cpu[-1] - cpu[0]).abs().max().item()
-    assert moved > 5e-5, "twenty steps at a learning rate of 1e-5"
+    assert moved > 5e-5, "twenty steps at a learning rate of 1e-5 at least"
     torch.testing.assert_close(fake, cpu, rtol=0, atol=moved / 1000)
 
 

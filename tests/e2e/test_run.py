@@ -18,8 +18,10 @@ from safetensors.torch import load_file
 
 from llmb.audit.rules import RULES
 from llmb.config import BF16, Mode, RunConfig
+from llmb.records.draws import Draws
 from llmb.records.finding import Level
 from llmb.records.run_record import RunRecord
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.supervision import stream
 from tests import patience
 from tests.e2e import harness
@@ -309,33 +311,39 @@ def test_two_repeats_keep_both_raw_timings_and_the_headline_is_one_of_them(
 
 @pytest.fixture(scope="session")
 def repeated(two_repeats: Ended, once: Once) -> Ended:
-    """The run again, from the command that ``llmb show --command`` gives."""
+    """The run again, from the command that ``llmb show --command`` gives, and with its nonce."""
     shown = harness.call("show", two_repeats.directory, "--command")
     words = shlex.split(shown.stdout)
     assert words[:2] == ["llmb", "run"]
-    return once("repeated", lambda folder: run(folder / "out", *words[2:]))
+    nonce = two_repeats.record["timing"]["repeats"][0]["nonce"]
+    return once("repeated", lambda folder: run(folder / "out", *words[2:], f"--nonce={nonce}"))
 
 
 def test_the_shown_command_gives_the_same_configuration(
     repeated: Ended, two_repeats: Ended
 ) -> None:
-    assert repeated.record["config"] == two_repeats.record["config"]
+    assert {**repeated.record["config"], "nonce": None} == two_repeats.record["config"]
 
 
-def test_the_same_seed_gives_the_same_weights_and_losses(
+def test_a_run_that_is_done_again_with_its_nonce_says_so_and_is_not_official(
+    repeated: Ended,
+) -> None:
+    (said,) = (waiver for waiver in repeated.record["waivers"] if "--nonce" in waiver)
+    assert "replayed" in said
+
+
+def test_the_same_seed_and_nonce_give_the_same_weights_and_losses(
     repeated: Ended, two_repeats: Ended
 ) -> None:
     assert repeated.evidence("weights.json") == two_repeats.evidence("weights.json")
     for repeat in (0, 1):
-        # Where a window begins and ends is drawn afresh: one may have a fence more.
         one, two = (
             load_file(done.directory / f"evidence/repeat-{repeat}/fences.safetensors")
             for done in (repeated, two_repeats)
         )
-        common = min(len(one["loss"]), len(two["loss"]))
-        assert common >= 3
+        assert len(one["loss"]) >= 3
         for name in ("loss", "parameters"):
-            assert torch.equal(one[name][:common], two[name][:common])
+            assert torch.equal(one[name], two[name])
 
 
 def test_without_a_seed_two_runs_have_other_seeds_and_weights(
@@ -369,24 +377,28 @@ def config(seed: int, timed_steps: int) -> RunConfig:
     )
 
 
-def secrets(timed_steps: int) -> dict[int, int]:
-    """Return one secret for each place that START may have, by that place."""
-    of = config(7, timed_steps)
-    return {stream.plan_window(of, secret).start: secret for secret in range(64)}
+def planned(nonce: str, timed_steps: int) -> stream.Window:
+    """Return the window of a run with ``nonce``."""
+    return stream.plan_window(
+        config(7, timed_steps), Draws(nonce, OFFICIAL_OPTIMIZER, ledger=True).window
+    )
+
+
+def nonces(timed_steps: int) -> dict[int, str]:
+    """Return one nonce for each place that START may have, by that place."""
+    every = (f"{n:032x}" for n in range(64))
+    return {planned(nonce, timed_steps).start: nonce for nonce in every}
 
 
 @pytest.mark.quick
-def test_start_has_two_places_and_the_secret_says_which() -> None:
-    assert sorted(secrets(50)) == [1, 11]
+def test_start_has_two_places_and_the_nonce_says_which() -> None:
+    assert sorted(nonces(50)) == [1, 11]
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("timed_steps", [20, 50, 55, 60])
 def test_both_places_of_start_give_the_worker_the_same_fences(timed_steps: int) -> None:
-    early, late = (
-        stream.plan_window(config(7, timed_steps), secret)
-        for secret in secrets(timed_steps).values()
-    )
+    early, late = (planned(nonce, timed_steps) for nonce in nonces(timed_steps).values())
     steps = range(1, min(early.end, late.end) + 1)
     assert [early.is_fence(n) for n in steps] == [late.is_fence(n) for n in steps]
 
@@ -427,13 +439,13 @@ def llmb_post_process_model(model, config):
 def tapped(once: Once) -> dict[int, list[dict]]:
     """START -> what the worker was sent, for a run with each of the two places of START."""
     heard = {}
-    for start, secret in secrets(20).items():
+    for start, nonce in nonces(20).items():
 
-        def listen(folder: Path, secret: int = secret) -> Ended:
+        def listen(folder: Path, nonce: str = nonce) -> Ended:
             plugins = [harness.plugin(folder / "plugins", "odd", WIRETAP)]
-            flags = (*harness.with_plugin("odd"), "--seed=7")
+            flags = (*harness.with_plugin("odd"), "--seed=7", f"--nonce={nonce}")
             tap = {"WIRETAP": str(folder / "tap")}
-            return harness.run_with_secret(folder / "out", secret, *flags, plugins=plugins, **tap)
+            return run(folder / "out", *flags, plugins=plugins, **tap)
 
         done = once(f"tap-{start}", listen)
         assert done.record["timing"]["warmup_steps"] == start
@@ -449,16 +461,19 @@ def sent(heard: list[dict], *kinds: str) -> list[dict]:
 def test_a_worker_is_sent_the_same_orders_wherever_the_window_lies(
     tapped: dict[int, list[dict]],
 ) -> None:
-    early, late = (sent(heard, "step") for heard in tapped.values())
+    early, late = (
+        [(order["index"], order["fence"]) for order in sent(heard, "step")]
+        for heard in tapped.values()
+    )
     shorter = min(len(early), len(late))
     assert shorter > 21
     assert early[:shorter] == late[:shorter]
 
 
-def test_a_worker_is_told_neither_start_nor_the_seed_of_the_run(
+def test_a_worker_is_told_neither_start_nor_the_seed_nor_the_nonce_of_the_run(
     tapped: dict[int, list[dict]],
 ) -> None:
-    # Two runs that differ in the supervisor's secret only: their workers are told the same.
+    # Two runs that differ in their nonce only: their workers are told the same.
     configs = [next(e["config"] for e in heard if "config" in e) for heard in tapped.values()]
     assert configs[0] == configs[1]
     assert configs[0]["seed"] != 7

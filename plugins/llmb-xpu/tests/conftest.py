@@ -16,6 +16,7 @@ from llmb_xpu import extension
 # At the end, so that an installed llmb (tox) is tested and not the sources beside the tests.
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
+from llmb.config import Refused
 from tests import needs
 from tests.e2e.conftest import once, shared_folder  # noqa: F401 (fixtures)
 
@@ -27,3 +28,10 @@ def ipex() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return extension.load()
+
+
+@pytest.fixture(scope="session")
+def bf16_refused(ipex: Any) -> str | None:
+    """Why the extension does not train in BF16 on this processor, None where it does."""
+    (bf16,) = (offer for offer in extension.precisions() if offer.name == "BF16")
+    return bf16.reason if isinstance(bf16, Refused) else None

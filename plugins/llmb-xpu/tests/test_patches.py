@@ -21,12 +21,15 @@ watch = NamespaceWatch()
 import llmb_xpu.plugin
 import torch
 from torch import nn
+from llmb.config import Precision
 from llmb_xpu import extension
 
 extension.keep_float32()
-model = extension.repack(nn.Sequential(nn.Linear(64, 64, bias=False)).to(torch.bfloat16))
+offered = {offer.name: isinstance(offer, Precision) for offer in extension.precisions()}
+dtype = torch.bfloat16 if offered["BF16"] else torch.float32  # BF16 needs AVX-512
+model = extension.repack(nn.Sequential(nn.Linear(64, 64, bias=False)).to(dtype))
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-model(torch.ones(2, 64, dtype=torch.bfloat16)).sum().backward()
+model(torch.ones(2, 64, dtype=dtype)).sum().backward()
 optimizer.step()
 print(watch.evidence("llmb_xpu.plugin", "llmb-xpu").model_dump_json())
 """
