@@ -50,7 +50,25 @@ class Callables:
         self._modules: dict[str, ModuleType] = {}
         #: Where an attribute of a class or of a single object is looked up after the object itself.
         self._behind: dict[str, tuple[type, ...]] = {}
-        self._earlier: dict[str, _Faces] = {} if earlier is None else earlier._faces
+        self._running = _name("__main__")
+        self._walk({} if earlier is None else earlier._faces)
+
+    def go_on(self) -> None:
+        """Look at what came since: this process was forked from the one that was looked at.
+
+        What was run there is forgotten, and so is what was imported there and is run here.
+        """
+        for name in {self._running, _name("__main__")}:
+            self._modules.pop(name, None)
+            for path in [path for path in self._faces if f"{path}.".startswith(f"{name}.")]:
+                del self._faces[path]
+                self._behind.pop(path, None)
+        self._running = _name("__main__")
+        self._walk({})
+
+    def _walk(self, earlier: dict[str, _Faces]) -> None:
+        """Look at all modules that have not been looked at."""
+        self._earlier = earlier
         self._seen: set[int] = set()
         self._parted: dict[int, bool] = {}
         with no_collection():

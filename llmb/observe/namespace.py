@@ -43,11 +43,29 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
 
 
-def unreachable_watch() -> NamespaceWatch:
+#: A watch that has looked already, in the process this one is forked from.
+_ready: list[NamespaceWatch] = []
+
+
+def prepare() -> None:
+    """Let a watch look now, for processes that are forked from this one: they load plugins."""
+    _ready[:] = [_new_watch()]
+
+
+def unreachable_watch(*, anew: bool = False) -> NamespaceWatch:
     """Return a watch made of code of its own: who replaces parts of this module does not blind it.
 
-    To be called before any code of the plugin is loaded.
+    To be called before any code of the plugin is loaded. ``anew``: this process has changed torch
+    on purpose since it was forked.
     """
+    ready = _ready.pop() if _ready else None  # nobody finds it here any more
+    if ready is None or anew:
+        return _new_watch()
+    ready.go_on()
+    return ready
+
+
+def _new_watch() -> NamespaceWatch:
     shared = {name: sys.modules[name] for name in _WATCHING}
     try:
         for name in _WATCHING:
@@ -72,6 +90,10 @@ class NamespaceWatch:
             settle()
         self._before = Callables(), Kernels()
         self._after: tuple[Callables, Kernels] | None = None
+
+    def go_on(self) -> None:
+        """Go on in a process that was forked from the one that has looked."""
+        self._before[0].go_on()
 
     def close(self) -> None:
         """Look again: what is found now is judged, whatever is put back later."""

@@ -54,7 +54,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if order.library_modules:  # before anything of the plugin is there
         module, owner = installed.module, installed.distribution
         announce.write(evidence.LIBRARY, library_baseline(order.library_modules, module, owner))
-    watch = unreachable_watch()
+    watch = unreachable_watch(anew=bool(order.library_modules))
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)

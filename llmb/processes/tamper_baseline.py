@@ -21,9 +21,12 @@ class TamperBaseline:
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "types")
 
-    def __init__(self, *, census: bool) -> None:
-        """Look; with ``census`` listen for compiled programs, too."""
-        self._names = namespace.unreachable_watch()
+    def __init__(self, *, census: bool, anew: bool = False) -> None:
+        """Look; with ``census`` listen for compiled programs, too.
+
+        ``anew``: what the fork server has seen of torch does not count, it was changed on purpose.
+        """
+        self._names = namespace.unreachable_watch(anew=anew)
         self._surroundings = surroundings.ProcessCensus()
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
