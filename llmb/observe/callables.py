@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import is_
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 #: Top-level packages whose callables are looked at: what is trained with, what times it, and what
@@ -31,6 +31,8 @@ _OWN = "llmb"
 _FILLED_IN = ("torch.compiler._cache.CacheInfo",)
 _CACHED = type(functools.lru_cache(lambda: None))
 _METHODS = (staticmethod, classmethod, property)
+#: Which object it is: what ``id`` tells, without an audit event, which takes twenty times as long.
+_which = object.__hash__
 _WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
 _DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
 _Face = tuple[object, ...]
@@ -110,10 +112,11 @@ class Callables:
         face = self._faces.get(owner, {}).get(last)
         return self._modules.get(name) if face is None else face[0]
 
-    def in_own_modules(self, earlier: Callables | None = None) -> Iterator[tuple[str, object]]:
+    def in_own_modules(self, earlier: Callables | None = None) -> Iterator[tuple[str, object, str]]:
         """Yield the names made of Python functions, in modules of the package whose name they bear.
 
-        With ``earlier`` only those of modules that came since.
+        With what each stands for, and the file that its outermost function was written in. With
+        ``earlier`` only those of modules that came since.
         """
         inside = functools.cache(_is_inside)
         homes = {name: _is_at_home(name, module, inside) for name, module in self._modules.items()}
@@ -126,7 +129,9 @@ class Callables:
             known = {} if earlier is None else earlier._faces.get(owner, {})
             for last, face in faces.items():
                 if len(face) > 1 and last not in known:
-                    yield f"{owner}.{last}", face[0]
+                    code = next((part for part in face if type(part) is CodeType), None)
+                    if code is not None:
+                        yield f"{owner}.{last}", face[0], code.co_filename
 
     def is_member(self, name: str) -> bool:
         """Tell whether ``name`` is one of a class or of an object, not of a module."""
@@ -167,9 +172,9 @@ class Callables:
                 self._look_inside(f"{path}.{name}", value, 0)
 
     def _look_into(self, kind: type) -> None:
-        if id(kind) in self._seen:
+        if _which(kind) in self._seen:
             return
-        self._seen.add(id(kind))
+        self._seen.add(_which(kind))
         path = _path_of(kind)
         if not _is_watched(path) or path in self._behind or path in _FILLED_IN:
             return
@@ -184,9 +189,9 @@ class Callables:
 
     def _look_inside(self, path: str, holder: object, depth: int) -> None:
         """Look at the callables an object of torch's or llmb's own has as its attributes."""
-        if id(holder) in self._seen or path in self._modules or path in self._behind:
+        if _which(holder) in self._seen or path in self._modules or path in self._behind:
             return
-        self._seen.add(id(holder))
+        self._seen.add(_which(holder))
         try:
             attributes: dict[str, Any] = object.__getattribute__(holder, "__dict__")
             items = list(attributes.items())
@@ -207,10 +212,10 @@ class Callables:
 
     def _has_parts(self, kind: type) -> bool:
         """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
-        found = self._parted.get(id(kind))
+        found = self._parted.get(_which(kind))
         if found is None:
             found = f"{_name(str(kind.__module__))}.".startswith(("torch.", "llmb."))
-            self._parted[id(kind)] = found
+            self._parted[_which(kind)] = found
         return found
 
 
@@ -264,9 +269,9 @@ def functions(value: object) -> Iterator[FunctionType]:
     waiting, seen = [value], set()
     while waiting:
         each = waiting.pop()
-        if not isinstance(each, _WRAPPERS) or id(each) in seen:
+        if not isinstance(each, _WRAPPERS) or _which(each) in seen:
             continue
-        seen.add(id(each))
+        seen.add(_which(each))
         if isinstance(each, FunctionType):
             yield each
             waiting += _closed_over(each)

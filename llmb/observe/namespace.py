@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec, module_from_spec
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe.callables import Callables, file_of, functions, no_collection
+from llmb.observe.callables import Callables, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
@@ -192,9 +193,9 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
     and what starts with Python, or with torch, may have changed it before.
     """
-    for name, value in chain(before.in_own_modules(), after.in_own_modules(before)):
-        file = file_of(value)
-        if file is None or _is_at_home(file, origins):
+    is_at_home = cache(partial(_is_at_home, origins))
+    for name, value, file in chain(before.in_own_modules(), after.in_own_modules(before)):
+        if is_at_home(file):
             continue
         place = origins.of(file)
         # A module may import a function of any installed package; a class of torch has none.
@@ -215,7 +216,7 @@ def _callable(name: str, value: object, origins: Origins, *, same: bool = False)
     )
 
 
-def _is_at_home(file: str, origins: Origins) -> bool:
+def _is_at_home(origins: Origins, file: str) -> bool:
     # Nearly all are torch's; what has no file was generated, as dataclasses are.
     return file.startswith(_TORCH) or file[:1] != "/" or origins.of(file).origin in _AT_HOME
 
