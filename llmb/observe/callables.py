@@ -11,11 +11,11 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from operator import is_
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
 
 #: Top-level packages whose callables are looked at: what is trained with, what times it, and what
@@ -93,16 +93,18 @@ class Callables:
         found = {
             name for name, module in self._modules.items() if later._modules.get(name) is not module
         }
-        for owner, faces in self._faces.items():
-            others, held = later._faces.get(owner, {}), later._holds(owner)
+        for owner in self._faces.keys() | later._faces.keys():
+            faces, others = self._faces.get(owner, {}), later._faces.get(owner, {})
+            if _same(faces, others) and _same(faces.values(), others.values()):
+                continue  # nearly all
+            held = later._holds(owner)
             for last, face in faces.items():
                 other = others.get(last)
                 if other is face:
                     continue
                 if held if other is None else not _same(face, other):
                     found.add(f"{owner}.{last}")
-        for owner, others in later._faces.items():
-            added = others.keys() - self._faces.get(owner, {}).keys()
+            added = others.keys() - faces.keys()
             found |= {f"{owner}.{last}" for last in added if self._hides(owner, last)}
         return tuple(sorted(found))
 
@@ -112,11 +114,13 @@ class Callables:
         face = self._faces.get(owner, {}).get(last)
         return self._modules.get(name) if face is None else face[0]
 
-    def in_own_modules(self, earlier: Callables | None = None) -> Iterator[tuple[str, object, str]]:
-        """Yield the names made of Python functions, in modules of the package whose name they bear.
+    def written_elsewhere(
+        self, is_at_home: Callable[[str], bool], earlier: Callables | None = None
+    ) -> Iterator[tuple[str, object, str]]:
+        """Yield names made of Python functions whose file is not at home: name, value and file.
 
-        With what each stands for, and the file that its outermost function was written in. With
-        ``earlier`` only those of modules that came since.
+        Of modules of the package whose name they bear, with ``earlier`` only of those that came
+        since. Of wrapped functions the outermost one's file counts.
         """
         inside = functools.cache(_is_inside)
         homes = {name: _is_at_home(name, module, inside) for name, module in self._modules.items()}
@@ -128,10 +132,11 @@ class Callables:
                 continue
             known = {} if earlier is None else earlier._faces.get(owner, {})
             for last, face in faces.items():
-                if len(face) > 1 and last not in known:
-                    code = next((part for part in face if type(part) is CodeType), None)
-                    if code is not None:
-                        yield f"{owner}.{last}", face[0], code.co_filename
+                if len(face) == 1 or last in known:
+                    continue
+                code = next(filter(_is_code, face), None)
+                if isinstance(code, CodeType) and not is_at_home(code.co_filename):
+                    yield f"{owner}.{last}", face[0], code.co_filename
 
     def is_member(self, name: str) -> bool:
         """Tell whether ``name`` is one of a class or of an object, not of a module."""
@@ -180,7 +185,7 @@ class Callables:
             return
         self._behind[path] = kind.__mro__[1:]
         faces, known = self._room(path)
-        faces["__bases__"] = (kind, type(kind), *kind.__bases__)
+        faces["__bases__"] = _kept((kind, type(kind), *kind.__bases__), known.get("__bases__"))
         everything = path.partition(".")[0] == _OWN  # slots and constants, too
         for name, value in list(vars(kind).items()):
             own = everything and not name.startswith("__")
@@ -315,20 +320,28 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
                 if one is value and its_code is code and its_defaults is defaults:
                     return known
             return value, code, defaults
-    elif not issubclass(kind, _WRAPPERS):
+    elif kind is MethodDescriptorType or kind is type or not issubclass(kind, _WRAPPERS):
         return _plain(value, known)
     parts = [value]
     for function in functions(value):
         parts += (function, function.__code__, function.__defaults__)
         parts += (function.__kwdefaults__ or {}).values()
-    return tuple(parts)
+    return _kept(tuple(parts), known)
 
 
 def _plain(value: object, known: _Face | None) -> _Face:
     return known if known is not None and len(known) == 1 and known[0] is value else (value,)
 
 
-def _same(one: _Face, other: _Face) -> bool:
+def _is_code(part: object) -> bool:
+    return type(part) is CodeType
+
+
+def _kept(face: _Face, known: _Face | None) -> _Face:
+    return known if known is not None and _same(face, known) else face
+
+
+def _same(one: Collection[object], other: Collection[object]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 

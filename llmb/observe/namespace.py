@@ -194,9 +194,11 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     and what starts with Python, or with torch, may have changed it before.
     """
     is_at_home = cache(partial(_is_at_home, origins))
-    for name, value, file in chain(before.in_own_modules(), after.in_own_modules(before)):
-        if is_at_home(file):
-            continue
+    there, since = (
+        before.written_elsewhere(is_at_home),
+        after.written_elsewhere(is_at_home, before),
+    )
+    for name, value, file in chain(there, since):
         place = origins.of(file)
         # A module may import a function of any installed package; a class of torch has none.
         if place.origin == "other" and not after.is_member(name):
