@@ -174,7 +174,7 @@ def test_a_watch_that_has_looked_is_unreachable_too(
 def test_what_was_changed_on_purpose_since_the_fork_is_no_replacement() -> None:
     namespace.prepare()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "elu", other)
+        patch.setattr(F, "elu", F.relu)
         watch = unreachable_watch(anew=True)
         assert watch.evidence(*PLUGIN).replaced == ()
     assert namespace._ready == []
