@@ -11,11 +11,11 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from operator import is_
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
 
 #: Top-level packages whose callables are looked at: what is trained with, what times it, and what
@@ -31,6 +31,8 @@ _OWN = "llmb"
 _FILLED_IN = ("torch.compiler._cache.CacheInfo",)
 _CACHED = type(functools.lru_cache(lambda: None))
 _METHODS = (staticmethod, classmethod, property)
+#: Which object it is: what ``id`` tells, without an audit event, which takes twenty times as long.
+_which = object.__hash__
 _WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
 _DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
 _Face = tuple[object, ...]
@@ -50,7 +52,25 @@ class Callables:
         self._modules: dict[str, ModuleType] = {}
         #: Where an attribute of a class or of a single object is looked up after the object itself.
         self._behind: dict[str, tuple[type, ...]] = {}
-        self._earlier: dict[str, _Faces] = {} if earlier is None else earlier._faces
+        self._running = _name("__main__")
+        self._walk({} if earlier is None else earlier._faces)
+
+    def go_on(self) -> None:
+        """Look at what came since: this process was forked from the one that was looked at.
+
+        What was run there is forgotten, and so is what was imported there and is run here.
+        """
+        for name in {self._running, _name("__main__")}:
+            self._modules.pop(name, None)
+            for path in [path for path in self._faces if f"{path}.".startswith(f"{name}.")]:
+                del self._faces[path]
+                self._behind.pop(path, None)
+        self._running = _name("__main__")
+        self._walk({})
+
+    def _walk(self, earlier: dict[str, _Faces]) -> None:
+        """Look at all modules that have not been looked at."""
+        self._earlier = earlier
         self._seen: set[int] = set()
         self._parted: dict[int, bool] = {}
         with no_collection():
@@ -73,16 +93,18 @@ class Callables:
         found = {
             name for name, module in self._modules.items() if later._modules.get(name) is not module
         }
-        for owner, faces in self._faces.items():
-            others, held = later._faces.get(owner, {}), later._holds(owner)
+        for owner in self._faces.keys() | later._faces.keys():
+            faces, others = self._faces.get(owner, {}), later._faces.get(owner, {})
+            if _same(faces, others) and _same(faces.values(), others.values()):
+                continue  # nearly all
+            held = later._holds(owner)
             for last, face in faces.items():
                 other = others.get(last)
                 if other is face:
                     continue
                 if held if other is None else not _same(face, other):
                     found.add(f"{owner}.{last}")
-        for owner, others in later._faces.items():
-            added = others.keys() - self._faces.get(owner, {}).keys()
+            added = others.keys() - faces.keys()
             found |= {f"{owner}.{last}" for last in added if self._hides(owner, last)}
         return tuple(sorted(found))
 
@@ -92,10 +114,13 @@ class Callables:
         face = self._faces.get(owner, {}).get(last)
         return self._modules.get(name) if face is None else face[0]
 
-    def in_own_modules(self, earlier: Callables | None = None) -> Iterator[tuple[str, object]]:
-        """Yield the names made of Python functions, in modules of the package whose name they bear.
+    def written_elsewhere(
+        self, is_at_home: Callable[[str], bool], earlier: Callables | None = None
+    ) -> Iterator[tuple[str, object, str]]:
+        """Yield names made of Python functions whose file is not at home: name, value and file.
 
-        With ``earlier`` only those of modules that came since.
+        Of modules of the package whose name they bear, with ``earlier`` only of those that came
+        since. Of wrapped functions the outermost one's file counts.
         """
         inside = functools.cache(_is_inside)
         homes = {name: _is_at_home(name, module, inside) for name, module in self._modules.items()}
@@ -107,8 +132,11 @@ class Callables:
                 continue
             known = {} if earlier is None else earlier._faces.get(owner, {})
             for last, face in faces.items():
-                if len(face) > 1 and last not in known:
-                    yield f"{owner}.{last}", face[0]
+                if len(face) == 1 or last in known:
+                    continue
+                code = next(filter(_is_code, face), None)
+                if isinstance(code, CodeType) and not is_at_home(code.co_filename):
+                    yield f"{owner}.{last}", face[0], code.co_filename
 
     def is_member(self, name: str) -> bool:
         """Tell whether ``name`` is one of a class or of an object, not of a module."""
@@ -149,15 +177,15 @@ class Callables:
                 self._look_inside(f"{path}.{name}", value, 0)
 
     def _look_into(self, kind: type) -> None:
-        if id(kind) in self._seen:
+        if _which(kind) in self._seen:
             return
-        self._seen.add(id(kind))
+        self._seen.add(_which(kind))
         path = _path_of(kind)
         if not _is_watched(path) or path in self._behind or path in _FILLED_IN:
             return
         self._behind[path] = kind.__mro__[1:]
         faces, known = self._room(path)
-        faces["__bases__"] = (kind, type(kind), *kind.__bases__)
+        faces["__bases__"] = _kept((kind, type(kind), *kind.__bases__), known.get("__bases__"))
         everything = path.partition(".")[0] == _OWN  # slots and constants, too
         for name, value in list(vars(kind).items()):
             own = everything and not name.startswith("__")
@@ -166,9 +194,9 @@ class Callables:
 
     def _look_inside(self, path: str, holder: object, depth: int) -> None:
         """Look at the callables an object of torch's or llmb's own has as its attributes."""
-        if id(holder) in self._seen or path in self._modules or path in self._behind:
+        if _which(holder) in self._seen or path in self._modules or path in self._behind:
             return
-        self._seen.add(id(holder))
+        self._seen.add(_which(holder))
         try:
             attributes: dict[str, Any] = object.__getattribute__(holder, "__dict__")
             items = list(attributes.items())
@@ -189,10 +217,10 @@ class Callables:
 
     def _has_parts(self, kind: type) -> bool:
         """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
-        found = self._parted.get(id(kind))
+        found = self._parted.get(_which(kind))
         if found is None:
             found = f"{_name(str(kind.__module__))}.".startswith(("torch.", "llmb."))
-            self._parted[id(kind)] = found
+            self._parted[_which(kind)] = found
         return found
 
 
@@ -246,9 +274,9 @@ def functions(value: object) -> Iterator[FunctionType]:
     waiting, seen = [value], set()
     while waiting:
         each = waiting.pop()
-        if not isinstance(each, _WRAPPERS) or id(each) in seen:
+        if not isinstance(each, _WRAPPERS) or _which(each) in seen:
             continue
-        seen.add(id(each))
+        seen.add(_which(each))
         if isinstance(each, FunctionType):
             yield each
             waiting += _closed_over(each)
@@ -292,20 +320,28 @@ def _face(value: Any, known: _Face | None = None) -> _Face:
                 if one is value and its_code is code and its_defaults is defaults:
                     return known
             return value, code, defaults
-    elif not issubclass(kind, _WRAPPERS):
+    elif kind is MethodDescriptorType or kind is type or not issubclass(kind, _WRAPPERS):
         return _plain(value, known)
     parts = [value]
     for function in functions(value):
         parts += (function, function.__code__, function.__defaults__)
         parts += (function.__kwdefaults__ or {}).values()
-    return tuple(parts)
+    return _kept(tuple(parts), known)
 
 
 def _plain(value: object, known: _Face | None) -> _Face:
     return known if known is not None and len(known) == 1 and known[0] is value else (value,)
 
 
-def _same(one: _Face, other: _Face) -> bool:
+def _is_code(part: object) -> bool:
+    return type(part) is CodeType
+
+
+def _kept(face: _Face, known: _Face | None) -> _Face:
+    return known if known is not None and _same(face, known) else face
+
+
+def _same(one: Collection[object], other: Collection[object]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 

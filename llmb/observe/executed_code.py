@@ -60,16 +60,17 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
     """
     run: dict[str, list[CodeType]] = {}
     folder_of = functools.cache(os.path.realpath)  # two thousand files lie in a hundred folders
+    place_of = functools.cache(functools.partial(_resolved, folder_of))  # half are "<string>"
     for code in listen()():
         if code.co_name == _MODULE:
-            run.setdefault(_resolved(code.co_filename, folder_of), []).append(code)
+            run.setdefault(place_of(code.co_filename), []).append(code)
     for file in files:
         shown = compiled(file)
         if shown is None or any(code != shown for code in run.get(str(file.resolve()), [None])):
             yield file
 
 
-def _resolved(file: str, folder_of: Callable[[str], str]) -> str:
+def _resolved(folder_of: Callable[[str], str], file: str) -> str:
     """Return where ``file`` lies, as ``folder_of`` gives where its folder does."""
     if not os.path.isabs(file) or os.path.islink(file):
         return os.path.realpath(file)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec, module_from_spec
@@ -23,7 +24,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from llmb.observe.callables import Callables, file_of, functions, no_collection
+from llmb.observe.callables import Callables, functions, no_collection
 from llmb.observe.dispatcher import KernelChange, Kernels
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.plugin.discovery import version_of
@@ -43,11 +44,29 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
 
 
-def unreachable_watch() -> NamespaceWatch:
+#: A watch that has looked already, in the process this one is forked from.
+_ready: list[NamespaceWatch] = []
+
+
+def prepare() -> None:
+    """Let a watch look now, for processes that are forked from this one: they load plugins."""
+    _ready[:] = [_new_watch()]
+
+
+def unreachable_watch(*, anew: bool = False) -> NamespaceWatch:
     """Return a watch made of code of its own: who replaces parts of this module does not blind it.
 
-    To be called before any code of the plugin is loaded.
+    To be called before any code of the plugin is loaded. ``anew``: this process has changed torch
+    on purpose since it was forked.
     """
+    ready = _ready.pop() if _ready else None  # nobody finds it here any more
+    if ready is None or anew:
+        return _new_watch()
+    ready.go_on()
+    return ready
+
+
+def _new_watch() -> NamespaceWatch:
     shared = {name: sys.modules[name] for name in _WATCHING}
     try:
         for name in _WATCHING:
@@ -72,6 +91,10 @@ class NamespaceWatch:
             settle()
         self._before = Callables(), Kernels()
         self._after: tuple[Callables, Kernels] | None = None
+
+    def go_on(self) -> None:
+        """Go on in a process that was forked from the one that has looked."""
+        self._before[0].go_on()
 
     def close(self) -> None:
         """Look again: what is found now is judged, whatever is put back later."""
@@ -170,10 +193,12 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
     and what starts with Python, or with torch, may have changed it before.
     """
-    for name, value in chain(before.in_own_modules(), after.in_own_modules(before)):
-        file = file_of(value)
-        if file is None or _is_at_home(file, origins):
-            continue
+    is_at_home = cache(partial(_is_at_home, origins))
+    there, since = (
+        before.written_elsewhere(is_at_home),
+        after.written_elsewhere(is_at_home, before),
+    )
+    for name, value, file in chain(there, since):
         place = origins.of(file)
         # A module may import a function of any installed package; a class of torch has none.
         if place.origin == "other" and not after.is_member(name):
@@ -193,7 +218,7 @@ def _callable(name: str, value: object, origins: Origins, *, same: bool = False)
     )
 
 
-def _is_at_home(file: str, origins: Origins) -> bool:
+def _is_at_home(origins: Origins, file: str) -> bool:
     # Nearly all are torch's; what has no file was generated, as dataclasses are.
     return file.startswith(_TORCH) or file[:1] != "/" or origins.of(file).origin in _AT_HOME
 

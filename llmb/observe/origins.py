@@ -109,7 +109,7 @@ class Origins:
 
     def _of_the_machine(self, path: Path) -> CodeOrigin:
         name = path.name
-        if any(path.is_relative_to(folder) for folder in _python_folders()):
+        if any(path.is_relative_to(folder) for folder in self._python_folders):
             return CodeOrigin("python", None, name)
         if any(path.is_relative_to(folder) for folder in _caches()):
             return CodeOrigin("compiler", None, name)
@@ -145,7 +145,11 @@ class Origins:
     def _package_folders(self) -> tuple[Path, ...]:
         """Every folder that packages are imported from, Python's own left out."""
         folders = {Path(entry or ".").resolve() for entry in sys.path}
-        return tuple(folder for folder in folders - {*_python_folders()} if folder.exists())
+        return tuple(folder for folder in folders - {*self._python_folders} if folder.exists())
+
+    @cached_property
+    def _python_folders(self) -> tuple[Path, ...]:
+        return tuple(_python_folders())
 
     @cached_property
     def _needed(self) -> set[str]:

@@ -225,7 +225,12 @@ def _name_of(distribution: Distribution) -> str:
 
 def mentioned(distribution: str) -> tuple[str, ...]:
     """Return the names in all lines on what a distribution requires, whatever their conditions."""
-    found = _by_name(tuple(sys.path)).get(normalised(distribution))
+    return _mentioned(distribution, tuple(sys.path))
+
+
+@cache
+def _mentioned(distribution: str, path: tuple[str, ...]) -> tuple[str, ...]:
+    found = _by_name(path).get(normalised(distribution))
     if found is None:
         return ()
     if found.read_text("METADATA") is None:  # of an older way of installing

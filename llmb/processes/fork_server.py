@@ -46,7 +46,10 @@ def serve(control: socket.socket) -> None:
     with one_blas_thread():
         for name in _IMPORTED:
             import_module(name)
+    from llmb.observe import namespace
+
     _read_packages()
+    namespace.prepare()
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:

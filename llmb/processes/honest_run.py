@@ -55,7 +55,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
     if order.library_modules:  # before anything of the plugin is there
         module, owner = installed.module, installed.distribution
         announce.write(evidence.LIBRARY, library_baseline(order.library_modules, module, owner))
-    watch, exactness = unreachable_watch(), Exactness()
+    watch = unreachable_watch(anew=bool(order.library_modules))
+    exactness = Exactness()
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
     plugin.set_environment(config)

@@ -22,9 +22,12 @@ class TamperBaseline:
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "exactness", "types")
 
-    def __init__(self, *, census: bool) -> None:
-        """Look; with ``census`` listen for compiled programs, too."""
-        self._names = namespace.unreachable_watch()
+    def __init__(self, *, census: bool, anew: bool = False) -> None:
+        """Look; with ``census`` listen for compiled programs, too.
+
+        ``anew``: what the fork server has seen of torch does not count, it was changed on purpose.
+        """
+        self._names = namespace.unreachable_watch(anew=anew)
         self.exactness = Exactness()
         self._surroundings = surroundings.ProcessCensus()
         self.types = types.TypeCensus() if census else None

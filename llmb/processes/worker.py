@@ -63,9 +63,10 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     workload = workloads.of(config)
 
     channel.send(Phase(name="loading the plugin"))
-    executors.prepare(config)
+    prepared = executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    before = TamperBaseline(census=config.audit is AuditMode.FULL) if order.audited else None
+    census = config.audit is AuditMode.FULL
+    before = TamperBaseline(census=census, anew=prepared) if order.audited else None
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)

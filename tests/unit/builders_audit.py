@@ -369,7 +369,9 @@ def examine(found: Audited) -> Audited:
     line = Line()
     with pytest.MonkeyPatch.context() as patch:
         # Of pytest's own process there is nothing to say.
-        patch.setattr(honest_run, "unreachable_watch", lambda: SimpleNamespace(evidence=_unseen))
+        patch.setattr(
+            honest_run, "unreachable_watch", lambda **_: SimpleNamespace(evidence=_unseen)
+        )
         patch.setattr(honest_run, "litmus", lambda config: None)
         honest_run.make(line, found.honest)
     line.incoming.append(found.reference)

@@ -20,14 +20,16 @@ Program = Callable[..., Any]
 _GONE = ("align_as", "align_to", "has_names", "refine_names", "rename")
 
 
-def prepare(config: RunConfig) -> None:
+def prepare(config: RunConfig) -> bool:
     """Import what the executor needs, before anything is compared with what torch is like.
+
+    Returns whether there was something to import.
 
     Raises:
         UnavailableError: it does not work with this torch.
     """
     if config.executor != "thunder":
-        return
+        return False
     for name in _GONE:
         if not hasattr(Tensor, name):
             setattr(Tensor, name, _absent(name))
@@ -38,6 +40,7 @@ def prepare(config: RunConfig) -> None:
             f"--executor thunder: it cannot be imported with torch {torch.__version__} "
             f"({type(error).__name__}: {error}); {THUNDER}"
         ) from error
+    return True
 
 
 def _absent(name: str) -> Callable[..., None]:

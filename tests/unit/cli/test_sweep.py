@@ -208,8 +208,9 @@ def ended(made: SweepDirectory, **changes: object) -> None:
     sweep._end(made, found.model_copy(update={"points": (*states, *found.points[1:])}))
 
 
-def test_a_sweep_with_a_figure_ends_well(directory: SweepDirectory) -> None:
-    ended(directory)
+def test_a_sweep_with_a_figure_ends_in_0(directory: SweepDirectory) -> None:
+    done = CliRunner().invoke(click.Command("sweep", callback=lambda: ended(directory)))
+    assert done.exit_code == 0
 
 
 def test_a_point_that_failed_ends_in_4_and_says_how_to_go_on(tmp_path: Path) -> None:

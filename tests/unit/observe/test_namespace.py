@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -131,6 +134,50 @@ def test_other_code_has_another_digest_within_the_same_wrapper() -> None:
     assert namespace._digest(wrapped(other)) == namespace._digest(wrapped(other))
     assert namespace._digest(wrapped(other)) != namespace._digest(wrapped(F.silu))
     assert namespace._digest(len) is None
+
+
+# -- in a process that was forked from one that has looked ----------------------------------
+
+
+@pytest.fixture(scope="module")
+def forked() -> Iterator[tuple[NamespaceWatch, NamespaceEvidence]]:
+    """What a watch that looked before its process was forked sees of two changes since."""
+    running = ModuleType("__main__")
+    running.__spec__ = ModuleSpec("llmb.processes.worker", None)
+    running.fence = running.pause = other  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "llmb.processes.worker", ModuleType("llmb.processes.worker"))
+        namespace.prepare()
+        patch.delitem(sys.modules, "llmb.processes.worker")
+        patch.setitem(sys.modules, "__main__", running)
+        watch = unreachable_watch()
+        patch.setattr(running, "fence", found)
+        patch.setattr(F, "elu", other)
+        watch.close()
+        yield watch, watch.evidence(*PLUGIN)
+
+
+def test_what_is_replaced_after_the_fork_is_named_and_the_module_that_is_run_is_not(
+    forked: tuple[NamespaceWatch, NamespaceEvidence],
+) -> None:
+    names = [r.name for r in forked[1].replaced]
+    assert names == ["llmb.processes.worker.fence", "torch.nn.functional.elu"]
+
+
+def test_a_watch_that_has_looked_is_unreachable_too(
+    forked: tuple[NamespaceWatch, NamespaceEvidence],
+) -> None:
+    assert type(forked[0]) is not NamespaceWatch
+    assert namespace._ready == []
+
+
+def test_what_was_changed_on_purpose_since_the_fork_is_no_replacement() -> None:
+    namespace.prepare()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "elu", F.relu)
+        watch = unreachable_watch(anew=True)
+        assert watch.evidence(*PLUGIN).replaced == ()
+    assert namespace._ready == []
 
 
 # -- in processes of their own --------------------------------------------------------------

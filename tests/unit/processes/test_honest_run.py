@@ -41,7 +41,7 @@ LITMUS = LitmusEvidence(dtype="bfloat16", length=8, ones=8.0, big=256.0, kept=1.
 def nothing_else_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what is said of the process itself: this one is pytest's."""
     watch = SimpleNamespace(evidence=builders_audit._unseen)
-    monkeypatch.setattr(honest_run, "unreachable_watch", lambda: watch)
+    monkeypatch.setattr(honest_run, "unreachable_watch", lambda **_: watch)
     monkeypatch.setattr(honest_run, "litmus", lambda config: LITMUS)
 
 

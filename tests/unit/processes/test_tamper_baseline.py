@@ -38,8 +38,8 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
     done = Order()
 
     class Watch:
-        def __init__(self) -> None:
-            done.append("names before")
+        def __init__(self, *, anew: bool) -> None:
+            done.append("names before" + " anew" * anew)
 
         def close(self) -> None:
             done.append("names after")
@@ -91,6 +91,11 @@ def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_onl
     assert TamperBaseline(census=False).types is None
     assert order == ["names before", "surroundings before"]
     assert TamperBaseline(census=True).types == "census"
+
+
+def test_what_was_changed_on_purpose_is_looked_at_anew(order: Order) -> None:
+    TamperBaseline(census=False, anew=True)
+    assert order[0] == "names before anew"
 
 
 def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_written(

@@ -20,7 +20,7 @@ def test_what_torch_brings_along_needs_nothing(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(executors, "import_module", asked.append)
-    executors.prepare(run_config(executor=executor))
+    assert not executors.prepare(run_config(executor=executor))
     assert asked == []
 
 
