@@ -242,6 +242,18 @@ def test_a_class_with_another_base_is_a_replacement(before: Callables) -> None:
         torch.optim.AdamW.__bases__ = bases
 
 
+def test_a_snapshot_that_goes_on_has_what_came_since_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    since = ModuleType("torch.acme_since")
+    since.relu = F.relu  # type: ignore[attr-defined]
+    before = Callables()
+    monkeypatch.setitem(sys.modules, since.__name__, since)
+    before.go_on()
+    monkeypatch.setattr(since, "relu", other)
+    monkeypatch.setattr(F, "elu", other)
+    found = before.replaced(Callables(before))
+    assert found == ("torch.acme_since.relu", "torch.nn.functional.elu")
+
+
 def test_functions_looks_through_whatever_wraps_a_function() -> None:
     @functools.lru_cache
     def cached() -> None:

@@ -71,6 +71,17 @@ def work(channel):
             channel.send(Phase(name="closed"))
 serve(work)
 """
+#: Says whether a look at torch is at hand, before one is asked for and afterwards.
+LOOK = """
+from llmb.observe import namespace
+from llmb.wire.channel import serve
+from llmb.wire.messages import Phase
+def work(channel):
+    at_hand = [len(namespace._ready)]
+    namespace.unreachable_watch()
+    channel.send(Phase(name=str([*at_hand, len(namespace._ready)])))
+serve(work)
+"""
 HANG = "import time\ntime.sleep(100)\n"
 EXIT = "raise SystemExit(7)\n"
 
@@ -78,7 +89,8 @@ EXIT = "raise SystemExit(7)\n"
 @pytest.fixture(scope="module")
 def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("modules")
-    for name, text in (("tell", TELL), ("open", OPEN), ("hang", HANG), ("leave", EXIT)):
+    texts = {"tell": TELL, "open": OPEN, "look": LOOK, "hang": HANG, "leave": EXIT}
+    for name, text in texts.items():
         (folder / f"{name}_child.py").write_text(text)
     return folder
 
@@ -167,6 +179,19 @@ def test_a_process_opens_neither_the_servers_memory_nor_the_supervisors(
         for pid, state in ((server.pid, "closed"), (os.getpid(), "closed"), (child.pid, "open")):
             child.send(Phase(name=str(pid)))
             assert child.expect(Phase, 60).name == state, pid
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at_hand"),
+    [({}, "[1, 0]"), ({"ACME": "1"}, "[0, 0]")],
+    ids=["forked", "spawned"],
+)
+def test_every_fork_has_the_servers_look_at_torch_until_it_takes_it(
+    server: ForkServer, log: IO[bytes], wanted: dict[str, str], at_hand: str
+) -> None:
+    for _ in range(2):
+        with Child("look_child", wanted, log) as child:
+            assert child.expect(Phase, 60).name == at_hand
 
 
 def test_an_exit_status_is_told(server: ForkServer, log: IO[bytes]) -> None:
