@@ -21,7 +21,7 @@ from llmb.plugin.discovery import BUILT_IN, entry_point, find
 from llmb.plugin.faults import PluginFaultError, load_fault, members_missing, told
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
-from llmb.records.run_record import DeclaredPatch
+from llmb.records.run_record import DeclaredHelper, DeclaredPatch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -184,6 +184,10 @@ class Plugin:
     def patches(self) -> tuple[DeclaredPatch, ...]:
         """Return the patches the plugin declares."""
         return self._each("llmb_patches", DeclaredPatch)
+
+    def helpers(self) -> tuple[DeclaredHelper, ...]:
+        """Return the helper threads the plugin declares."""
+        return self._each("llmb_helpers", DeclaredHelper)
 
     def describe_system(self, config: RunConfig) -> dict[str, str]:
         """Return the plugin's facts about driver, firmware and topology."""

@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from llmb.measure import clock
 from llmb.observe import namespace, surroundings, types
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import EvidenceWriter
+from llmb.processes.step_stream import readings
 from llmb.records import evidence
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
+
+#: The code that asks the plugin for readings at a fence.
+INVITATIONS = (readings.__code__,)
 
 
 class TamperBaseline:
@@ -24,7 +29,7 @@ class TamperBaseline:
     def __init__(self, *, census: bool) -> None:
         """Look; with ``census`` listen for compiled programs, too."""
         self._names = namespace.unreachable_watch()
-        self._surroundings = surroundings.ProcessCensus()
+        self._surroundings = surroundings.ProcessCensus(INVITATIONS)
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()
@@ -33,12 +38,17 @@ class TamperBaseline:
         """Take ``thread``, which the harness itself has started, for no stranger."""
         self._surroundings.know(thread)
 
-    def close(self, own: Mapping[type, object]) -> None:
+    def look(self, steps: int, stamp_ns: int) -> None:
+        """Look who is there at the fence after ``steps`` steps, stamped ``stamp_ns``."""
+        self._surroundings.look(steps, stamp_ns)
+
+    def close(self, own: Mapping[type, object], steps: int) -> None:
         """Look again, at the end of the stream: what is put back later does not count.
 
         ``own`` are objects of the harness by their classes: with another class they would have
-        other methods.
+        other methods. ``steps`` were done.
         """
+        self._surroundings.look(steps, clock.now_ns())
         self._own = dict(own)
         self._look()
         self._names.close()

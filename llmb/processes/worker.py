@@ -36,7 +36,7 @@ from llmb.processes.modes import executors
 from llmb.processes.modes.comparing import compared
 from llmb.processes.modes.profile import profile
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import StepStream, fence
+from llmb.processes.step_stream import StepStream, fence, readings
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.reference.models import build
@@ -98,9 +98,13 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            told = fence(whole(done, ranks, backend), plugin, backend, samples, stream, task.told())
-            fences.append(told)
-            channel.send(told)
+            told = task.told()
+            stamped = fence(whole(done, ranks, backend), backend, samples, stream, told)
+            channel.send(stamped)
+            fences.append(stamped)
+            channel.send(readings(stamped.steps, plugin, backend, told))
+            if before is not None:
+                before.look(stamped.steps, stamped.worker_ns)
 
     backend.step_end()
     backend.synchronize()
@@ -110,7 +114,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
         if task.ledger is not None:
             own[GradientLedger] = task.ledger
-        before.close(own)
+        before.close(own, stream.done)
     if order.collect_evidence:
         writer.phase("writing evidence")
         task.write(writer, baseline, stream.done)

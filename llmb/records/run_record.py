@@ -87,6 +87,19 @@ class DeclaredPatch(Frozen):
     reason: str
 
 
+#: Of one core: what a declared helper thread may ask for at most.
+MOST_HELPER_SHARE = 0.05
+
+
+class DeclaredHelper(Frozen):
+    """A thread that a plugin says it keeps beside the steps: its name (or a glob), and why."""
+
+    name: str = Field(min_length=1, max_length=200)
+    reason: str = Field(min_length=1, max_length=2000)
+    #: CPU time of one core that it needs at most. Example: 0.01 is 10 ms in a second.
+    cpu_share: float = Field(gt=0, le=MOST_HELPER_SHARE)
+
+
 class PluginFacts(Frozen):
     """Which plugin ran, down to the digest of every Python file of it that was loaded."""
 
@@ -98,6 +111,7 @@ class PluginFacts(Frozen):
     closed_components: tuple[ClosedComponent, ...] = ()
     strict: bool
     declared_patches: tuple[DeclaredPatch, ...] = ()
+    declared_helpers: tuple[DeclaredHelper, ...] = ()
     #: Names of the environment variables it asked for.
     environment: tuple[str, ...] = ()
     #: What the device lacks, as the plugin's backend declares it.

@@ -126,6 +126,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         peak_flops=result.mfu.peak_flops if result.mfu else None,
         system=system,
         patches=plugin.declared_patches,
+        helpers=plugin.declared_helpers,
         variables=plugin.environment,
         is_debug=bool(waivers(raw.config)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
@@ -356,6 +357,7 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         closed_components=found.closed_components,
         strict=known and not found.closed_components and not waivers(config),
         declared_patches=found.declared_patches,
+        declared_helpers=found.declared_helpers,
         environment=tuple(sorted(raw.negotiated.terms.environment)),
         lacks=offer.lacks,
     )

@@ -35,6 +35,7 @@ from llmb.wire.messages import (
     Paused,
     Phase,
     Proceed,
+    Readings,
     Ready,
     StepDraw,
     StepOrder,
@@ -178,6 +179,8 @@ class Patience:
 @dataclass
 class _StreamLog:
     fences: list[Fence] = field(default_factory=list)
+    #: What the worker told of its device after each fence.
+    readings: list[Readings] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
@@ -290,6 +293,8 @@ class _Listener:
             self._order_next()
         elif isinstance(message, Fence):
             self._fence(message)
+        elif isinstance(message, Readings):
+            self._readings(message)
         elif isinstance(message, Tick):
             self._tick(message)
         elif isinstance(message, Paused):
@@ -308,11 +313,18 @@ class _Listener:
         log.stamps.append(self.child.received_ns)
         log.fences.append(fence)
         self._order_next()
-        if fence.steps == self.window.stop:
+
+    def _readings(self, readings: Readings) -> None:
+        log = self.log
+        if len(log.readings) + 1 != len(log.fences) or log.fences[-1].steps != readings.steps:
+            raise RunFailedError(f"the worker gave readings of {readings.steps} steps out of turn")
+        log.readings.append(readings)
+        if readings.steps == self.window.stop:
             self.complete = True
 
     def _tick(self, tick: Tick) -> None:
-        if tick.index != len(self.log.steps) or tick.index >= self._sent:
+        owed = len(self.log.readings) != len(self.log.fences)
+        if tick.index != len(self.log.steps) or tick.index >= self._sent or owed:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
         self.log.steps.append(tick.ns)
 
@@ -371,10 +383,12 @@ def _streamed(
     kept = by_step[window.stop] + 1  # what came after STOP is not part of the run
     fences, stamps = log.fences[:kept], log.stamps[:kept]
     start, stop = fences[by_step[window.start]], fences[-1]
+    readings = log.readings[:kept]
+    before, after = readings[by_step[window.start]], readings[-1]
     if config.mode is Mode.TRAIN and (start.loss is None or stop.loss is None):
         raise RunFailedError("the worker read no loss back at a fence")
     prefills = [fence.prefill_ns for fence in fences]
-    telemetry = [fence.telemetry for fence in fences]
+    telemetry = [each.telemetry for each in readings]
     timing = RepeatTiming(
         warmup_steps=window.start,
         timed_steps=window.stop - window.start,
@@ -388,9 +402,9 @@ def _streamed(
         starved_steps=stop.starved_steps - start.starved_steps,
         loss_first=start.loss,
         loss_last=stop.loss,
-        peak_memory_bytes=stop.peak_memory_bytes,
-        energy_start_j=start.energy_j,
-        energy_stop_j=stop.energy_j,
+        peak_memory_bytes=after.peak_memory_bytes,
+        energy_start_j=before.energy_j,
+        energy_stop_j=after.energy_j,
         cpu_s=stop.cpu_s - start.cpu_s,
         telemetry=tuple(telemetry) if any(telemetry) else (),
         audited_steps=stop.audited_steps,
@@ -400,7 +414,7 @@ def _streamed(
         commitments=tuple(log.commitments),
     )
     meter = None
-    if stop.energy_source is not None and stop.energy_scope is not None:
-        meter = EnergyMeter(stop.energy_source, stop.energy_scope)
+    if after.energy_source is not None and after.energy_scope is not None:
+        meter = EnergyMeter(after.energy_source, after.energy_scope)
     seeds = tuple(log.token_seeds)
     return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked, seeds)

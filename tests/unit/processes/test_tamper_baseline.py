@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from llmb.observe import namespace, surroundings, types
-from llmb.processes import tamper_baseline
+from llmb.processes import step_stream, tamper_baseline
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.records.evidence import NamespaceEvidence, Replacement, SurroundingsEvidence
@@ -49,8 +49,12 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
             return NAMES
 
     class Around:
-        def __init__(self) -> None:
+        def __init__(self, invited: tuple[CodeType, ...]) -> None:
+            assert invited == (step_stream.readings.__code__,)
             done.append("surroundings before")
+
+        def look(self, steps: int, stamp_ns: int) -> None:
+            done.append(f"who is there after {steps} steps")
 
         def evidence(self, *whose: Any) -> SurroundingsEvidence:
             assert whose == ("acme", "llmb-acme", ("libacme",))
@@ -97,7 +101,7 @@ def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_writt
     order: Order,
 ) -> None:
     tamper = TamperBaseline(census=False)
-    tamper.close({Harness: Harness()})
+    tamper.close({Harness: Harness()}, 9)
     assert order[-1] == "names after"
     writer: Any = EvidenceWriter()
     tamper.write(writer, PLUGIN)
@@ -112,7 +116,7 @@ def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_
     tamper, own = TamperBaseline(census=False), Harness()
     if moment != "before it is written":
         own.__class__ = Disguise
-    tamper.close({Harness: own})
+    tamper.close({Harness: own}, 9)
     own.__class__ = Harness if moment == "for a while" else Disguise
     writer: Any = EvidenceWriter()
     tamper.write(writer, PLUGIN)

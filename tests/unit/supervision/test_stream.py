@@ -37,6 +37,7 @@ from llmb.wire.messages import (
     Paused,
     Phase,
     Proceed,
+    Readings,
     Ready,
     StepDraw,
     StepOrder,
@@ -44,7 +45,7 @@ from llmb.wire.messages import (
     Worked,
     WorkOrder,
 )
-from tests.unit.builders_runtime import fence, run_config
+from tests.unit.builders_runtime import fence, readings, run_config
 
 SECRETS = range(200)
 CONFIG = run_config(warmup_steps=3)
@@ -256,6 +257,7 @@ class Worker:
         if order.fence:
             audited = tuple(self.audited)
             said.append(fence(self.done, worker_ns=self.now - 1, audited_steps=audited))
+            said.append(readings(self.done))
         return said
 
     def evidence(self) -> list[Message]:
@@ -626,7 +628,7 @@ def test_energy_is_read_at_start_and_stop_with_its_source() -> None:
     window = Window(first_fence=3, start=3, stop=53, end=54)
 
     def tamper(message: Message) -> list[Message]:
-        if message.kind != "fence":
+        if message.kind != "readings":
             return [message]
         energy = {"energy_j": message.steps * 2.0}
         energy |= {"energy_source": "counter", "energy_scope": "package"}
@@ -639,7 +641,8 @@ def test_energy_is_read_at_start_and_stop_with_its_source() -> None:
 
 
 def without_fence(steps: int) -> Callable[[Message], list[Message]]:
-    return lambda m: [] if m.kind == "fence" and m.steps == steps else [m]
+    left_out = ("fence", "readings")
+    return lambda m: [] if m.kind in left_out and m.steps == steps else [m]
 
 
 def ending_after(done: int) -> Worker:
@@ -711,6 +714,38 @@ def test_a_fence_reported_twice_is_refused() -> None:
     worker = Worker(lambda m: [m, m] if m.kind == "fence" and m.steps == 3 else [m])
     with pytest.raises(RunFailedError, match="a fence after 3 steps"):
         run(worker, window=window)
+
+
+def test_readings_that_follow_no_fence_are_refused() -> None:
+    worker = Worker(lambda m: [m, readings(2)] if m.kind == "tick" and m.index == 1 else [m])
+    with pytest.raises(RunFailedError, match="readings of 2 steps out of turn"):
+        run(worker)
+
+
+def test_readings_of_another_fence_are_refused() -> None:
+    worker = Worker(lambda m: [readings(9)] if m.kind == "readings" else [m])
+    with pytest.raises(RunFailedError, match="readings of 9 steps out of turn"):
+        run(worker)
+
+
+def test_a_worker_that_owes_readings_takes_no_further_step() -> None:
+    worker = Worker(lambda m: [] if m.kind == "readings" else [m])
+    with pytest.raises(RunFailedError, match="turn"):
+        run(worker)
+
+
+def test_a_fence_is_stamped_though_its_readings_take_long() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=54)
+
+    class Slow(Worker):
+        def receive(self, timeout_s: float | None = None) -> Message | None:
+            message = super().receive(timeout_s)
+            if isinstance(message, Readings):
+                self.now = self.received_ns = self.now + STEP_NS // 2
+            return message
+
+    timing = run(Slow(), window=window).timing
+    assert (timing.start_ns, timing.stop_ns) == (3 * STEP_NS, 53 * STEP_NS)
 
 
 def test_a_worker_that_is_ready_twice_is_refused() -> None:
@@ -870,19 +905,19 @@ def test_a_worker_that_hangs_while_it_is_audited_leaves_its_stamps() -> None:
     assert streamed.timing.stop_ns == 53 * STEP_NS
 
 
-def telling(readings: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:
+def telling(told: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:
     def tamper(message: Message) -> list[Message]:
-        if message.kind != "fence":
+        if message.kind != "readings":
             return [message]
-        return [message.model_copy(update={"telemetry": readings.get(message.steps, {})})]
+        return [message.model_copy(update={"telemetry": told.get(message.steps, {})})]
 
     return tamper
 
 
 def test_the_plugins_readings_are_kept_for_every_fence_up_to_stop() -> None:
     window = Window(first_fence=3, start=3, stop=53, end=75)
-    readings = {steps: {"power_w": float(steps)} for steps in range(100)}
-    timing = run(Worker(telling(readings)), window=window).timing
+    told = {steps: {"power_w": float(steps)} for steps in range(100)}
+    timing = run(Worker(telling(told)), window=window).timing
     assert timing.telemetry == tuple({"power_w": float(s)} for s in (3, 13, 23, 33, 43, 53))
     assert len(timing.telemetry) == len(timing.fence_steps)
 
