@@ -72,7 +72,7 @@ def llmb_precisions(config: RunConfig) -> Sequence[Precision | Refused] | None:
 
 @hookspec(firstresult=True)
 def llmb_warmup_steps(config: RunConfig) -> int | None:
-    """Return how many untimed steps a compiler needs before it is done (default 1)."""
+    """Return how many untimed steps a compiler needs before it is done (default 1, at most 20)."""
 
 
 @hookspec(firstresult=True)

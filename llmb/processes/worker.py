@@ -43,7 +43,7 @@ from llmb.reference.models import build
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import Ended, Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
 
 if TYPE_CHECKING:
     from llmb.parallel.layout import Layout
@@ -108,6 +108,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
 
     backend.step_end()
     backend.synchronize()
+    channel.send(Ended())
     if before is not None:
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel

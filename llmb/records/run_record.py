@@ -159,6 +159,18 @@ class PrecisionFacts(Frozen):
     how: Literal["measured", "not observed"]
 
 
+class Tail(Frozen):
+    """What followed a timed window, by the supervisor's stamps in nanoseconds."""
+
+    #: Steps that were done after STOP.
+    steps: int = Field(ge=0)
+    #: When the gradients of the step after them were there, in whose pause the worker was told that
+    #: it is the last, and when it answered.
+    paused_ns: int
+    told_ns: int
+    ended_ns: int
+
+
 class RepeatTiming(Frozen):
     """The raw stamps of one worker process, all in nanoseconds of ``clock``.
 
@@ -202,6 +214,8 @@ class RepeatTiming(Frozen):
     #: sha256 over what was read of the gradients of each step from the first, as it was told in the
     #: pause of the next; those of the steps after STOP with them.
     commitments: tuple[Sha256, ...] = ()
+    #: None where the worker ended before it had answered.
+    tail: Tail | None = None
 
 
 class Timing(RepeatTiming):

@@ -21,7 +21,7 @@ from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records import draws
 from llmb.records.lacks import Lacks
-from llmb.records.run_record import RepeatTiming, StepClock
+from llmb.records.run_record import RepeatTiming, StepClock, Tail
 from llmb.records.seeds import derive, token_seed
 from llmb.reference.lengths import draw_lengths
 from llmb.reference.recipe import Optimizer
@@ -29,6 +29,7 @@ from llmb.supervision.silence import Silence, Vigil
 from llmb.wire.child import Child
 from llmb.wire.messages import (
     AuditRequest,
+    Ended,
     EvidenceFile,
     Fence,
     Message,
@@ -189,6 +190,10 @@ class _StreamLog:
     #: Seed of the tokens of each step that was ordered, and how many they are where steps differ.
     token_seeds: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    #: When the worker paused in its last step, when it was told so, and when it answered.
+    paused_ns: int | None = None
+    told_ns: int | None = None
+    ended_ns: int | None = None
     #: What the worker has told of each step's gradients in the pause of the next.
     commitments: list[str] = field(default_factory=list)
 
@@ -299,6 +304,10 @@ class _Listener:
             self._tick(message)
         elif isinstance(message, Paused):
             self._pause(message)
+        elif isinstance(message, Ended):
+            if self.log.told_ns is None or self.log.ended_ns is not None:
+                raise RunFailedError("the worker ended its stream before it was told to")
+            self.log.ended_ns = self.child.received_ns
         elif isinstance(message, EvidenceFile):
             files = self.log.scratch if message.scratch else self.log.evidence
             files[message.name] = message.sha256
@@ -339,6 +348,7 @@ class _Listener:
             tokens = token_seed(self.config.seed, self.repeat, paused.index)
             self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
             if answer.last:
+                self.log.paused_ns, self.log.told_ns = self.child.received_ns, clock.now_ns()
                 self.child.send(answer)
                 return
         if not self.window.is_fence(paused.index + 1):
@@ -367,6 +377,17 @@ class _Listener:
             self.log.tokens.append(sum(lengths))
         self.child.send(StepOrder(index=self._sent, seed=seed, fence=fence))
         self._sent += 1
+
+
+def _tail(log: _StreamLog, window: Window) -> Tail | None:
+    if log.paused_ns is None or log.told_ns is None or log.ended_ns is None:
+        return None
+    return Tail(
+        steps=len(log.steps) - window.stop,
+        paused_ns=log.paused_ns,
+        told_ns=log.told_ns,
+        ended_ns=log.ended_ns,
+    )
 
 
 def _streamed(
@@ -412,6 +433,7 @@ def _streamed(
         prefill_ns=tuple(ns for ns in prefills if ns is not None),
         nonce=nonce,
         commitments=tuple(log.commitments),
+        tail=_tail(log, window),
     )
     meter = None
     if after.energy_source is not None and after.energy_scope is not None:

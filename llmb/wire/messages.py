@@ -271,6 +271,12 @@ class Unmade(Frozen):
     reason: str
 
 
+class Ended(Frozen):
+    """The worker has heard which step is the last, and its device is done with it."""
+
+    kind: Literal["ended"] = "ended"
+
+
 class Worked(Frozen):
     """The stream has ended; how many steps it had."""
 
@@ -384,6 +390,7 @@ Message = Annotated[
     | Readings
     | EvidenceFile
     | Unmade
+    | Ended
     | Worked
     | Collected
     | HonestOrder
