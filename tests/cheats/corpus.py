@@ -312,6 +312,7 @@ TWINS = (
     Twin("honest_fp8", "FP8"),
     Twin("honest_tf32", "TF32"),
     Twin("honest_sensor"),
+    Twin("honest_slow_telemetry"),
     Twin("honest_thunder", "FP32", needs="thunder"),
     Twin("honest_thunder", needs="thunder"),
 )

@@ -31,6 +31,7 @@ from llmb.supervision.stream import (
 )
 from llmb.wire.messages import (
     AuditRequest,
+    Ended,
     EvidenceFile,
     Fence,
     Message,
@@ -248,7 +249,8 @@ class Worker:
         if self.done == self.stops_at or (isinstance(answer, AuditRequest) and answer.last):
             self.ended_in = self.done
             self.finished = True
-            return [*self.evidence(), Worked(steps=self.done)]
+            told: list[Message] = [] if self.done == self.stops_at else [Ended()]
+            return [*told, *self.evidence(), Worked(steps=self.done)]
         order = self.orders.popleft()
         assert order.index == self.done
         self.done += 1
@@ -579,7 +581,7 @@ def test_a_worker_that_dies_after_its_window_leaves_its_stamps_and_why_it_died(
     streamed = run(Dying(dies, error), window=window)
     assert streamed.failure is error
     whole = run(Worker(), window=window)
-    assert streamed.timing == whole.timing
+    assert streamed.timing == whole.timing.model_copy(update={"tail": streamed.timing.tail})
 
 
 def test_what_a_dying_worker_had_announced_is_still_known() -> None:
@@ -746,6 +748,24 @@ def test_a_fence_is_stamped_though_its_readings_take_long() -> None:
 
     timing = run(Slow(), window=window).timing
     assert (timing.start_ns, timing.stop_ns) == (3 * STEP_NS, 53 * STEP_NS)
+
+
+def test_the_tail_is_stamped_from_the_last_pause_to_the_answer() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55)
+    tail = run(Worker(), window=window).timing.tail
+    assert tail is not None
+    last = 55 * STEP_NS + STEP_NS * 3 // 4
+    assert (tail.steps, tail.paused_ns, tail.ended_ns) == (2, last, last)
+
+
+def test_a_worker_that_gives_no_answer_to_the_last_step_has_no_tail() -> None:
+    assert run(Worker(lambda m: [] if m.kind == "ended" else [m])).timing.tail is None
+
+
+def test_an_end_that_nobody_asked_for_is_refused() -> None:
+    worker = Worker(lambda m: [m, Ended()] if m.kind == "tick" and m.index == 5 else [m])
+    with pytest.raises(RunFailedError, match="ended its stream before"):
+        run(worker)
 
 
 def test_a_worker_that_is_ready_twice_is_refused() -> None:
