@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +31,7 @@ _JUDGED = ("plugin", "unknown", "other")
 
 
 @dataclass
-class _Seen:
+class _ThreadMet:
     """One thread, as it was first met, and its clocks at its first and latest fence."""
 
     thread: threading.Thread | None
@@ -46,28 +46,20 @@ class _Seen:
     last_cpu: int | None
 
 
+@dataclass(slots=True, eq=False)
 class FenceCensus:
-    """Threads and children at every fence, beyond those that ``known`` names."""
+    """Threads and children at every fence."""
 
-    __slots__ = ("_children", "_ended", "_known", "_seen", "_starter", "stamps", "steps")
-
-    def __init__(
-        self,
-        known: Callable[[threading.Thread | None, int], bool],
-        starter: Callable[[threading.Thread], str | None],
-    ) -> None:
-        """Meet nobody yet.
-
-        ``known`` tells of a thread and its identity whether it was there before the plugin,
-        ``starter`` which file's code has started it.
-        """
-        self._known, self._starter = known, starter
-        self._seen: dict[tuple[int, int | None], _Seen] = {}
-        self._children: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        #: Nanoseconds of the worker's clock and steps done, of every fence so far.
-        self.stamps: list[int] = []
-        self.steps: list[int] = []
+    #: Tells of a thread and its identity whether it was there before the plugin.
+    _known: Callable[[threading.Thread | None, int], bool]
+    #: Tells which file's code has started a thread.
+    _starter: Callable[[threading.Thread], str | None]
+    #: Nanoseconds of the worker's clock and steps done, of every fence so far.
+    stamps: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    _seen: dict[tuple[int, int | None], _ThreadMet] = field(default_factory=dict)
+    _children: dict[int, float] = field(default_factory=dict)
+    _ended: dict[int, float] = field(default_factory=dict)
 
     def look(self, steps: int, stamp_ns: int) -> None:
         """Look at the fence after ``steps`` steps, which was stamped ``stamp_ns``."""
@@ -101,7 +93,7 @@ class FenceCensus:
         elif len(self._seen) < _MOST_THREADS:
             files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
             innermost = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
-            self._seen[key] = _Seen(
+            self._seen[key] = _ThreadMet(
                 thread, files, innermost, steps, steps, stamp_ns, stamp_ns, cpu, cpu
             )
 
@@ -125,7 +117,7 @@ class FenceCensus:
                 wall_s=(seen.last_ns - seen.first_ns) / 1e9,
             )
 
-    def _origin(self, seen: _Seen, origins: Origins) -> CodeOrigin | None:
+    def _origin(self, seen: _ThreadMet, origins: Origins) -> CodeOrigin | None:
         """Return whose a thread is; None where only Python's own code tells of it."""
         for file in filter(None, seen.files):
             if (found := origins.of(file)).origin != "python":

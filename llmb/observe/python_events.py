@@ -83,7 +83,7 @@ _LOOKING = tuple(f"{os.sep}{name}.py" for name in ("inspect", "traceback"))
 
 
 @dataclass
-class _Line:
+class _LineSeen:
     """What one line of code did: how often, and when (nanoseconds of the worker's clock)."""
 
     count: int = 0
@@ -123,7 +123,7 @@ class PythonEvents:
 
         ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
         """
-        self._lines: dict[str, dict[tuple[str, int, str, bool], _Line]] = {}
+        self._lines: dict[str, dict[tuple[str, int, str, bool], _LineSeen]] = {}
         self._omitted: dict[str, int] = {}
         self._starters: weakref.WeakKeyDictionary[threading.Thread, str] = (
             weakref.WeakKeyDictionary()
@@ -179,7 +179,7 @@ class PythonEvents:
 class _Heard:
     """What a hook writes, and the events that it no longer listens to."""
 
-    lines: dict[str, dict[tuple[str, int, str, bool], _Line]]
+    lines: dict[str, dict[tuple[str, int, str, bool], _LineSeen]]
     omitted: dict[str, int]
     starters: weakref.WeakKeyDictionary[threading.Thread, str]
     over: set[str]
@@ -229,7 +229,7 @@ def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]
     def note(event: str, arguments: tuple[Any, ...], frame: FrameType) -> None:
         by = frame.f_code
         if event in THREADS and type(arguments[0]) is MethodType:
-            thread = arguments[0].__self__
+            thread: Any = arguments[0].__self__
             if thread_class in type(thread).__mro__:
                 with suppress(TypeError):
                     starters[thread] = by.co_filename
@@ -249,7 +249,7 @@ def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]
         if key not in of_file and len(of_file) >= _LINES:
             omitted[file] = omitted.get(file, 0) + 1
             return
-        of_file.setdefault(key, _Line()).add(now())
+        of_file.setdefault(key, _LineSeen()).add(now())
 
     code = hear.__code__
     sys.addaudithook(hear)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Thread
+from types import CodeType
 from typing import TYPE_CHECKING
 
 from llmb.measure import clock
@@ -11,14 +12,10 @@ from llmb.observe import namespace, surroundings, types
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import EvidenceWriter
-from llmb.processes.step_stream import readings
 from llmb.records import evidence
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
-
-#: The code that asks the plugin for readings at a fence.
-INVITATIONS = (readings.__code__,)
 
 
 class TamperBaseline:
@@ -26,10 +23,13 @@ class TamperBaseline:
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "types")
 
-    def __init__(self, *, census: bool) -> None:
-        """Look; with ``census`` listen for compiled programs, too."""
+    def __init__(self, *, census: bool, invited: Collection[CodeType] = ()) -> None:
+        """Look; with ``census`` listen for compiled programs, too.
+
+        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
+        """
         self._names = namespace.unreachable_watch()
-        self._surroundings = surroundings.ProcessCensus(INVITATIONS)
+        self._surroundings = surroundings.ProcessCensus(invited)
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()

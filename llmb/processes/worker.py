@@ -43,7 +43,17 @@ from llmb.reference.models import build
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Ended, Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import (
+    Failure,
+    Fence,
+    Phase,
+    Readings,
+    Ready,
+    StreamEnded,
+    Tick,
+    Worked,
+    WorkOrder,
+)
 
 if TYPE_CHECKING:
     from llmb.parallel.layout import Layout
@@ -65,7 +75,10 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     channel.send(Phase(name="loading the plugin"))
     executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    before = TamperBaseline(census=config.audit is AuditMode.FULL) if order.audited else None
+    before = None
+    if order.audited:
+        asks, census = (readings.__code__,), config.audit is AuditMode.FULL
+        before = TamperBaseline(census=census, invited=asks)
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
@@ -93,7 +106,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
-    fences: list[Fence] = []
+    fences: list[tuple[Fence, Readings]] = []
     for done in task.steps(stream, partial(writer.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
@@ -101,14 +114,15 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
             told = task.told()
             stamped = fence(whole(done, ranks, backend), backend, samples, stream, told)
             channel.send(stamped)
-            fences.append(stamped)
-            channel.send(readings(stamped.steps, plugin, backend, told))
+            read = readings(stamped.steps, plugin, backend, told)
+            fences.append((stamped, read))
+            channel.send(read)
             if before is not None:
                 before.look(stamped.steps, stamped.worker_ns)
 
     backend.step_end()
     backend.synchronize()
-    channel.send(Ended())
+    channel.send(StreamEnded())
     if before is not None:
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel
@@ -132,7 +146,7 @@ def look_back(
     stream: StepStream,
     writer: EvidenceWriter,
     before: TamperBaseline | None,
-    fences: Sequence[Fence],
+    fences: Sequence[tuple[Fence, Readings]],
 ) -> None:
     """Do what is only done once the stream has ended: the audit leaves other weights."""
     if before is not None and stream.last is not None:

@@ -29,7 +29,6 @@ from llmb.supervision.silence import Silence, Vigil
 from llmb.wire.child import Child
 from llmb.wire.messages import (
     AuditRequest,
-    Ended,
     EvidenceFile,
     Fence,
     Message,
@@ -40,6 +39,7 @@ from llmb.wire.messages import (
     Ready,
     StepDraw,
     StepOrder,
+    StreamEnded,
     Tick,
     Worked,
 )
@@ -304,7 +304,7 @@ class _Listener:
             self._tick(message)
         elif isinstance(message, Paused):
             self._pause(message)
-        elif isinstance(message, Ended):
+        elif isinstance(message, StreamEnded):
             if self.log.told_ns is None or self.log.ended_ns is not None:
                 raise RunFailedError("the worker ended its stream before it was told to")
             self.log.ended_ns = self.child.received_ns

@@ -271,7 +271,7 @@ class Unmade(Frozen):
     reason: str
 
 
-class Ended(Frozen):
+class StreamEnded(Frozen):
     """The worker has heard which step is the last, and its device is done with it."""
 
     kind: Literal["ended"] = "ended"
@@ -390,7 +390,7 @@ Message = Annotated[
     | Readings
     | EvidenceFile
     | Unmade
-    | Ended
+    | StreamEnded
     | Worked
     | Collected
     | HonestOrder

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmb.observe import namespace, surroundings, types
-from llmb.processes import step_stream, tamper_baseline
+from llmb.processes import tamper_baseline
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.records.evidence import NamespaceEvidence, Replacement, SurroundingsEvidence
@@ -27,6 +27,9 @@ AROUND = SurroundingsEvidence(
     collecting=(True, True),
     native_threads=None,
 )
+
+#: The code that asks a plugin for readings.
+INVITED: tuple[CodeType, ...] = ((lambda: None).__code__,)
 
 
 class Order(list[str]):
@@ -50,7 +53,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
 
     class Around:
         def __init__(self, invited: tuple[CodeType, ...]) -> None:
-            assert invited == (step_stream.readings.__code__,)
+            assert invited == INVITED
             done.append("surroundings before")
 
         def look(self, steps: int, stamp_ns: int) -> None:
@@ -92,15 +95,15 @@ class Disguise(Harness):
 def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_only(
     order: Order,
 ) -> None:
-    assert TamperBaseline(census=False).types is None
+    assert TamperBaseline(census=False, invited=INVITED).types is None
     assert order == ["names before", "surroundings before"]
-    assert TamperBaseline(census=True).types == "census"
+    assert TamperBaseline(census=True, invited=INVITED).types == "census"
 
 
 def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_written(
     order: Order,
 ) -> None:
-    tamper = TamperBaseline(census=False)
+    tamper = TamperBaseline(census=False, invited=INVITED)
     tamper.close({Harness: Harness()}, 9)
     assert order[-1] == "names after"
     writer: Any = EvidenceWriter()
@@ -113,7 +116,7 @@ def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_writt
 def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_was_one(
     order: Order, moment: str
 ) -> None:
-    tamper, own = TamperBaseline(census=False), Harness()
+    tamper, own = TamperBaseline(census=False, invited=INVITED), Harness()
     if moment != "before it is written":
         own.__class__ = Disguise
     tamper.close({Harness: own}, 9)
@@ -126,7 +129,7 @@ def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_
 
 
 def test_nothing_can_be_replaced_on_a_guard_alone(order: Order) -> None:
-    tamper = TamperBaseline(census=False)
+    tamper = TamperBaseline(census=False, invited=INVITED)
     with pytest.raises(AttributeError):
         tamper.write = lambda *_: None
     assert tamper_baseline.TamperBaseline.__slots__

@@ -31,7 +31,6 @@ from llmb.supervision.stream import (
 )
 from llmb.wire.messages import (
     AuditRequest,
-    Ended,
     EvidenceFile,
     Fence,
     Message,
@@ -42,6 +41,7 @@ from llmb.wire.messages import (
     Ready,
     StepDraw,
     StepOrder,
+    StreamEnded,
     Tick,
     Worked,
     WorkOrder,
@@ -249,7 +249,7 @@ class Worker:
         if self.done == self.stops_at or (isinstance(answer, AuditRequest) and answer.last):
             self.ended_in = self.done
             self.finished = True
-            told: list[Message] = [] if self.done == self.stops_at else [Ended()]
+            told: list[Message] = [] if self.done == self.stops_at else [StreamEnded()]
             return [*told, *self.evidence(), Worked(steps=self.done)]
         order = self.orders.popleft()
         assert order.index == self.done
@@ -763,7 +763,7 @@ def test_a_worker_that_gives_no_answer_to_the_last_step_has_no_tail() -> None:
 
 
 def test_an_end_that_nobody_asked_for_is_refused() -> None:
-    worker = Worker(lambda m: [m, Ended()] if m.kind == "tick" and m.index == 5 else [m])
+    worker = Worker(lambda m: [m, StreamEnded()] if m.kind == "tick" and m.index == 5 else [m])
     with pytest.raises(RunFailedError, match="ended its stream before"):
         run(worker)
 
