@@ -271,6 +271,10 @@ class Choices(Frozen):
     constant_rate: bool = False
 
 
+#: A compiler is done after a few; every step from the first is replayed (rule L1).
+MOST_WARMUP_STEPS = 20
+
+
 class RunRequest(Choices):
     """What the user asked for; None where llmb chooses."""
 
@@ -291,7 +295,7 @@ class RunRequest(Choices):
     mixed_precision: bool | None = None
     #: None: drawn afresh, so that nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
-    warmup_steps: int | None = Field(default=None, ge=1)
+    warmup_steps: int | None = Field(default=None, ge=1, le=MOST_WARMUP_STEPS)
     #: None: as many as an official run of the mode has.
     timed_steps: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=1, ge=1)

@@ -311,6 +311,7 @@ def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -
         peak_flops=draft.result.mfu.peak_flops,
         system=draft.system,
         patches=draft.plugin.declared_patches,
+        helpers=draft.plugin.declared_helpers,
         variables=draft.plugin.environment,
         is_debug=draft.class_ == "debug",
     )

@@ -18,7 +18,13 @@ from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
 from llmb.records.draws import Draws
 from llmb.records.finding import RULES_VERSION
-from llmb.records.run_record import DeclaredPatch, FileDigest, RepeatTiming, WorkloadFacts
+from llmb.records.run_record import (
+    DeclaredHelper,
+    DeclaredPatch,
+    FileDigest,
+    RepeatTiming,
+    WorkloadFacts,
+)
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import Optimizer
 
@@ -64,8 +70,10 @@ class Facts:
     #: The datasheet's dense peak of one device in FLOP/s, None where the plugin states none.
     peak_flops: float | None
     system: SystemDescription
-    #: What the plugin says it replaces, and names of the variables it asked for.
+    #: What the plugin says it replaces, the threads that it keeps, and names of the variables it
+    #: asked for.
     patches: Sequence[DeclaredPatch]
+    helpers: Sequence[DeclaredHelper]
     variables: Sequence[str]
     is_debug: bool
     #: The device records a step, compiles it and runs it later.

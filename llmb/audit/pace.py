@@ -1,6 +1,6 @@
 """Rules T2 and T3 on the pace of a run: is it the same to the end, and the same when audited?
 
-The two flags of T2 are for work that is put off or left out. What other programs on the host do
+The flags of T2 are for work that is put off or left out. What other programs on the host do
 looks the same from outside, so where the record shows that there may have been any, or cannot show
 that there was none, an odd pace is not observed instead of flagged. Measured on 4 cores at a load
 of 7 to 15: the halves differed by more than a quarter in 868 of 3,671 windows of two honest runs,
@@ -18,7 +18,7 @@ from itertools import accumulate
 from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances, hindrances
 from llmb.audit.rule import Rule
-from llmb.audit.time import T2
+from llmb.audit.time import LEAST_WINDOW_S, T2
 from llmb.measure.statistics import StepBlock, blocks
 from llmb.measure.summary import steal_share
 from llmb.records.finding import Finding, Level, Status
@@ -40,9 +40,11 @@ _SLOPE = 0.25  # between the halves: a processor that grows warm may lose a tent
 _PARITY = 0.10
 _LEAST_BLOCKS = 4
 _LEAST_PER_KIND = 2  # blocks with an audited step, and blocks without
-_LEAST_WINDOW_S = 5.0
 #: What an audited step may take longer because the harness reads it: 0.03 s of honest debug runs.
 _READING_NS = 100_000_000
+#: Of the pass over memory: weight, gradient and both moments in four bytes each, at the speed of
+#: one channel of DDR4.
+_BYTES_OF_A_PARAMETER, _BYTES_PER_NS = 16, 10
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ class _Pace:
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield T2's two flags, and T3."""
+    """Yield T2's flags, and T3."""
     repeats, system = bench.facts.repeats, bench.facts.system
     yield from flags(repeats, system)
+    if any(timing.tail for timing in repeats):
+        yield _tail(repeats, system, bench.facts.workload.parameters)
     yield judge_stationarity(repeats, system)
 
 
@@ -97,6 +101,37 @@ def _parity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Findi
     return _doubted("blocks with an audited step are slower", middle, measured, limit, system)
 
 
+def _tail(repeats: Sequence[RepeatTiming], system: SystemDescription, parameters: int) -> Finding:
+    """Return the flag for what follows STOP: the steps, and the answer to the last.
+
+    In the pause of its last step a worker has the gradients: nothing is left to compute.
+    """
+    memory_ns = int(parameters * _BYTES_OF_A_PARAMETER / _BYTES_PER_NS)
+    limit = f"a step and a pass over memory ({memory_ns / 1e9:.1f} s), on a quiet host"
+    late: list[tuple[float, _Pace, str]] = []
+    for timing in repeats:
+        every, tail = _blocks(timing), timing.tail
+        if tail is None or not every:
+            continue
+        slowest = max(map(_pace, every)) * (1 + _SLOPE)
+        steps_ns, answer_ns = tail.paused_ns - timing.stop_ns, tail.ended_ns - tail.told_ns
+        reads = _READING_NS * (1 + tail.steps)
+        for what, took, most in (
+            ("steps after the window", steps_ns, slowest * (tail.steps + 1) + reads),
+            ("the answer to the last step", answer_ns, slowest + memory_ns + _READING_NS),
+        ):
+            measured = f"{what}: {took / 1e9:.2f} s of {most / 1e9:.2f} s"
+            pace = _Pace(timing, took / most - 1, _spread(every), clear=True)
+            late.append((took / most, pace, measured))
+    if not late:
+        return _finding(Status.NOT_OBSERVED, "no fence blocks to compare with", None, limit)
+    worst, pace, measured = max(late, key=lambda each: each[0])
+    if worst <= 1:
+        return _finding(Status.PASS, "the stream ended at the pace of the window", measured, limit)
+    odd = "the stream did not end at the pace of the window"
+    return _doubted(odd, pace, measured, limit, system)
+
+
 def _doubted(
     odd: str, pace: _Pace, measured: str, limit: str, system: SystemDescription
 ) -> Finding:
@@ -104,7 +139,7 @@ def _doubted(
     doubts = [*hindrances(pace.timing, system), *disturbances(system)]
     if not pace.clear:
         doubts.append(f"blocks vary by {pace.spread:.0%} by themselves")
-    if (seconds := _window_s(pace.timing)) < _LEAST_WINDOW_S:
+    if (seconds := _window_s(pace.timing)) < LEAST_WINDOW_S:
         doubts.append(f"a window of {seconds:.1f} s")
     if doubts:
         message = f"{odd}, on a host that may have been disturbed: {'; '.join(doubts)}"

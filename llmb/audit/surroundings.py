@@ -1,14 +1,19 @@
-"""Rule N2: nothing foreign came to the worker: no thread, process, library, hook or tracer."""
+"""Rule N2: nothing foreign came to the worker: no thread, process, library, hook or tracer.
+
+``companions`` says the same of the course of the stream: what came and went.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+from llmb.audit import companions
 from llmb.audit.bench import Bench
 from llmb.audit.rule import Evidence, Rule
 from llmb.records import evidence
 from llmb.records.evidence import Presence, SurroundingsEvidence
 from llmb.records.finding import Finding, Level, Status
+from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
 #: Who may start threads and processes, or put hooks in place: torch, and the vendor's library.
 _EXPLAINED = {"needed", "library", "python"}
@@ -27,9 +32,14 @@ N2 = Rule(
     "N2",
     Level.FLAG,
     "no foreign threads, children, libraries or import hooks",
-    measured="threads, processes, libraries, import hooks and tracers that came after the plugin",
-    limit="none but torch's, the plugin's libraries' and the system's",
-    cannot_see="a library of the system's that was replaced before the run",
+    measured="threads, processes, libraries, import hooks and tracers that came after the plugin; "
+    "in the timed steps each fork, process, thread, tracer, look at frames or at the collector's "
+    "objects, use of ctypes and read of a process's memory by plugin code; CPU time of helper "
+    "threads and of children",
+    limit="none but torch's, the plugin's libraries' and the system's; threads that llmb_helpers "
+    "declares, each within its share of CPU time (5 % of a core or less)",
+    cannot_see="a library of the system's that was replaced before the run; threads and tracers of "
+    "native code; code under the name of a file of torch's",
     evidence=(SURROUNDINGS,),
 )
 RULES = (N2,)
@@ -38,16 +48,28 @@ RULES = (N2,)
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield N2."""
     path = bench.path(SURROUNDINGS)
-    yield finding(bench.needed(SURROUNDINGS), bench.facts.variables, path)
+    facts = bench.facts
+    yield finding(bench.needed(SURROUNDINGS), facts.variables, path, bench.timing, facts.helpers)
 
 
-def finding(evidence: SurroundingsEvidence, variables: Collection[str], path: str) -> Finding:
+def finding(
+    evidence: SurroundingsEvidence,
+    variables: Collection[str],
+    path: str,
+    timing: RepeatTiming,
+    helpers: Sequence[DeclaredHelper] = (),
+) -> Finding:
     """Return N2 for one worker's evidence file ``path``.
 
     ``variables`` are the names of those that the plugin returned from
-    ``llmb_environment_variables``.
+    ``llmb_environment_variables``, ``helpers`` the threads that it declares.
     """
-    faults = [_said(presence) for presence in evidence.found if not _is_explained(presence)]
+    faults = [
+        _said(presence)
+        for presence in evidence.found
+        if not (_is_explained(presence) or _is_thread_of(presence, evidence, helpers))
+    ]
+    faults += companions.faults(evidence, timing, helpers)
     declared = bool(_PRELOADS & {*variables})
     for presence in evidence.preloaded:
         if not declared or presence.origin not in _KNOWN_PRELOADS:
@@ -59,7 +81,7 @@ def finding(evidence: SurroundingsEvidence, variables: Collection[str], path: st
         faults.append(f"{after - before} objects hidden from Python's collector")
     return N2.finding(
         Status.FLAG if faults else Status.PASS,
-        _few(faults) if faults else _notes(evidence),
+        _few(faults) if faults else _notes(evidence, timing),
         measured=_counts(evidence),
         honest="torch's, the plugin's libraries' and the system's only",
         evidence=(path,),
@@ -69,6 +91,15 @@ def finding(evidence: SurroundingsEvidence, variables: Collection[str], path: st
 def _is_explained(presence: Presence) -> bool:
     known = _KNOWN_LIBRARIES if presence.kind == "library" else _EXPLAINED
     return presence.origin in known
+
+
+def _is_thread_of(
+    presence: Presence, evidence: SurroundingsEvidence, helpers: Sequence[DeclaredHelper]
+) -> bool:
+    """Tell whether ``presence`` is a thread of which ``companions`` has more to say."""
+    name = presence.name.rpartition(" in ")[0]
+    met = any(thread.name == name for thread in evidence.threads)
+    return presence.kind == "thread" and (met or companions.is_declared(name, helpers))
 
 
 def _said(presence: Presence) -> str:
@@ -85,14 +116,14 @@ def _counts(evidence: SurroundingsEvidence) -> str:
     return f"new: {', '.join(counts)}" if counts else "nothing new"
 
 
-def _notes(evidence: SurroundingsEvidence) -> str:
-    notes = []
+def _notes(evidence: SurroundingsEvidence, timing: RepeatTiming) -> str:
+    notes = [*companions.notes(evidence, timing)]
     if evidence.preloaded:
         names = _few(presence.name for presence in evidence.preloaded)
         notes.append(f"the plugin has {names} loaded before all others")
     if evidence.collecting == (True, False):
         notes.append("Python's collector was switched off")
-    return "; ".join(notes) or "what came is torch's, the plugin's libraries' and the system's"
+    return _few(notes) or "what came is torch's, the plugin's libraries' and the system's"
 
 
 def _few(texts: Iterable[str]) -> str:

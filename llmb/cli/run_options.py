@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from llmb.cli.amounts import Time
+from llmb.config import MOST_WARMUP_STEPS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -207,7 +208,11 @@ _OPTIONS = (
         metavar="SECONDS",
         help="How long a rank waits for another.",
     ),
-    click.option("--warmup-steps", type=_COUNT, help="At least this many untimed steps."),
+    click.option(
+        "--warmup-steps",
+        type=click.IntRange(min=1, max=MOST_WARMUP_STEPS),
+        help="At least this many untimed steps.",
+    ),
     click.option(
         "--timed-steps",
         type=_COUNT,

@@ -27,13 +27,13 @@ def listen() -> Callable[[], tuple[CodeType, ...]]:
     return _listening()[1]
 
 
-@functools.cache
-def keep_from_compilers() -> None:
-    """Keep torch's compiler from looking into what listens."""
+def keep_from_compilers(*others: CodeType) -> None:
+    """Keep torch's compiler from looking into what listens, and into ``others`` that do."""
     with suppress(Exception):  # a torch whose compiler would not
         from torch._dynamo.eval_frame import skip_code
 
-        skip_code(_listening()[0])
+        for code in (_listening()[0], *others):
+            skip_code(code)
 
 
 @functools.cache  # a hook stays for ever: one is enough for a process

@@ -12,7 +12,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from types import CodeType, FrameType
@@ -20,10 +20,13 @@ from types import CodeType, FrameType
 import psutil
 
 from llmb.config import environment
+from llmb.measure import clock
 from llmb.observe import executed_code
 from llmb.observe.callables import file_of
 from llmb.observe.closed_components import _mapped
+from llmb.observe.fence_census import FenceCensus, files_on
 from llmb.observe.origins import CodeOrigin, Origins
+from llmb.observe.python_events import PythonEvents
 from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.redact import redact_text
@@ -41,9 +44,13 @@ _CACHED = type(functools.lru_cache(lambda: None))
 class ProcessCensus:
     """Who is there before any code of the plugin, to be compared with who is there later."""
 
-    def __init__(self) -> None:
-        """Count (a few milliseconds), and listen from now on."""
-        executed_code.keep_from_compilers()
+    def __init__(self, invited: Collection[CodeType] = ()) -> None:
+        """Count (a few milliseconds), and listen from now on.
+
+        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
+        """
+        self._events = PythonEvents(clock.now_ns, invited)
+        executed_code.keep_from_compilers(self._events.code)
         self._heard = executed_code.listen()
         self._run = len(self._heard())
         self._threads = set(threading.enumerate())
@@ -54,6 +61,11 @@ class ProcessCensus:
         self._hooks = _hooks()
         self._frozen, self._collecting = gc.get_freeze_count(), gc.isenabled()
         self._native = _native_threads()
+        self._fences = FenceCensus(self._is_known, self._events.starter)
+
+    def look(self, steps: int, stamp_ns: int) -> None:
+        """Look who is there at the fence after ``steps`` steps, stamped ``stamp_ns``."""
+        self._fences.look(steps, stamp_ns)
 
     def evidence(
         self, module: str, distribution: str, declared: Sequence[NativeLibrary] = ()
@@ -63,7 +75,9 @@ class ProcessCensus:
         ``declared`` are the libraries that the plugin says it uses.
         """
         origins = Origins(module, distribution)
-        native = _native_threads()
+        self._events.end()
+        native, fences = _native_threads(), self._fences
+        acts, omitted = self._events.acts(origins, fences.stamps, fences.steps)
         return SurroundingsEvidence(
             found=(
                 *self._new_threads(origins),
@@ -78,17 +92,25 @@ class ProcessCensus:
             frozen_objects=(self._frozen, gc.get_freeze_count()),
             collecting=(self._collecting, gc.isenabled()),
             native_threads=(self._native, native) if self._native and native else None,
+            acts=acts,
+            acts_omitted=omitted,
+            threads=tuple(fences.threads(origins)),
+            children_cpu_s=fences.children_cpu_s,
+            ended_threads_cpu_s=fences.ended_threads_cpu_s,
         )
 
     def know(self, thread: threading.Thread) -> None:
         """Take ``thread``, which the harness has started, for one that was there before."""
         self._threads.add(thread)
 
+    def _is_known(self, thread: threading.Thread | None, identity: int) -> bool:
+        return thread in self._threads or (thread is None and identity in self._identities)
+
     def _new_threads(self, origins: Origins) -> Iterator[Presence]:
         known = {thread.ident: thread for thread in threading.enumerate()}
         for identity, frame in sys._current_frames().items():
             thread = known.get(identity)
-            if thread in self._threads or (thread is None and identity in self._identities):
+            if self._is_known(thread, identity):
                 continue
             place = _of_thread(thread, frame, origins)
             name = f"{thread.name if thread else 'unnamed'} in {_innermost(frame)}"
@@ -157,7 +179,7 @@ def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
 
 def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> CodeOrigin:
     """Return whose code a thread runs; of an idle one of a pool, whose the pool is."""
-    files = [*_files(frame), file_of(getattr(thread, "_target", None)) or ""]
+    files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
     for file in files:
         if file and origins.of(file).origin != "python":
             return origins.of(file)
@@ -166,15 +188,6 @@ def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origi
             if origins.of_module(module).origin != "python":
                 return origins.of_module(module)
     return CodeOrigin("unknown", None, "")
-
-
-def _files(frame: FrameType | None) -> list[str]:
-    """Return the files of the functions on a stack, the first called first."""
-    files = []
-    while frame is not None:
-        files.append(frame.f_code.co_filename)
-        frame = frame.f_back
-    return files[::-1]
 
 
 def _innermost(frame: FrameType) -> str:

@@ -66,7 +66,18 @@ def _union(every: Sequence[Any]) -> dict[str, object]:
 def _surroundings(every: Sequence[SurroundingsEvidence]) -> dict[str, object]:
     # A rank that has switched the collector off outweighs those that have not.
     states = [one.collecting for one in every]
-    return {"collecting": next((s for s in states if s[0] != s[1]), states[0])}
+    return {
+        "collecting": next((s for s in states if s[0] != s[1]), states[0]),
+        "acts_omitted": sum(one.acts_omitted for one in every),
+        "children_cpu_s": _added_up([one.children_cpu_s for one in every]),
+        "ended_threads_cpu_s": _added_up([one.ended_threads_cpu_s for one in every]),
+    }
+
+
+def _added_up(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Return what was told at the fences where every rank told something."""
+    told = [steps for steps in every[0] if all(steps in one for one in every)]
+    return {steps: sum(one[steps] for one in every) for steps in told}
 
 
 def _optimizers(every: Sequence[OptimizerEvidence]) -> dict[str, object]:
@@ -138,9 +149,12 @@ def _each_once(parts: Iterable[Iterable[object]]) -> tuple[object, ...]:
 _HOW: dict[type, tuple[tuple[str, ...], Callable[[Sequence[Any]], dict[str, object]] | None]] = {
     NamespaceEvidence: (("replaced", "libraries"), None),
     OptimizerEvidence: (("missing", "repeated", "groups", "instance_overrides"), _optimizers),
-    PluginEvidence: (("files", "run_otherwise", "closed_components", "declared_patches"), None),
+    PluginEvidence: (
+        ("files", "run_otherwise", "closed_components", "declared_patches", "declared_helpers"),
+        None,
+    ),
     SettingsEvidence: ((), _settings),
     StepsEvidence: ((), _steps),
-    SurroundingsEvidence: (("found", "preloaded"), _surroundings),
+    SurroundingsEvidence: (("found", "preloaded", "acts", "threads"), _surroundings),
     TypesEvidence: ((), _types),
 }

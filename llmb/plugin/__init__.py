@@ -13,11 +13,12 @@ from llmb.plugin.hookspecs import Kind, ParameterView, hookimpl
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
 from llmb.records.lacks import Lacks
-from llmb.records.run_record import DeclaredPatch, StepClock
+from llmb.records.run_record import DeclaredHelper, DeclaredPatch, StepClock
 from llmb.records.system import Device
 
 __all__ = [
     "Backend",
+    "DeclaredHelper",
     "DeclaredPatch",
     "Device",
     "DeviceMemory",

@@ -14,7 +14,7 @@ from llmb.config import Precision, Refused, RunConfig
 from llmb.plugin.backend import Backend
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
-from llmb.records.run_record import DeclaredPatch
+from llmb.records.run_record import DeclaredHelper, DeclaredPatch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -72,7 +72,7 @@ def llmb_precisions(config: RunConfig) -> Sequence[Precision | Refused] | None:
 
 @hookspec(firstresult=True)
 def llmb_warmup_steps(config: RunConfig) -> int | None:
-    """Return how many untimed steps a compiler needs before it is done (default 1)."""
+    """Return how many untimed steps a compiler needs before it is done (default 1, at most 20)."""
 
 
 @hookspec(firstresult=True)
@@ -108,6 +108,15 @@ def llmb_parameter_map(model: nn.Module) -> Mapping[str, ParameterView] | None:
 @hookspec(firstresult=True)
 def llmb_patches() -> Sequence[DeclaredPatch] | None:
     """Declare callables that importing the vendor's library replaces, each with a reason."""
+
+
+@hookspec(firstresult=True)
+def llmb_helpers() -> Sequence[DeclaredHelper] | None:
+    """Declare threads that the plugin keeps beside the steps, each with a reason.
+
+    Example: a thread that reads a power sensor. Each has a name and the share of one core's CPU
+    time that it needs at most (0.05 or less), to which rule N2 holds it.
+    """
 
 
 @hookspec(firstresult=True)

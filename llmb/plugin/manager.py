@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from llmb.config import AUTO_DEVICE, Precision, Refused, RunConfig
+from llmb.config import AUTO_DEVICE, MOST_WARMUP_STEPS, Precision, Refused, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, is_out_of_memory
 from llmb.formats import fault_of
 from llmb.plugin import hookspecs
@@ -21,7 +21,7 @@ from llmb.plugin.discovery import BUILT_IN, entry_point, find
 from llmb.plugin.faults import PluginFaultError, load_fault, members_missing, told
 from llmb.plugin.native import NativeLibrary
 from llmb.plugin.options import PluginOption
-from llmb.records.run_record import DeclaredPatch
+from llmb.records.run_record import DeclaredHelper, DeclaredPatch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -136,8 +136,18 @@ class Plugin:
         return formats
 
     def warmup_steps(self, config: RunConfig) -> int:
-        """Return the untimed steps the plugin needs, at least 1."""
-        return max(1, self._call("llmb_warmup_steps", int, config=config) or 1)
+        """Return the untimed steps the plugin needs, at least 1.
+
+        Raises:
+            PluginFaultError: it wants more than a run may have.
+        """
+        steps = max(1, self._call("llmb_warmup_steps", int, config=config) or 1)
+        if steps > MOST_WARMUP_STEPS:
+            raise PluginFaultError(
+                f"plugin {self.name!r}: llmb_warmup_steps returned {steps}, at most "
+                f"{MOST_WARMUP_STEPS} are allowed: compile before the first step"
+            )
+        return steps
 
     def set_environment(self, config: RunConfig) -> None:
         """Let the plugin set up its backend: permitted point 1."""
@@ -184,6 +194,10 @@ class Plugin:
     def patches(self) -> tuple[DeclaredPatch, ...]:
         """Return the patches the plugin declares."""
         return self._each("llmb_patches", DeclaredPatch)
+
+    def helpers(self) -> tuple[DeclaredHelper, ...]:
+        """Return the helper threads the plugin declares."""
+        return self._each("llmb_helpers", DeclaredHelper)
 
     def describe_system(self, config: RunConfig) -> dict[str, str]:
         """Return the plugin's facts about driver, firmware and topology."""

@@ -87,6 +87,7 @@ class EvidenceWriter(Announcer):
                 plugin.module_name, plugin.distribution, plugin.native_libraries()
             ),
             declared_patches=plugin.patches(),
+            declared_helpers=plugin.helpers(),
         )
         self.write(evidence.PLUGIN, of_all(ranks, found))
 

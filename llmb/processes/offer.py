@@ -7,6 +7,7 @@ import torch
 from llmb.config import (
     AUTO_DEVICE,
     FP32,
+    MOST_WARMUP_STEPS,
     OFFICIAL_TIMED_STEPS,
     Mode,
     Precision,
@@ -53,7 +54,9 @@ def _terms(plugin: Plugin, backend: Answers, config: RunConfig) -> Terms:
     return Terms(
         environment=plugin.environment_variables(config),
         # Of a lazy device, whose audited steps are programs of their own, one more.
-        warmup_steps=plugin.warmup_steps(config) + backend.lacks.eager_kernels,
+        warmup_steps=min(
+            MOST_WARMUP_STEPS, plugin.warmup_steps(config) + backend.lacks.eager_kernels
+        ),
         facts={
             **discovery.torch_extensions(),
             **backend.versions(),

@@ -25,7 +25,15 @@ from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import Step, StepDone
 from llmb.wire.channel import Channel
-from llmb.wire.messages import AuditRequest, Fence, Message, Paused, Proceed, StepOrder
+from llmb.wire.messages import (
+    AuditRequest,
+    Fence,
+    Message,
+    Paused,
+    Proceed,
+    Readings,
+    StepOrder,
+)
 
 
 @dataclass(frozen=True)
@@ -173,13 +181,14 @@ class Batches:
 
 def fence(
     done: StepDone,
-    plugin: Plugin,
     backend: Backend,
     samples: FenceSamples,
     stream: StepStream,
     told: FencePayload,
 ) -> Fence:
     """Wait for the device, read results back, and return what the supervisor stamps.
+
+    Nothing of the plugin runs between the device's answer and the stamp: its readings come after.
 
     Raises:
         RunFailedError: the loss is not a finite number.
@@ -192,7 +201,6 @@ def fence(
             f"the {what} is {value} after {done.step.index + 1} steps: the model has become "
             "non-finite; try another --precision, and check what the plugin does to the model"
         )
-    energy = backend.energy()
     return Fence(
         steps=done.step.index + 1,
         loss=value if told.is_loss else None,
@@ -201,17 +209,28 @@ def fence(
         starved_steps=stream.starved,
         audited_steps=stream.sampler.read(),
         pause_ns=stream.pause_ns,
+        prefill_ns=told.prefill_ns,
+        # The last: what is read above takes long on some devices, and longer after audited steps.
+        # The supervisor's stamp, which rule T1 holds against this one, comes after all of it.
+        worker_ns=clock.now_ns(),
+    )
+
+
+def readings(steps: int, plugin: Plugin, backend: Backend, told: FencePayload) -> Readings:
+    """Return what the device's memory, energy and gauges are after the fence of ``steps`` steps.
+
+    Rule N2 knows this function: what plugin code does in it, llmb has asked for.
+    """
+    energy = backend.energy()
+    return Readings(
+        steps=steps,
         peak_memory_bytes=memory_of(backend).peak_bytes,
         energy_j=energy.joules if energy else None,
         energy_source=energy.source if energy else None,
         energy_scope=energy.scope if energy else None,
-        prefill_ns=told.prefill_ns,
         telemetry={
             **compilations.torchs_own(),
             **told.compilations,
             **plugin.telemetry(backend),
         },
-        # The last: what is read above takes long on some devices, and longer after audited steps.
-        # The supervisor's stamp, which rule T1 holds against this one, comes after all of it.
-        worker_ns=clock.now_ns(),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from threading import Thread
+from types import CodeType
 from typing import TYPE_CHECKING
 
+from llmb.measure import clock
 from llmb.observe import namespace, surroundings, types
 from llmb.observe.exactness import Exactness
 from llmb.parallel.together import of_all
@@ -22,14 +24,17 @@ class TamperBaseline:
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "exactness", "types")
 
-    def __init__(self, *, census: bool, anew: bool = False) -> None:
+    def __init__(
+        self, *, census: bool, anew: bool = False, invited: Collection[CodeType] = ()
+    ) -> None:
         """Look; with ``census`` listen for compiled programs, too.
 
         ``anew``: what the fork server has seen of torch does not count, it was changed on purpose.
+        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
         """
         self._names = namespace.unreachable_watch(anew=anew)
         self.exactness = Exactness()
-        self._surroundings = surroundings.ProcessCensus()
+        self._surroundings = surroundings.ProcessCensus(invited)
         self.types = types.TypeCensus() if census else None
         self._own: dict[type, object] = {}
         self._disguised: set[str] = set()
@@ -38,12 +43,17 @@ class TamperBaseline:
         """Take ``thread``, which the harness itself has started, for no stranger."""
         self._surroundings.know(thread)
 
-    def close(self, own: Mapping[type, object]) -> None:
+    def look(self, steps: int, stamp_ns: int) -> None:
+        """Look who is there at the fence after ``steps`` steps, stamped ``stamp_ns``."""
+        self._surroundings.look(steps, stamp_ns)
+
+    def close(self, own: Mapping[type, object], steps: int) -> None:
         """Look again, at the end of the stream: what is put back later does not count.
 
         ``own`` are objects of the harness by their classes: with another class they would have
-        other methods.
+        other methods. ``steps`` were done.
         """
+        self._surroundings.look(steps, clock.now_ns())
         self._own = dict(own)
         self._look()
         self._names.close()

@@ -36,14 +36,24 @@ from llmb.processes.modes import executors
 from llmb.processes.modes.comparing import compared
 from llmb.processes.modes.profile import profile
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import StepStream, fence
+from llmb.processes.step_stream import StepStream, fence, readings
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.reference.models import build
 from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Failure, Fence, Phase, Ready, Tick, Worked, WorkOrder
+from llmb.wire.messages import (
+    Failure,
+    Fence,
+    Phase,
+    Readings,
+    Ready,
+    StreamEnded,
+    Tick,
+    Worked,
+    WorkOrder,
+)
 
 if TYPE_CHECKING:
     from llmb.parallel.layout import Layout
@@ -65,8 +75,10 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     channel.send(Phase(name="loading the plugin"))
     prepared = executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
-    census = config.audit is AuditMode.FULL
-    before = TamperBaseline(census=census, anew=prepared) if order.audited else None
+    before = None
+    if order.audited:
+        asks, census = (readings.__code__,), config.audit is AuditMode.FULL
+        before = TamperBaseline(census=census, anew=prepared, invited=asks)
     settings_before = settings.snapshot()
     plugin = Plugin(config.plugin)
     backend = backend_of(plugin, config)
@@ -95,24 +107,30 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     backend.reset_peak_memory()
     channel.send(Phase(name=task.phase))
     channel.send(Ready())
-    fences: list[Fence] = []
+    fences: list[tuple[Fence, Readings]] = []
     for done in task.steps(stream, partial(writer.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
         if done.step.fence:
-            told = fence(whole(done, ranks, backend), plugin, backend, samples, stream, task.told())
-            fences.append(told)
-            channel.send(told)
+            told = task.told()
+            stamped = fence(whole(done, ranks, backend), backend, samples, stream, told)
+            channel.send(stamped)
+            read = readings(stamped.steps, plugin, backend, told)
+            fences.append((stamped, read))
+            channel.send(read)
+            if before is not None:
+                before.look(stamped.steps, stamped.worker_ns)
 
-    if before is not None:  # before any more code of the plugin, which does not know the end yet
+    backend.step_end()
+    backend.synchronize()
+    channel.send(StreamEnded())
+    if before is not None:
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
         if task.ledger is not None:
             own[GradientLedger] = task.ledger
-        before.close(own)
-    backend.step_end()
-    backend.synchronize()
+        before.close(own, stream.done)
     if order.collect_evidence:
         writer.phase("writing evidence")
         task.write(writer, baseline, stream.done)
@@ -129,7 +147,7 @@ def look_back(
     stream: StepStream,
     writer: EvidenceWriter,
     before: TamperBaseline | None,
-    fences: Sequence[Fence],
+    fences: Sequence[tuple[Fence, Readings]],
 ) -> None:
     """Do what is only done once the stream has ended: the audit leaves other weights."""
     if before is not None and stream.last is not None:

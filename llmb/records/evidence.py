@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from llmb.config import Frozen
-from llmb.records.run_record import ClosedComponent, DeclaredPatch, FileDigest
+from llmb.records.run_record import ClosedComponent, DeclaredHelper, DeclaredPatch, FileDigest
 
 EVIDENCE_FOLDER = "evidence"
 #: File names within ``evidence/repeat-<n>/``.
@@ -128,6 +128,7 @@ class PluginEvidence(Frozen):
     run_otherwise: tuple[str, ...] = ()
     closed_components: tuple[ClosedComponent, ...]
     declared_patches: tuple[DeclaredPatch, ...]
+    declared_helpers: tuple[DeclaredHelper, ...] = ()
 
 
 #: torch's name of a dtype, such as "bfloat16".
@@ -258,6 +259,38 @@ class Presence(Frozen):
     distribution: str | None = None
 
 
+class Act(Frozen):
+    """What a line of code that is not torch's had Python do, by the audit event (PEP 578)."""
+
+    #: Example: "sys.setprofile".
+    event: str = Field(max_length=100)
+    #: File, line and function.
+    place: str = Field(max_length=500)
+    origin: Origin
+    distribution: str | None = None
+    count: int = Field(ge=1)
+    #: Blocks between fences in which it was done, each by the steps before it; -1: before the
+    #: first fence.
+    blocks: tuple[int, ...] = Field(max_length=10_000)
+    #: llmb had asked for readings at a fence.
+    invited: bool = False
+
+
+class ThreadSeen(Frozen):
+    """A thread that was not there before the plugin, at the fences of the stream."""
+
+    name: str = Field(max_length=500)
+    origin: Origin
+    distribution: str | None = None
+    #: Steps before the first and the last fence at which it was there.
+    first: int = Field(ge=0)
+    last: int = Field(ge=0)
+    #: Between these two: its CPU time, None where the system does not tell, and the time that went
+    #: by, both in seconds.
+    cpu_s: float | None = Field(ge=0)
+    wall_s: float = Field(ge=0)
+
+
 class SurroundingsEvidence(Frozen):
     """What came to the worker's process after the plugin was loaded (rule N2)."""
 
@@ -268,6 +301,14 @@ class SurroundingsEvidence(Frozen):
     frozen_objects: tuple[int, int]
     collecting: tuple[bool, bool]
     native_threads: tuple[int, int] | None
+    #: What was done in the course of the stream, and how much more than is listed.
+    acts: tuple[Act, ...] = ()
+    acts_omitted: int = Field(default=0, ge=0)
+    threads: tuple[ThreadSeen, ...] = ()
+    #: CPU seconds so far, by the steps before each fence: of all child processes, and of threads
+    #: that have ended.
+    children_cpu_s: dict[int, float] = Field(default_factory=dict, max_length=100_000)
+    ended_threads_cpu_s: dict[int, float] = Field(default_factory=dict, max_length=100_000)
 
 
 class LitmusEvidence(Frozen):

@@ -87,6 +87,19 @@ class DeclaredPatch(Frozen):
     reason: str
 
 
+#: Of one core: what a declared helper thread may ask for at most.
+MOST_HELPER_SHARE = 0.05
+
+
+class DeclaredHelper(Frozen):
+    """A thread that a plugin says it keeps beside the steps: its name (or a glob), and why."""
+
+    name: str = Field(min_length=1, max_length=200)
+    reason: str = Field(min_length=1, max_length=2000)
+    #: CPU time of one core that it needs at most. Example: 0.01 is 10 ms in a second.
+    cpu_share: float = Field(gt=0, le=MOST_HELPER_SHARE)
+
+
 class PluginFacts(Frozen):
     """Which plugin ran, down to the digest of every Python file of it that was loaded."""
 
@@ -98,6 +111,7 @@ class PluginFacts(Frozen):
     closed_components: tuple[ClosedComponent, ...] = ()
     strict: bool
     declared_patches: tuple[DeclaredPatch, ...] = ()
+    declared_helpers: tuple[DeclaredHelper, ...] = ()
     #: Names of the environment variables it asked for.
     environment: tuple[str, ...] = ()
     #: What the device lacks, as the plugin's backend declares it.
@@ -145,6 +159,18 @@ class PrecisionFacts(Frozen):
     how: Literal["measured", "not observed"]
 
 
+class Tail(Frozen):
+    """What followed a timed window, by the supervisor's stamps in nanoseconds."""
+
+    #: Steps that were done after STOP.
+    steps: int = Field(ge=0)
+    #: When the gradients of the step after them were there, in whose pause the worker was told that
+    #: it is the last, and when it answered.
+    paused_ns: int
+    told_ns: int
+    ended_ns: int
+
+
 class RepeatTiming(Frozen):
     """The raw stamps of one worker process, all in nanoseconds of ``clock``.
 
@@ -188,6 +214,8 @@ class RepeatTiming(Frozen):
     #: sha256 over what was read of the gradients of each step from the first, as it was told in the
     #: pause of the next; those of the steps after STOP with them. Empty where no step is replayed.
     commitments: tuple[Sha256, ...] = ()
+    #: None where the worker ended before it had answered.
+    tail: Tail | None = None
 
 
 class Timing(RepeatTiming):

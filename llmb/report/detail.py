@@ -54,6 +54,10 @@ def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
             }
             for part in plugin.closed_components[:_MOST_ROWS]
         ],
+        "helpers": [
+            [helper.name, helper.reason, f"{helper.cpu_share:.1%}"]
+            for helper in plugin.declared_helpers[:_MOST_ROWS]
+        ],
         "patches": [[patch.target, patch.reason] for patch in plugin.declared_patches[:_MOST_ROWS]],
         "software": [list(pair) for pair in _software(record)],
         "repetitions": [

@@ -44,6 +44,7 @@ IN_PROCESS = (
         environment_variables="environment variables are the same each time they are asked for",
         environment_takes_effect="environment variables are there before torch is imported",
         patches="every declared patch has a target and a reason",
+        helpers="every declared helper thread has a name and a reason",
         native_libraries="every declared native library is there and has a licence",
     ),
     *_of(
@@ -62,7 +63,7 @@ IN_PROCESS = (
     ),
     *_of(
         "answers",
-        warmup_steps="the number of warm-up steps is reasonable",
+        warmup_steps="the number of warm-up steps is always the same, and 20 at most",
         describe_system="facts about the system are text",
         telemetry="telemetry is finite numbers and quick to read",
     ),

@@ -169,7 +169,7 @@ class Subject:
             repeats=1,
             shape_overrides=request.shape_overrides,
         )
-        for ask in (plugin.patches, plugin.native_libraries):
+        for ask in (plugin.patches, plugin.helpers, plugin.native_libraries):
             _ask(ask)
         self.watch.mark("answering")
         return config

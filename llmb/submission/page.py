@@ -214,6 +214,8 @@ def _plugin(record: RunRecord) -> Iterator[str]:
         ("parameters repacked", model.parameters_repacked),
     ):
         yield f"- {words} (`model.diff`): {_list(names)}"
+    if helpers := [f"{h.name} ({h.cpu_share:.1%} of a core)" for h in plugin.declared_helpers]:
+        yield f"- helper threads it declares: {_list(helpers)}"
     yield f"- patches it declares: {_list([patch.target for patch in plugin.declared_patches])}"
     sources = record.diff.sources
     base = code(record.diff.sources_base)

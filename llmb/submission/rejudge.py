@@ -72,6 +72,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         peak_flops=record.result.mfu.peak_flops if record.result.mfu else None,
         system=record.system,
         patches=record.plugin.declared_patches,
+        helpers=record.plugin.declared_helpers,
         variables=record.plugin.environment,
         is_debug=record.class_ == "debug",
         records_steps=record.plugin.lacks.eager_kernels,

@@ -239,11 +239,13 @@ def _plugin(case: Case) -> Iterator[str]:
     for path in sorted(shown.keys() | listed.keys()):
         if shown.get(path) != listed.get(path):
             yield f"plugin file {path!r} is not the one in the record"
-    stated = (record.plugin.closed_components, record.plugin.declared_patches)
+    plugin = record.plugin
+    stated = (plugin.closed_components, plugin.declared_patches, plugin.declared_helpers)
     for n in range(len(record.timing.repeats)):
         seen = rejudge.load(bundle, n, evidence.PLUGIN, evidence.PluginEvidence)
-        if stated != (seen.closed_components, seen.declared_patches):
-            yield f"closed components or patches are not those in the evidence of repeat {n}"
+        if stated != (seen.closed_components, seen.declared_patches, seen.declared_helpers):
+            what = "closed components, patches or helpers"
+            yield f"{what} are not those in the evidence of repeat {n}"
 
 
 def _audit(case: Case) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,8 @@ from pydantic import ValidationError
 from llmb import __version__, workloads
 from llmb.audit.bench import Facts, UnreadableError
 from llmb.audit.judgement import Judgement, judge
-from llmb.config import AuditMode, Frozen, RunConfig
+from llmb.audit.time import LEAST_WINDOW_S
+from llmb.config import MOST_WARMUP_STEPS, AuditMode, Frozen, RunConfig
 from llmb.errors import RunFailedError
 from llmb.measure import host, metrics, summary
 from llmb.plugin import discovery
@@ -31,6 +34,7 @@ from llmb.records.run_record import (
     PluginFacts,
     PrecisionFacts,
     Rank,
+    RepeatTiming,
     Result,
     RunRecord,
     SearchLog,
@@ -126,8 +130,9 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         peak_flops=result.mfu.peak_flops if result.mfu else None,
         system=system,
         patches=plugin.declared_patches,
+        helpers=plugin.declared_helpers,
         variables=plugin.environment,
-        is_debug=bool(waivers(raw.config)),
+        is_debug=bool(waivers_of(raw.config, timings)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
     )
@@ -158,7 +163,20 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
         found.append("--nonce (replayed: what llmb draws was known before the run)")
     if config.constant_rate:
         found.append("--constant-rate (official: drawn for each step)")
+    if config.warmup_steps > MOST_WARMUP_STEPS:
+        most = f"official: {MOST_WARMUP_STEPS} at most"
+        found.append(f"--warmup-steps {config.warmup_steps} ({most})")
     return tuple(found)
+
+
+def waivers_of(config: RunConfig, repeats: Sequence[RepeatTiming]) -> tuple[str, ...]:
+    """Return why a run is a debug run, now that its windows are known."""
+    seconds = min((timing.stop_ns - timing.start_ns) / 1e9 for timing in repeats)
+    if seconds >= LEAST_WINDOW_S:
+        return waivers(config)
+    enough = math.ceil(1.2 * config.timed_steps * LEAST_WINDOW_S / max(seconds, 1e-3))
+    short = f"a window of {seconds:.1f} s (official: {LEAST_WINDOW_S:.0f}; --timed-steps {enough})"
+    return (*waivers(config), short)
 
 
 def _record(
@@ -181,8 +199,8 @@ def _record(
         llmb_version=__version__,
         rules_version=RULES_VERSION,
         reference_digest=pins.reference_digest(pins.actual_digests()),
-        class_="debug" if waivers(config) else "official",
-        waivers=waivers(config),
+        class_="debug" if (waived := waivers_of(config, timing.repeats)) else "official",
+        waivers=waived,
         config=_shown(config),
         seed_commitment=raw.seed_commitment,
         reproduction_of=_reproduction(raw.original, result),
@@ -352,6 +370,7 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         directory.write(f"{run_directory.PLUGIN_FOLDER}/{file.path}", data)
         digest = hashlib.sha256(data).hexdigest()
         shown.append(FileDigest(path=file.path, sha256=digest, bytes=len(data)))
+    waived = waivers_of(config, [repeat.streamed.timing for repeat in raw.repeats])
     return PluginFacts(
         name=offer.plugin,
         distribution=offer.distribution,
@@ -359,8 +378,9 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         options=dict(config.plugin_options),
         files=tuple(shown),
         closed_components=found.closed_components,
-        strict=known and not found.closed_components and not waivers(config),
+        strict=known and not found.closed_components and not waived,
         declared_patches=found.declared_patches,
+        declared_helpers=found.declared_helpers,
         environment=tuple(sorted(raw.negotiated.terms.environment)),
         lacks=offer.lacks,
     )

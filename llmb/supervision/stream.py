@@ -21,7 +21,7 @@ from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
 from llmb.records.draws import Draws
 from llmb.records.lacks import Lacks
-from llmb.records.run_record import RepeatTiming, StepClock
+from llmb.records.run_record import RepeatTiming, StepClock, Tail
 from llmb.records.seeds import token_seed
 from llmb.reference.lengths import draw_lengths
 from llmb.supervision.silence import Silence, Vigil
@@ -34,9 +34,11 @@ from llmb.wire.messages import (
     Paused,
     Phase,
     Proceed,
+    Readings,
     Ready,
     StepDraw,
     StepOrder,
+    StreamEnded,
     Tick,
     Worked,
 )
@@ -178,6 +180,8 @@ class Patience:
 @dataclass
 class _StreamLog:
     fences: list[Fence] = field(default_factory=list)
+    #: What the worker told of its device after each fence.
+    readings: list[Readings] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
@@ -186,6 +190,10 @@ class _StreamLog:
     #: Seed of the tokens of each step that was ordered, and how many they are where steps differ.
     token_seeds: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    #: When the worker paused in its last step, when it was told so, and when it answered.
+    paused_ns: int | None = None
+    told_ns: int | None = None
+    ended_ns: int | None = None
     #: What the worker has told of each step's gradients in the pause of the next.
     commitments: list[str] = field(default_factory=list)
 
@@ -285,10 +293,16 @@ class _Listener:
             self._order_next()
         elif isinstance(message, Fence):
             self._fence(message)
+        elif isinstance(message, Readings):
+            self._readings(message)
         elif isinstance(message, Tick):
             self._tick(message)
         elif isinstance(message, Paused):
             self._pause(message)
+        elif isinstance(message, StreamEnded):
+            if self.log.told_ns is None or self.log.ended_ns is not None:
+                raise RunFailedError("the worker ended its stream before it was told to")
+            self.log.ended_ns = self.child.received_ns
         elif isinstance(message, EvidenceFile):
             files = self.log.scratch if message.scratch else self.log.evidence
             files[message.name] = message.sha256
@@ -303,11 +317,18 @@ class _Listener:
         log.stamps.append(self.child.received_ns)
         log.fences.append(fence)
         self._order_next()
-        if fence.steps == self.window.stop:
+
+    def _readings(self, readings: Readings) -> None:
+        log = self.log
+        if len(log.readings) + 1 != len(log.fences) or log.fences[-1].steps != readings.steps:
+            raise RunFailedError(f"the worker gave readings of {readings.steps} steps out of turn")
+        log.readings.append(readings)
+        if readings.steps == self.window.stop:
             self.complete = True
 
     def _tick(self, tick: Tick) -> None:
-        if tick.index != len(self.log.steps) or tick.index >= self._sent:
+        owed = len(self.log.readings) != len(self.log.fences)
+        if tick.index != len(self.log.steps) or tick.index >= self._sent or owed:
             raise RunFailedError(f"the worker reported step {tick.index} out of turn")
         self.log.steps.append(tick.ns)
 
@@ -322,6 +343,7 @@ class _Listener:
             tokens = self._token_seed(paused.index)
             self.log.asked[paused.index] = AuditedRequest(answer.seed, tokens, answer.last)
             if answer.last:
+                self.log.paused_ns, self.log.told_ns = self.child.received_ns, clock.now_ns()
                 self.child.send(answer)
                 return
         if not self.window.is_fence(paused.index + 1):
@@ -355,6 +377,17 @@ class _Listener:
         return token_seed(self.config.seed, self.repeat, step, self.answers.drawn.nonce)
 
 
+def _tail(log: _StreamLog, window: Window) -> Tail | None:
+    if log.paused_ns is None or log.told_ns is None or log.ended_ns is None:
+        return None
+    return Tail(
+        steps=len(log.steps) - window.stop,
+        paused_ns=log.paused_ns,
+        told_ns=log.told_ns,
+        ended_ns=log.ended_ns,
+    )
+
+
 def _streamed(
     log: _StreamLog,
     config: RunConfig,
@@ -369,10 +402,12 @@ def _streamed(
     kept = by_step[window.stop] + 1  # what came after STOP is not part of the run
     fences, stamps = log.fences[:kept], log.stamps[:kept]
     start, stop = fences[by_step[window.start]], fences[-1]
+    readings = log.readings[:kept]
+    before, after = readings[by_step[window.start]], readings[-1]
     if config.mode is Mode.TRAIN and (start.loss is None or stop.loss is None):
         raise RunFailedError("the worker read no loss back at a fence")
     prefills = [fence.prefill_ns for fence in fences]
-    telemetry = [fence.telemetry for fence in fences]
+    telemetry = [each.telemetry for each in readings]
     timing = RepeatTiming(
         warmup_steps=window.start,
         timed_steps=window.stop - window.start,
@@ -386,9 +421,9 @@ def _streamed(
         starved_steps=stop.starved_steps - start.starved_steps,
         loss_first=start.loss,
         loss_last=stop.loss,
-        peak_memory_bytes=stop.peak_memory_bytes,
-        energy_start_j=start.energy_j,
-        energy_stop_j=stop.energy_j,
+        peak_memory_bytes=after.peak_memory_bytes,
+        energy_start_j=before.energy_j,
+        energy_stop_j=after.energy_j,
         cpu_s=stop.cpu_s - start.cpu_s,
         telemetry=tuple(telemetry) if any(telemetry) else (),
         audited_steps=stop.audited_steps,
@@ -396,9 +431,10 @@ def _streamed(
         prefill_ns=tuple(ns for ns in prefills if ns is not None),
         nonce=nonce,
         commitments=tuple(log.commitments),
+        tail=_tail(log, window),
     )
     meter = None
-    if stop.energy_source is not None and stop.energy_scope is not None:
-        meter = EnergyMeter(stop.energy_source, stop.energy_scope)
+    if after.energy_source is not None and after.energy_scope is not None:
+        meter = EnergyMeter(after.energy_source, after.energy_scope)
     seeds = tuple(log.token_seeds)
     return Streamed(timing, meter, log.evidence, log.scratch, failure, log.asked, seeds)

@@ -222,7 +222,10 @@ class Tick(Frozen):
 
 
 class Fence(Frozen):
-    """The device is synchronised after ``steps`` steps, and this was read back from it."""
+    """The device is synchronised after ``steps`` steps, and this was read back from it.
+
+    It leaves before the plugin is asked for any reading.
+    """
 
     kind: Literal["fence"] = "fence"
     steps: int
@@ -237,6 +240,13 @@ class Fence(Frozen):
     pause_ns: int = 0
     #: What the step's prefill took, in mode generate.
     prefill_ns: int | None = None
+
+
+class Readings(Frozen):
+    """What the backend and the plugin tell of the device after the fence of ``steps`` steps."""
+
+    kind: Literal["readings"] = "readings"
+    steps: int
     peak_memory_bytes: int | None
     energy_j: float | None
     energy_source: Literal["counter", "sampled", "estimated"] | None
@@ -259,6 +269,12 @@ class Unmade(Frozen):
     kind: Literal["unmade"] = "unmade"
     what: str
     reason: str
+
+
+class StreamEnded(Frozen):
+    """The worker has heard which step is the last, and its device is done with it."""
+
+    kind: Literal["ended"] = "ended"
 
 
 class Worked(Frozen):
@@ -371,8 +387,10 @@ Message = Annotated[
     | Phase
     | Tick
     | Fence
+    | Readings
     | EvidenceFile
     | Unmade
+    | StreamEnded
     | Worked
     | Collected
     | HonestOrder

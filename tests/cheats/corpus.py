@@ -263,6 +263,15 @@ CHEATS = (
         Cheat("package_shadowed", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("import_hook", HARNESS, (61,), ("N2",), outcome=FLAGGED),
         Cheat("background_thread", HARNESS, (4, 61), ("N2",), outcome=FLAGGED),
+        *(
+            Cheat(name, HARNESS, acts, ("N2",), outcome=FLAGGED)
+            for name, acts in (
+                ("helper_gone_at_the_end", (4, 61)),
+                ("helper_beyond_its_share", (4, 61)),
+                ("process_gone_at_the_end", (4, 64)),
+                ("tracer_gone_at_the_end", (11, 61)),
+            )
+        ),
         ("source_swapped", "61 63", "S1"),
         ("bytecode_swapped", "61 63", "S1"),
         Cheat("code_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
@@ -307,6 +316,8 @@ TWINS = (
     Twin("honest_wide_copies"),
     Twin("honest_fp8", "FP8"),
     Twin("honest_tf32", "TF32"),
+    Twin("honest_sensor"),
+    Twin("honest_slow_telemetry"),
     Twin("honest_thunder", "FP32", needs="thunder"),
     Twin("honest_thunder", needs="thunder"),
 )

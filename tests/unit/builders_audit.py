@@ -353,6 +353,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         peak_flops=None,
         system=builders.make_record(repeats=1).system,
         patches=(),
+        helpers=(),
         variables=(),
         is_debug=True,
     )

@@ -12,7 +12,7 @@ from llmb.records import ceiling, run_record
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
 from llmb.records.system import Cpu, HostLoad, HostMemory, SystemDescription
-from llmb.wire.messages import Fence, Offer
+from llmb.wire.messages import Fence, Offer, Readings
 
 TINY = {
     "sequence_length": 8,
@@ -155,12 +155,19 @@ def fence(steps: int, **changes: Any) -> Fence:
         "bits": "00",
         "cpu_s": steps / 10,
         "starved_steps": 0,
+    }
+    return Fence(steps=steps, **{**values, **changes})
+
+
+def readings(steps: int, **changes: Any) -> Readings:
+    """Return what a worker tells of its device after that fence."""
+    values: dict[str, Any] = {
         "peak_memory_bytes": 2**20,
         "energy_j": None,
         "energy_source": None,
         "energy_scope": None,
     }
-    return Fence(steps=steps, **{**values, **changes})
+    return Readings(steps=steps, **{**values, **changes})
 
 
 def finding(

@@ -14,7 +14,7 @@ from llmb.observe.collectives import Collectives
 from llmb.processes.modes import Task
 from llmb.processes.modes.stage import Stage
 from llmb.records.evidence import CollectiveEvidence, RankEvidence, RanksEvidence
-from llmb.wire.messages import Fence
+from llmb.wire.messages import Fence, Readings
 
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 _ALONE = 3
 
 
-def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) -> RanksEvidence:
+def compared(
+    task: Task, stage: Stage, ranks: Ranks, fences: Sequence[tuple[Fence, Readings]]
+) -> RanksEvidence:
     """Return what there is to know of every rank: a collective call.
 
-    ``fences`` are those of this rank's stream.
+    ``fences`` are those of this rank's stream, with the readings that followed each.
     """
     # What is compiled would not let anything listen; what ranks say does not depend on it.
     with torch.compiler.set_stance("force_eager"), Collectives() as seen:
@@ -35,8 +37,8 @@ def compared(task: Task, stage: Stage, ranks: Ranks, fences: Sequence[Fence]) ->
         rank=ranks.place.rank,
         host=host_digest(),
         device=stage.config.device,
-        peak_memory_bytes=fences[-1].peak_memory_bytes if fences else None,
-        fence_ns=tuple(fence.worker_ns for fence in fences),
+        peak_memory_bytes=fences[-1][1].peak_memory_bytes if fences else None,
+        fence_ns=tuple(fence.worker_ns for fence, _ in fences),
         alone_s=_alone_s(task, stage),
     )
     every = ranks.gather(mine.model_dump(mode="json"))

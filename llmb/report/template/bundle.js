@@ -99,6 +99,8 @@ function showBundle(id, data) {
     data.notes.length ? card('Notes', make('ul', {}, ...data.notes.map((note) => make('li', {}, note)))) : null,
     data.search.length ? card('Batch-size search', grid(['Batch', 'Outcome', 'Tokens/s', 'Peak memory'], data.search)) : null,
     closedCard(data.closed),
+    data.helpers.length ?
+      card('Declared helper threads', grid(['Thread', 'Reason', 'Of one core'], data.helpers)) : null,
     data.patches.length ? card('Declared patches', grid(['Target', 'Reason'], data.patches)) : null,
     data.repetitions.length ? card('Repeated by', grid(['Bundle', 'Difference', 'What it lacks'], data.repetitions)) : null,
   ];

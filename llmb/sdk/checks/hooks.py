@@ -18,6 +18,7 @@ from llmb.sdk.subject import Subject
 
 T = TypeVar("T")
 #: No one reason can hold for both.
+_THREADS_FAR_APART = ("Thread-1 (run)", "power sensor")
 _FAR_APART = ("torch.nn.functional.linear", "torch.Tensor.numpy")
 _OPTION_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
@@ -119,6 +120,19 @@ def patches(subject: Subject) -> str:
         if all(fnmatchcase(name, patch.target) for name in _FAR_APART):
             raise CheckError(f"patch {patch.target!r} is all of torch: name what is replaced")
     return ", ".join(patch.target for patch in declared[:5]) or "none declared"
+
+
+def helpers(subject: Subject) -> str:
+    """Hold every declared helper thread against what may be declared."""
+    declared = _asked(subject, subject.plugin.helpers)
+    for helper in declared:
+        if not helper.name.strip() or not helper.reason.strip():
+            raise CheckError(f"the helper thread {helper.name!r} needs a name and a reason")
+        if all(fnmatchcase(name, helper.name) for name in _THREADS_FAR_APART):
+            raise CheckError(
+                f"helper thread {helper.name!r} is every thread: name the one you keep"
+            )
+    return ", ".join(helper.name for helper in declared[:5]) or "none declared"
 
 
 def _asked(subject: Subject, question: Callable[[], T]) -> T:

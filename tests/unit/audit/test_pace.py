@@ -8,7 +8,7 @@ import pytest
 
 from llmb.audit import pace
 from llmb.records.finding import Finding, Level, Status
-from llmb.records.run_record import RepeatTiming
+from llmb.records.run_record import RepeatTiming, Tail
 from llmb.records.system import SystemDescription
 from tests.unit.builders_runtime import host_load, system, timing
 
@@ -219,3 +219,41 @@ def test_what_the_host_did_is_told_in_its_own_units() -> None:
     assert "steal 2.0%" in told
     assert "stopped by a quota 5 times" in told
     assert "4 steps waited for their seed" in told
+
+
+# -- what follows the window ----------------------------------------------------------------
+
+#: Parameters with which a pass over memory takes 0.1 s.
+PARAMETERS = 62_500_000
+
+
+def tail(steps: int, steps_ms: int, answer_ms: int, host: SystemDescription = QUIET) -> Finding:
+    """Judge a run of 0.2 s a step, whose tail of ``steps`` took so long, and the answer."""
+    timed = run((2000,) * 5)
+    paused = timed.stop_ns + steps_ms * 1_000_000
+    told = paused + 1_000_000
+    after = Tail(steps=steps, paused_ns=paused, told_ns=told, ended_ns=told + answer_ms * 1_000_000)
+    return pace._tail([timed.model_copy(update={"tail": after})], host, PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "answer_ms", "status"),
+    [
+        (550, 10, Status.PASS),
+        # Three steps of 0.25 s, and 0.1 s for reading each.
+        (1049, 10, Status.PASS),
+        (1051, 10, Status.FLAG),
+        # A step, a pass over memory, and 0.1 s.
+        (550, 449, Status.PASS),
+        (550, 451, Status.FLAG),
+    ],
+)
+def test_the_tail_is_held_to_the_pace_of_the_window(
+    steps_ms: int, answer_ms: int, status: Status
+) -> None:
+    assert tail(2, steps_ms, answer_ms).status is status
+
+
+def test_a_slow_tail_on_a_busy_host_is_not_observed() -> None:
+    busy = system(host_load(load_1min=9.0))
+    assert tail(2, 5000, 10, busy).status is Status.NOT_OBSERVED

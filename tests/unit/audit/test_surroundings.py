@@ -9,6 +9,7 @@ import pytest
 from llmb.audit.surroundings import finding as judge
 from llmb.records.evidence import Origin, Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.finding import Finding, Level, Status
+from tests.unit.builders_runtime import timing
 
 
 def presence(kind: PresenceKind, origin: Origin, **changes: Any) -> Presence:
@@ -23,7 +24,8 @@ def finding(*found: Presence, variables: tuple[str, ...] = (), **changes: Any) -
         "collecting": (True, True),
         "native_threads": (2, 9),
     }
-    return judge(SurroundingsEvidence(**{**values, **changes}), variables, "surroundings.json")
+    seen = SurroundingsEvidence(**{**values, **changes})
+    return judge(seen, variables, "surroundings.json", timing())
 
 
 def test_a_quiet_run_passes() -> None:

@@ -201,7 +201,13 @@ def test_what_cannot_be_is_refused_by_its_option(
         *(("--seed", "-1"), ("--seed", str(2**63)), ("--repeats", "0"), ("--timed-steps", "0")),
         *(("--new-tokens", "1"), ("--batch-size", "0"), ("--accumulate", "0"), ("--nproc", "0")),
         *(("--zero", "4"), ("--audit", "none"), ("--executor", "gcc"), ("--prompt-length", "0")),
-        *(("--mode", "sleep"), ("--scope", "core"), ("--within", "soon"), ("--warmup-steps", "0")),
+        *(
+            ("--mode", "sleep"),
+            ("--scope", "core"),
+            ("--within", "soon"),
+            ("--warmup-steps", "0"),
+            ("--warmup-steps", "21"),
+        ),
     ],
     ids=str,
 )

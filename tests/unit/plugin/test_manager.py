@@ -50,6 +50,7 @@ def test_a_plugin_without_hooks_offers_nothing(load: Load) -> None:
     assert plugin.options() == ()
     assert plugin.precisions(CONFIG) == ()
     assert plugin.patches() == ()
+    assert plugin.helpers() == ()
     assert plugin.native_libraries() == ()
 
 
@@ -97,6 +98,7 @@ def full(load: Load) -> Plugin:
         + "class View:\n    padding, read, write = (), None, None\n"
         + hook("llmb_parameter_map", "model", "return {'w': View}")
         + hook("llmb_patches", "", "return [DeclaredPatch(target='torch.x', reason='y')]")
+        + hook("llmb_helpers", "", "return [DeclaredHelper(name='a', reason='b', cpu_share=0.05)]")
         + hook("llmb_describe_system", "config", "return {'driver': 1.5}")
         + hook("llmb_telemetry", "backend", "return {'power_w': 5, 'of': backend.reading}")
         + hook("llmb_program", "tensors", "return f'{len(tensors)} tensors'")
@@ -117,6 +119,7 @@ def test_the_hooks_that_offer_something_take_effect(full: Plugin) -> None:
     assert [option.name for option in full.options()] == ["a"]
     assert full.precisions(CONFIG) == (BF16, Refused(name="FP8", reason="old"))
     assert [patch.target for patch in full.patches()] == ["torch.x"]
+    assert [helper.name for helper in full.helpers()] == ["a"]
     assert [library.path for library in full.native_libraries()] == ["/opt/x.so"]
 
 
@@ -217,6 +220,7 @@ WRONG = {
         ("{'w': model}", "a Linear for 'w', expected an object with padding, read, write"),
     ],
     "patches": [("['torch.x']", "a str, expected DeclaredPatchs")],
+    "helpers": [("['sensor']", "a str, expected DeclaredHelpers")],
     "native_libraries": [("['/opt/x.so']", "a str, expected NativeLibrarys")],
     "telemetry": [
         ("[1.0]", "a list, expected Mapping"),
@@ -320,6 +324,15 @@ def test_only_the_switches_of_the_kernel_may_be_chosen_for_the_optimizer(load: L
 @pytest.mark.parametrize("steps", [-2, 0, 1])
 def test_warm_up_is_never_less_than_one_step(load: Load, steps: int) -> None:
     assert load(hook("llmb_warmup_steps", "", f"return {steps}")).warmup_steps(CONFIG) == 1
+
+
+def test_warm_up_of_more_than_twenty_steps_is_the_plugins_fault(load: Load) -> None:
+    with pytest.raises(UnavailableError, match="returned 21, at most 20"):
+        load(hook("llmb_warmup_steps", "", "return 21")).warmup_steps(CONFIG)
+
+
+def test_warm_up_may_have_twenty_steps(load: Load) -> None:
+    assert load(hook("llmb_warmup_steps", "", "return 20")).warmup_steps(CONFIG) == 20
 
 
 def test_only_the_plugin_that_was_asked_for_is_loaded(site: Path, load: Load) -> None:

@@ -41,16 +41,9 @@ MEMORY = DeviceMemory(total_bytes=3, available_bytes=2, peak_bytes=1)
 
 
 def fence_of(
-    readings: dict[str, float],
-    loss: float = 2.5,
-    reads: Callable[[str, Any], Any] = lambda name, value: value,
+    loss: float = 2.5, reads: Callable[[str, Any], Any] = lambda name, value: value
 ) -> Any:
     backend = Backend()
-
-    def telemetry(of: Backend) -> dict[str, float]:
-        assert of is backend
-        assert backend.synchronised == 1, "the device is idle when it is read"
-        return reads("telemetry", readings)
 
     def read() -> tuple[int, ...]:
         assert backend.synchronised == 1, "what an audited step showed is read of an idle device"
@@ -58,31 +51,41 @@ def fence_of(
 
     parameter = torch.nn.Parameter(torch.ones(3))
     done = StepDone(Step(4, 0, fence=True), torch.tensor(loss))
-    plugin = SimpleNamespace(telemetry=telemetry)
     stream = SimpleNamespace(starved=2, pause_ns=77, sampler=SimpleNamespace(read=read))
     samples, told = FenceSamples([parameter], 7), step_stream.FencePayload()
-    return step_stream.fence(done, plugin, backend, samples, stream, told)
+    return step_stream.fence(done, backend, samples, stream, told)
 
 
-def test_a_fence_carries_the_plugins_readings_and_torchs_own_count(
+def readings_of(telemetry: dict[str, float]) -> Any:
+    plugin: Any = SimpleNamespace(telemetry=lambda backend: telemetry)
+    return step_stream.readings(5, plugin, Backend(), step_stream.FencePayload())
+
+
+def test_readings_are_the_plugins_and_torchs_own_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
-    found = fence_of({"power_w": 690.0})
+    found = readings_of({"power_w": 690.0})
     assert found.telemetry == {"compilations": 4.0, "power_w": 690.0}
+    assert found.steps == 5
+
+
+def test_a_fence_carries_the_loss_and_what_the_stream_counted() -> None:
+    found = fence_of()
     assert (found.steps, found.loss, found.starved_steps) == (5, 2.5, 2)
 
 
 def test_a_fence_says_which_steps_were_looked_at_and_what_all_pauses_took() -> None:
-    found = fence_of({})
+    found = fence_of()
     assert found.audited_steps == (1, 3)
     assert found.pause_ns == 77
 
 
-def test_a_fence_is_stamped_after_all_that_is_read_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_is_stamped_after_results_and_before_the_plugin_is_asked_for_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ticks = iter(range(1000))
     monkeypatch.setattr(clock, "now_ns", lambda: next(ticks))
-    monkeypatch.setattr(compilations, "torchs_own", dict)
     at: dict[str, int] = {}
 
     def read(name: str, value: Any) -> Any:
@@ -91,8 +94,8 @@ def test_a_fence_is_stamped_after_all_that_is_read_for_it(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Backend, "memory", lambda self: read("memory", MEMORY))
     monkeypatch.setattr(Backend, "energy", lambda self: read("energy", None))
-    found = fence_of({}, reads=read)
-    assert at.keys() == {"memory", "energy", "telemetry", "audited steps"}
+    found = fence_of(reads=read)
+    assert at.keys() == {"audited steps"}, "no reading of the backend's lies before the stamp"
     assert found.worker_ns > max(at.values()), "rule T1 compares it with the supervisor's stamp"
 
 
@@ -100,13 +103,13 @@ def test_a_plugin_that_counts_compilations_itself_knows_better_than_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(compilations, "torchs_own", lambda: {"compilations": 4.0})
-    assert fence_of({"compilations": 9.0}).telemetry == {"compilations": 9.0}
+    assert readings_of({"compilations": 9.0}).telemetry == {"compilations": 9.0}
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_ends_the_run_at_its_fence(loss: float) -> None:
     with pytest.raises(RunFailedError, match=r"the loss is (nan|inf) after 5 steps"):
-        fence_of({}, loss)
+        fence_of(loss)
 
 
 # -- the stream -----------------------------------------------------------------------------

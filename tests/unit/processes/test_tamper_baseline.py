@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +28,9 @@ AROUND = SurroundingsEvidence(
     native_threads=None,
 )
 
+#: The code that asks a plugin for readings.
+INVITED: tuple[CodeType, ...] = ((lambda: None).__code__,)
+
 
 class Order(list[str]):
     """What was done, in order."""
@@ -49,8 +52,12 @@ def order(monkeypatch: pytest.MonkeyPatch) -> Order:
             return NAMES
 
     class Around:
-        def __init__(self) -> None:
+        def __init__(self, invited: tuple[CodeType, ...]) -> None:
+            assert invited == INVITED
             done.append("surroundings before")
+
+        def look(self, steps: int, stamp_ns: int) -> None:
+            done.append(f"who is there after {steps} steps")
 
         def evidence(self, *whose: Any) -> SurroundingsEvidence:
             assert whose == ("acme", "llmb-acme", ("libacme",))
@@ -88,9 +95,9 @@ class Disguise(Harness):
 def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_only(
     order: Order,
 ) -> None:
-    assert TamperBaseline(census=False).types is None
+    assert TamperBaseline(census=False, invited=INVITED).types is None
     assert order == ["names before", "surroundings before"]
-    assert TamperBaseline(census=True).types == "census"
+    assert TamperBaseline(census=True, invited=INVITED).types == "census"
 
 
 def test_what_was_changed_on_purpose_is_looked_at_anew(order: Order) -> None:
@@ -101,8 +108,8 @@ def test_what_was_changed_on_purpose_is_looked_at_anew(order: Order) -> None:
 def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_written(
     order: Order,
 ) -> None:
-    tamper = TamperBaseline(census=False)
-    tamper.close({Harness: Harness()})
+    tamper = TamperBaseline(census=False, invited=INVITED)
+    tamper.close({Harness: Harness()}, 9)
     assert order[-1] == "names after"
     writer: Any = EvidenceWriter()
     tamper.write(writer, PLUGIN)
@@ -114,10 +121,10 @@ def test_names_are_compared_at_the_end_of_the_stream_and_not_when_they_are_writt
 def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_was_one(
     order: Order, moment: str
 ) -> None:
-    tamper, own = TamperBaseline(census=False), Harness()
+    tamper, own = TamperBaseline(census=False, invited=INVITED), Harness()
     if moment != "before it is written":
         own.__class__ = Disguise
-    tamper.close({Harness: own})
+    tamper.close({Harness: own}, 9)
     own.__class__ = Harness if moment == "for a while" else Disguise
     writer: Any = EvidenceWriter()
     tamper.write(writer, PLUGIN)
@@ -127,7 +134,7 @@ def test_an_object_of_the_harness_in_another_class_is_a_replacement_whenever_it_
 
 
 def test_nothing_can_be_replaced_on_a_guard_alone(order: Order) -> None:
-    tamper = TamperBaseline(census=False)
+    tamper = TamperBaseline(census=False, invited=INVITED)
     with pytest.raises(AttributeError):
         tamper.write = lambda *_: None
     assert tamper_baseline.TamperBaseline.__slots__

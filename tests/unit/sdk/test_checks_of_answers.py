@@ -12,7 +12,7 @@ import pytest
 from llmb.config import BF16, FP32, TF32, Precision, Refused
 from llmb.errors import UnavailableError
 from llmb.formats import Element, Format
-from llmb.plugin import DeclaredPatch, Device, NativeLibrary, Peak, PluginOption
+from llmb.plugin import DeclaredHelper, DeclaredPatch, Device, NativeLibrary, Peak, PluginOption
 from llmb.sdk.checks import answers, backend, hooks, precisions
 from llmb.sdk.report import SkipError
 from tests.unit.sdk.stubs import fails, in_turn, subject
@@ -78,6 +78,7 @@ class WithoutDevice(SimpleNamespace):
     [
         (hooks.environment_variables, "environment_variables"),
         (hooks.patches, "patches"),
+        (hooks.helpers, "helpers"),
         (hooks.native_libraries, "native_libraries"),
     ],
 )
@@ -90,6 +91,22 @@ def test_a_hook_that_fails_for_want_of_the_device_is_skipped_and_otherwise_fails
     without = {k: v for k, v in vars(looked_at).items() if k != "backend"}
     with pytest.raises(SkipError, match="no device here"):
         check(WithoutDevice(**without))
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "word"),
+    [("sensor", " ", "reason"), (" ", "why", "name"), ("*", "why", "every")],
+)
+def test_a_helper_thread_has_a_name_of_its_own_and_a_reason(
+    name: str, reason: str, word: str
+) -> None:
+    declared = [DeclaredHelper(name=name, reason=reason, cpu_share=0.01)]
+    fails(hooks.helpers, subject(helpers=lambda: declared), word)
+
+
+def test_a_helper_thread_is_listed() -> None:
+    declared = [DeclaredHelper(name="sensor*", reason="adds up power", cpu_share=0.05)]
+    assert hooks.helpers(subject(helpers=lambda: declared)) == "sensor*"
 
 
 def test_variables_are_looked_for_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,8 +270,7 @@ def test_without_a_native_format_nothing_can_be_chosen() -> None:
 # -- answers ----------------------------------------------------------------------------------
 
 
-def test_a_number_of_warm_up_steps_is_small_and_always_the_same() -> None:
-    fails(answers.warmup_steps, subject(warmup_steps=lambda config: 5000), "5000")
+def test_a_number_of_warm_up_steps_is_always_the_same() -> None:
     fails(answers.warmup_steps, subject(warmup_steps=in_turn(3, 4)), "3 and then 4")
 
 

@@ -26,7 +26,7 @@ from llmb.records.run_record import ClosedComponent, Duration, Rank, Rates, RunR
 from llmb.records.sources import SourcesDiff
 from llmb.reference import pins
 from llmb.supervision import assembly
-from llmb.supervision.assembly import Raw, Repeat, assemble, waivers
+from llmb.supervision.assembly import Raw, Repeat, assemble, waivers, waivers_of
 from llmb.supervision.auditing import Examined
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.sizing import Estimate
@@ -265,6 +265,8 @@ def test_a_plugin_file_outside_the_package_is_refused(run: Run) -> None:
         ({}, ()),
         ({"audit": AuditMode.QUICK}, ()),
         ({"audit": AuditMode.OFF}, ("--audit off",)),
+        ({"warmup_steps": 20}, ()),
+        ({"warmup_steps": 21}, ("--warmup-steps 21 (official: 20 at most)",)),
         ({"timed_steps": 49}, ("--timed-steps 49 (official: 50)",)),
         ({"shape_overrides": {"hidden_size": 3200}}, ()),
         ({"shape_overrides": {"hidden_size": 64}}, ("--hidden-size 64 (official: 3200)",)),
@@ -272,6 +274,20 @@ def test_a_plugin_file_outside_the_package_is_refused(run: Run) -> None:
 )
 def test_a_debug_run_says_why_it_is_one(changes: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert waivers(run_config(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("block_ms", "expected"),
+    [
+        ([1000] * 5, ()),
+        ([500] * 5, ("a window of 2.5 s (official: 5; --timed-steps 120)",)),
+    ],
+)
+def test_a_window_that_is_too_short_makes_a_debug_run(
+    block_ms: list[int], expected: tuple[str, ...]
+) -> None:
+    long = timing([9000] * 5)
+    assert waivers_of(run_config(timed_steps=50), [long, timing(block_ms)]) == expected
 
 
 def test_a_run_with_the_audit_switched_off_is_a_debug_run_and_unverified(make: Make) -> None:

@@ -36,14 +36,16 @@ from llmb.wire.messages import (
     Paused,
     Phase,
     Proceed,
+    Readings,
     Ready,
     StepDraw,
     StepOrder,
+    StreamEnded,
     Tick,
     Worked,
     WorkOrder,
 )
-from tests.unit.builders_runtime import fence, run_config
+from tests.unit.builders_runtime import fence, readings, run_config
 
 SECRETS = range(200)
 CONFIG = run_config(warmup_steps=3)
@@ -247,7 +249,8 @@ class Worker:
         if self.done == self.stops_at or (isinstance(answer, AuditRequest) and answer.last):
             self.ended_in = self.done
             self.finished = True
-            return [*self.evidence(), Worked(steps=self.done)]
+            told: list[Message] = [] if self.done == self.stops_at else [StreamEnded()]
+            return [*told, *self.evidence(), Worked(steps=self.done)]
         order = self.orders.popleft()
         assert order.index == self.done
         self.done += 1
@@ -256,6 +259,7 @@ class Worker:
         if order.fence:
             audited = tuple(self.audited)
             said.append(fence(self.done, worker_ns=self.now - 1, audited_steps=audited))
+            said.append(readings(self.done))
         return said
 
     def evidence(self) -> list[Message]:
@@ -582,7 +586,7 @@ def test_a_worker_that_dies_after_its_window_leaves_its_stamps_and_why_it_died(
     streamed = run(Dying(dies, error), window=window)
     assert streamed.failure is error
     whole = run(Worker(), window=window)
-    assert streamed.timing == whole.timing
+    assert streamed.timing == whole.timing.model_copy(update={"tail": streamed.timing.tail})
 
 
 def test_what_a_dying_worker_had_announced_is_still_known() -> None:
@@ -631,7 +635,7 @@ def test_energy_is_read_at_start_and_stop_with_its_source() -> None:
     window = Window(first_fence=3, start=3, stop=53, end=54)
 
     def tamper(message: Message) -> list[Message]:
-        if message.kind != "fence":
+        if message.kind != "readings":
             return [message]
         energy = {"energy_j": message.steps * 2.0}
         energy |= {"energy_source": "counter", "energy_scope": "package"}
@@ -644,7 +648,8 @@ def test_energy_is_read_at_start_and_stop_with_its_source() -> None:
 
 
 def without_fence(steps: int) -> Callable[[Message], list[Message]]:
-    return lambda m: [] if m.kind == "fence" and m.steps == steps else [m]
+    left_out = ("fence", "readings")
+    return lambda m: [] if m.kind in left_out and m.steps == steps else [m]
 
 
 def ending_after(done: int) -> Worker:
@@ -716,6 +721,56 @@ def test_a_fence_reported_twice_is_refused() -> None:
     worker = Worker(lambda m: [m, m] if m.kind == "fence" and m.steps == 3 else [m])
     with pytest.raises(RunFailedError, match="a fence after 3 steps"):
         run(worker, window=window)
+
+
+def test_readings_that_follow_no_fence_are_refused() -> None:
+    worker = Worker(lambda m: [m, readings(2)] if m.kind == "tick" and m.index == 1 else [m])
+    with pytest.raises(RunFailedError, match="readings of 2 steps out of turn"):
+        run(worker)
+
+
+def test_readings_of_another_fence_are_refused() -> None:
+    worker = Worker(lambda m: [readings(9)] if m.kind == "readings" else [m])
+    with pytest.raises(RunFailedError, match="readings of 9 steps out of turn"):
+        run(worker)
+
+
+def test_a_worker_that_owes_readings_takes_no_further_step() -> None:
+    worker = Worker(lambda m: [] if m.kind == "readings" else [m])
+    with pytest.raises(RunFailedError, match="turn"):
+        run(worker)
+
+
+def test_a_fence_is_stamped_though_its_readings_take_long() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=54)
+
+    class Slow(Worker):
+        def receive(self, timeout_s: float | None = None) -> Message | None:
+            message = super().receive(timeout_s)
+            if isinstance(message, Readings):
+                self.now = self.received_ns = self.now + STEP_NS // 2
+            return message
+
+    timing = run(Slow(), window=window).timing
+    assert (timing.start_ns, timing.stop_ns) == (3 * STEP_NS, 53 * STEP_NS)
+
+
+def test_the_tail_is_stamped_from_the_last_pause_to_the_answer() -> None:
+    window = Window(first_fence=3, start=3, stop=53, end=55)
+    tail = run(Worker(), window=window).timing.tail
+    assert tail is not None
+    last = 55 * STEP_NS + STEP_NS * 3 // 4
+    assert (tail.steps, tail.paused_ns, tail.ended_ns) == (2, last, last)
+
+
+def test_a_worker_that_gives_no_answer_to_the_last_step_has_no_tail() -> None:
+    assert run(Worker(lambda m: [] if m.kind == "ended" else [m])).timing.tail is None
+
+
+def test_an_end_that_nobody_asked_for_is_refused() -> None:
+    worker = Worker(lambda m: [m, StreamEnded()] if m.kind == "tick" and m.index == 5 else [m])
+    with pytest.raises(RunFailedError, match="ended its stream before"):
+        run(worker)
 
 
 def test_a_worker_that_is_ready_twice_is_refused() -> None:
@@ -875,19 +930,19 @@ def test_a_worker_that_hangs_while_it_is_audited_leaves_its_stamps() -> None:
     assert streamed.timing.stop_ns == 53 * STEP_NS
 
 
-def telling(readings: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:
+def telling(told: dict[int, dict[str, float]]) -> Callable[[Message], list[Message]]:
     def tamper(message: Message) -> list[Message]:
-        if message.kind != "fence":
+        if message.kind != "readings":
             return [message]
-        return [message.model_copy(update={"telemetry": readings.get(message.steps, {})})]
+        return [message.model_copy(update={"telemetry": told.get(message.steps, {})})]
 
     return tamper
 
 
 def test_the_plugins_readings_are_kept_for_every_fence_up_to_stop() -> None:
     window = Window(first_fence=3, start=3, stop=53, end=75)
-    readings = {steps: {"power_w": float(steps)} for steps in range(100)}
-    timing = run(Worker(telling(readings)), window=window).timing
+    told = {steps: {"power_w": float(steps)} for steps in range(100)}
+    timing = run(Worker(telling(told)), window=window).timing
     assert timing.telemetry == tuple({"power_w": float(s)} for s in (3, 13, 23, 33, 43, 53))
     assert len(timing.telemetry) == len(timing.fence_steps)
 

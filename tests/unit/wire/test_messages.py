@@ -31,7 +31,7 @@ from llmb.wire.messages import (
     Worked,
     WorkOrder,
 )
-from tests.unit.builders_runtime import fence, offer, run_config
+from tests.unit.builders_runtime import fence, offer, readings, run_config
 
 AUDITED = {
     "config": run_config(),
@@ -59,7 +59,8 @@ EVERY = [
     AuditRequest(seed=2**63 - 1, last=True),
     Phase(name="training"),
     Tick(index=0, ns=5),
-    fence(12, energy_j=1.5, energy_source="counter", energy_scope="device"),
+    fence(12),
+    readings(12, energy_j=1.5, energy_source="counter", energy_scope="device"),
     EvidenceFile(name="weights.json", sha256="0" * 64),
     EvidenceFile(name="live-weights.safetensors", sha256="0" * 64, scratch=True),
     Worked(steps=60),

@@ -1,0 +1,198 @@
+"""Which threads and child processes are beside a worker's steps, fence by fence, and their time.
+
+A fence is no place for long looks: stacks and numbers are written down, and whose they are is
+looked up at the end of the stream.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from llmb.observe.callables import file_of
+from llmb.observe.origins import CodeOrigin, Origins
+from llmb.records.evidence import ThreadSeen
+from llmb.records.redact import redact_text
+
+_PROC = Path("/proc")
+_TASKS = _PROC / "self" / "task"
+#: Threads whose CPU time is read at a fence: each takes about 15 microseconds.
+_MOST_ASKED = 64
+_MOST_THREADS = 1000
+_LONGEST = 200  # characters of a name
+_JUDGED = ("plugin", "unknown", "other")
+
+
+@dataclass
+class _ThreadMet:
+    """One thread, as it was first met, and its clocks at its first and latest fence."""
+
+    thread: threading.Thread | None
+    files: list[str]
+    innermost: str
+    first: int
+    last: int
+    first_ns: int
+    last_ns: int
+    #: CPU time in nanoseconds, None where the system does not tell.
+    first_cpu: int | None
+    last_cpu: int | None
+
+
+@dataclass(slots=True, eq=False)
+class FenceCensus:
+    """Threads and children at every fence."""
+
+    #: Tells of a thread and its identity whether it was there before the plugin.
+    _known: Callable[[threading.Thread | None, int], bool]
+    #: Tells which file's code has started a thread.
+    _starter: Callable[[threading.Thread], str | None]
+    #: Nanoseconds of the worker's clock and steps done, of every fence so far.
+    stamps: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    _seen: dict[tuple[int, int | None], _ThreadMet] = field(default_factory=dict)
+    _children: dict[int, float] = field(default_factory=dict)
+    _ended: dict[int, float] = field(default_factory=dict)
+
+    def look(self, steps: int, stamp_ns: int) -> None:
+        """Look at the fence after ``steps`` steps, which was stamped ``stamp_ns``."""
+        self.stamps.append(stamp_ns)
+        self.steps.append(steps)
+        threads = {thread.ident: thread for thread in threading.enumerate()}
+        natives = {os.getpid()}  # the main thread's number
+        for identity, frame in sys._current_frames().items():
+            thread = threads.get(identity)
+            native = thread.native_id if thread is not None else None
+            if native is not None:
+                natives.add(native)
+            if not self._known(thread, identity):
+                self._meet((identity, native), thread, frame, steps, stamp_ns)
+        self._children[steps] = _children_cpu_s(natives)
+        if (ended := _ended_threads_cpu_s()) is not None:
+            self._ended[steps] = ended
+
+    def _meet(
+        self,
+        key: tuple[int, int | None],
+        thread: threading.Thread | None,
+        frame: FrameType,
+        steps: int,
+        stamp_ns: int,
+    ) -> None:
+        cpu = None if key[1] is None else _cpu_ns(key[1])
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.last, seen.last_ns, seen.last_cpu = steps, stamp_ns, cpu
+        elif len(self._seen) < _MOST_THREADS:
+            files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
+            innermost = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_name}"
+            self._seen[key] = _ThreadMet(
+                thread, files, innermost, steps, steps, stamp_ns, stamp_ns, cpu, cpu
+            )
+
+    def threads(self, origins: Origins) -> Iterator[ThreadSeen]:
+        """Yield the threads that code of the plugin or of nobody runs, or has started."""
+        for seen in self._seen.values():
+            origin = self._origin(seen, origins)
+            if origin is None or origin.origin not in _JUDGED:
+                continue
+            name = seen.thread.name if seen.thread is not None else f"unnamed in {seen.innermost}"
+            cpu_s = None
+            if seen.first_cpu is not None and seen.last_cpu is not None:
+                cpu_s = max(0, seen.last_cpu - seen.first_cpu) / 1e9
+            yield ThreadSeen(
+                name=redact_text(str(name))[:_LONGEST],
+                origin=origin.origin,
+                distribution=origin.distribution,
+                first=seen.first,
+                last=seen.last,
+                cpu_s=cpu_s,
+                wall_s=(seen.last_ns - seen.first_ns) / 1e9,
+            )
+
+    def _origin(self, seen: _ThreadMet, origins: Origins) -> CodeOrigin | None:
+        """Return whose a thread is; None where only Python's own code tells of it."""
+        for file in filter(None, seen.files):
+            if (found := origins.of(file)).origin != "python":
+                return found
+        started = self._starter(seen.thread) if seen.thread is not None else None
+        return origins.of(started) if started is not None else None
+
+    @property
+    def children_cpu_s(self) -> dict[int, float]:
+        """CPU seconds of child processes so far, living and gone, by the steps before a fence."""
+        return dict(self._children)
+
+    @property
+    def ended_threads_cpu_s(self) -> dict[int, float]:
+        """CPU seconds so far of threads that have ended, by the steps before a fence."""
+        return dict(self._ended)
+
+
+def files_on(frame: FrameType | None) -> list[str]:
+    """Return the files of the functions on a stack, the first called first."""
+    files = []
+    while frame is not None:
+        files.append(frame.f_code.co_filename)
+        frame = frame.f_back
+    return files[::-1]
+
+
+def _cpu_ns(native: int) -> int | None:
+    """Return the CPU time of a thread of this process, by its number for the system."""
+    folder = _TASKS / str(native)
+    with suppress(OSError, ValueError, IndexError):
+        return int((folder / "schedstat").read_bytes().split()[0])
+    with suppress(OSError, ValueError, IndexError):
+        return _ticks(folder / "stat") * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def _ended_threads_cpu_s() -> float | None:
+    """Return the CPU time of threads that have ended: the process's without those that live.
+
+    None where the system does not tell, and where there are too many threads to be quick.
+    """
+    total = time.process_time_ns()  # first: what is used meanwhile is nobody's
+    with suppress(OSError):
+        living = os.listdir(_TASKS)
+        each = [] if len(living) > _MOST_ASKED else [_cpu_ns(int(thread)) for thread in living]
+        known = [cpu for cpu in each if cpu is not None]
+        if known and len(known) == len(each):
+            return max(0, total - sum(known)) / 1e9
+    return None
+
+
+def _ticks(stat: Path, *, waited_for: bool = False) -> int:
+    """Return user and system time of a ``stat`` file, in ticks; also of children ``waited_for``."""
+    fields = stat.read_bytes().rpartition(b")")[2].split()
+    return sum(map(int, fields[11 : 15 if waited_for else 13]))
+
+
+def _children_cpu_s(threads: Collection[int]) -> float:
+    """Return the CPU time of children that have ended, and of those of ``threads`` that live.
+
+    The kernel lists children by the thread that made them: that is quick, where a look at all
+    processes of a machine takes tens of milliseconds.
+    """
+    times = os.times()
+    total = times.children_user + times.children_system
+    per_tick = 1 / os.sysconf("SC_CLK_TCK")
+    waiting = [("self", str(thread)) for thread in threads]
+    found: set[str] = set()
+    while waiting:
+        process, thread = waiting.pop()
+        with suppress(OSError, ValueError, IndexError):
+            text = (_PROC / process / "task" / thread / "children").read_text()
+            for child in {*text.split()} - found:
+                found.add(child)
+                total += _ticks(_PROC / child / "stat", waited_for=True) * per_tick
+                waiting += [(child, each) for each in os.listdir(_PROC / child / "task")]
+    return total
