@@ -116,10 +116,15 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
     if config.mode.value == "generate":
         other = other or (config.prompt_length, config.new_tokens) != _OFFICIAL_SAMPLE
     least = _OFFICIAL_TIMED_STEPS if trains else _OFFICIAL_TIMED_CALLS
+    other = other or config.nonce is not None or config.constant_rate
     debug = changed or other or config.timed_steps < least
     if record.rules_version != "2":  # earlier windows had no least length, and warm-up no most
         windows = [repeat.stop_ns - repeat.start_ns for repeat in record.timing.repeats]
-        debug = debug or min(windows) < _LEAST_WINDOW_NS or config.warmup_steps > _MOST_WARMUP
+        debug = (
+            debug
+            or min(windows, default=0) < _LEAST_WINDOW_NS
+            or config.warmup_steps > _MOST_WARMUP
+        )
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"
     comparison.require("waivers", record.waivers, bool(record.waivers) == debug, must)

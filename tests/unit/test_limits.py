@@ -47,8 +47,9 @@ LIMITS: dict[str, dict[str, float]] = {
         "_PARITY": 0.1,
         "_LEAST_BLOCKS": 4,
         "_LEAST_PER_KIND": 2,
-        "_LEAST_WINDOW_S": 5.0,
         "_READING_NS": 100_000_000,
+        "_BYTES_OF_A_PARAMETER": 16,
+        "_BYTES_PER_NS": 10,
     },
     "audit.physics": {
         "_CERTAIN": 1.05,
@@ -71,9 +72,13 @@ LIMITS: dict[str, dict[str, float]] = {
         "_TINY": 2.0**-120,
     },
     "audit.time": {
-        "_RELATIVE": 0.005,
-        "_ABSOLUTE_NS": 50_000_000,
+        "_RELATIVE": 0.001,
+        "_ABSOLUTE_NS": 5_000_000,
+        "_DISTURBED_NS": 30_000_000,
+        "_OLD_RELATIVE": 0.005,
+        "_OLD_ABSOLUTE_NS": 50_000_000,
         "FENCE_EVERY": 10,
+        "LEAST_WINDOW_S": 5.0,
     },
     "audit.weights": {
         "_LARGEST_WEIGHT": 1.0,

@@ -101,7 +101,7 @@ def test_everything_is_looked_at_before_the_plugin_and_types_in_a_full_audit_onl
 
 
 def test_what_was_changed_on_purpose_is_looked_at_anew(order: Order) -> None:
-    TamperBaseline(census=False, anew=True)
+    TamperBaseline(census=False, anew=True, invited=INVITED)
     assert order[0] == "names before anew"
 
 

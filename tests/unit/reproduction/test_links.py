@@ -229,6 +229,8 @@ OTHER: dict[str, Any] = {
     "shape_overrides": {"hidden_size": 64},
     "audit": AuditMode.QUICK,
     "parallelism": Parallelism(sequence_parallel=True),
+    "nonce": "ab" * 16,
+    "constant_rate": True,
 }
 OWN = ("seed", "warmup_steps", "device", "data", "weights")
 
