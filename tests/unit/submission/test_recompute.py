@@ -268,6 +268,13 @@ def given_data(data):
     data["config"]["data"] = DATA
 
 
+@pytest.mark.parametrize("field", [("nonce", "ab" * 16), ("constant_rate", True)], ids=str)
+def test_a_run_of_known_draws_sold_as_official_is_found(record, field):
+    name, value = field
+    forged = edited(record, lambda data: data["config"].update({name: value}))
+    assert [m.field for m in mismatches(forged)] == ["class", "waivers"]
+
+
 def test_a_run_on_data_of_its_own_sold_as_official_is_found(record):
     forged = edited(record, given_data)
     assert [m.field for m in mismatches(forged)] == ["class", "waivers"]
