@@ -74,7 +74,7 @@ LIMITS: dict[str, dict[str, float]] = {
     "audit.time": {
         "_RELATIVE": 0.001,
         "_ABSOLUTE_NS": 5_000_000,
-        "_DISTURBED_NS": 30_000_000,
+        "_DISTURBED_NS": 50_000_000,
         "_OLD_RELATIVE": 0.005,
         "_OLD_ABSOLUTE_NS": 50_000_000,
         "FENCE_EVERY": 10,
