@@ -35,7 +35,7 @@ def test_clocks_that_agree_within_what_a_host_explains_pass(
     assert found.measured == f"{off_by_ms:+.3f} ms in 5.000 s"
 
 
-@pytest.mark.parametrize("off_by_ns", [35_000_001, -35_000_001])
+@pytest.mark.parametrize("off_by_ns", [55_000_001, -55_000_001])
 def test_a_busy_host_explains_no_more_and_is_named(off_by_ns: int) -> None:
     found = time.judge_clocks([with_worker_clock(off_by_ns)], BUSY)
     assert found.status is Status.FAIL
