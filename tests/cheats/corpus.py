@@ -269,9 +269,9 @@ CHEATS = (
                 ("helper_gone_at_the_end", (4, 61)),
                 ("helper_beyond_its_share", (4, 61)),
                 ("process_gone_at_the_end", (4, 64)),
-                ("tracer_gone_at_the_end", (11, 61)),
             )
         ),
+        ("tracer_gone_at_the_end", "11 61", "N1 N2"),
         ("source_swapped", "61 63", "S1"),
         ("bytecode_swapped", "61 63", "S1"),
         Cheat("code_from_elsewhere", HARNESS, (61,), ("N2",), outcome=FLAGGED),
