@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -257,3 +258,19 @@ def test_the_tail_is_held_to_the_pace_of_the_window(
 def test_a_slow_tail_on_a_busy_host_is_not_observed() -> None:
     busy = system(host_load(load_1min=9.0))
     assert tail(2, 5000, 10, busy).status is Status.NOT_OBSERVED
+
+
+@pytest.mark.parametrize(("records_steps", "judged"), [(False, 1), (True, 0)])
+def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged(
+    records_steps: bool, judged: int
+) -> None:
+    timed = run(EVEN).model_copy(
+        update={"tail": Tail(steps=2, paused_ns=0, told_ns=0, ended_ns=10**13)}
+    )
+    workload = SimpleNamespace(parameters=PARAMETERS)
+    facts = SimpleNamespace(
+        repeats=[timed], system=QUIET, workload=workload, records_steps=records_steps
+    )
+    bench: Any = SimpleNamespace(facts=facts)
+    flags = [f for f in pace.judge(bench) if f.id == "T2" and f.status is Status.FLAG]
+    assert len(flags) == judged
