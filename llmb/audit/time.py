@@ -83,7 +83,7 @@ def judge_clocks(
         excess = abs(supervisor - worker) - (relative * supervisor + absolute_ns)
         if worst is None or excess > worst[0]:
             measured = f"{(worker - supervisor) / 1e6:+.3f} ms in {supervisor / 1e9:.3f} s"
-            limit = f"{relative:.1%} + {absolute_ns / 1e6:.0f} ms"
+            limit = f"{100 * relative:.1f} % + {absolute_ns / 1e6:.0f} ms"
             worst = excess, measured, limit, doubts
     excess, measured, limit, doubts = worst or (1.0, "", T1.limit, [])
     agree = excess <= 0

@@ -180,3 +180,8 @@ def test_a_strangers_endless_window_is_refused_without_being_counted_through() -
 def test_two_fences_at_one_moment_fail() -> None:
     stamps = (HONEST.fence_ns[0], HONEST.fence_ns[1], HONEST.fence_ns[1], *HONEST.fence_ns[3:])
     assert "out of order" in fences(HONEST.model_copy(update={"fence_ns": stamps})).message
+
+
+def test_a_bundle_of_rules_2_is_judged_again_in_the_words_of_its_own_record() -> None:
+    found = time.judge_clocks([HONEST], QUIET, "2")
+    assert found.limit == "0.5 % + 50 ms"
