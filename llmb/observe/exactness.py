@@ -18,7 +18,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import torch.optim.optimizer as optim_module
 from torch import Tensor, nn
 from torch.nn.modules import module as module_hooks
 from torch.optim import SGD, AdamW, Optimizer
@@ -28,6 +27,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from llmb.observe.callables import functions
 from llmb.observe.executed_code import compiled
+from llmb.observe.optimizer import hooks_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
@@ -120,7 +120,7 @@ class Exactness:
             self._note("step of the optimizer", kind.step, step)
         elif "step" in vars(optimizer):
             self._note("step of the optimizer", vars(optimizer)["step"], step)
-        for hook in _optimizer_hooks(optimizer):
+        for hook in hooks_of(optimizer):
             self._note("hook of the optimizer", hook, step)
         self._look_at_groups(optimizer, step)
         if type(optimizer.state) is not defaultdict:  # whose methods would be told of the look
@@ -184,7 +184,7 @@ class Exactness:
         origins = Origins(module, distribution)
         found = []
         for seen in self._seen.values():
-            place = whose(seen.value, origins)
+            place = owner_of(seen.value, origins)
             found.append(
                 Stranger(
                     what=seen.what,
@@ -198,26 +198,18 @@ class Exactness:
         return tuple(found)
 
 
-def _optimizer_hooks(optimizer: Optimizer) -> Iterator[object]:
-    for hooks in (
-        optimizer._optimizer_step_pre_hooks,
-        optimizer._optimizer_step_post_hooks,
-        optim_module._global_optimizer_pre_hooks,
-        optim_module._global_optimizer_post_hooks,
-    ):
-        yield from hooks.values()
-
-
 def _named(value: object) -> str:
     kind = value if hasattr(value, "__qualname__") else type(value)
     return f"{getattr(kind, '__module__', '?')}.{getattr(kind, '__qualname__', '?')}"
 
 
-def whose(value: object, origins: Origins) -> CodeOrigin:
-    """Return whose a class or a callable is: of all that it is made of, the least trusted.
+def owner_of(value: object, origins: Origins) -> CodeOrigin:
+    """Return the package that a class or a callable comes from.
 
-    A class says itself which module it is from, and code which file. So the module has to hold the
-    class, and the text of the file has to compile to the code.
+    Where its parts come from several packages, the least trusted package counts. A class can lie
+    about its module, and code about its file: the module must hold the class, and the text of the
+    file must compile to the code. Example: a method compiled under the name of a file of torch's
+    makes its class "unknown".
     """
     made_of = list(functions(value))
     kinds = () if made_of else (value if isinstance(value, type) else type(value)).__mro__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from collections.abc import Iterator
 from types import CodeType
 
 import torch
@@ -57,7 +58,7 @@ class OptimizerBaseline:
                     if callable(value) and name not in self._callables
                 )
             ),
-            step_hooks=_hooks(optimizer),
+            step_hooks=len(list(hooks_of(optimizer))),
             trainable=len(named),
             missing=tuple(sorted(name for key, name in named.items() if key not in held)),
             repeated=tuple(sorted(named.get(key, "?") for key, n in held.items() if n > 1)),
@@ -74,16 +75,15 @@ def _code(step: object) -> CodeType:
     return inspect.unwrap(step).__code__  # type: ignore[arg-type,no-any-return]
 
 
-def _hooks(optimizer: Optimizer) -> int:
-    return sum(
-        len(hooks)
-        for hooks in (
-            optimizer._optimizer_step_pre_hooks,
-            optimizer._optimizer_step_post_hooks,
-            optim_module._global_optimizer_pre_hooks,
-            optim_module._global_optimizer_post_hooks,
-        )
-    )
+def hooks_of(optimizer: Optimizer) -> Iterator[object]:
+    """Yield the hooks that torch calls before and after a step of ``optimizer``."""
+    for hooks in (
+        optimizer._optimizer_step_pre_hooks,
+        optimizer._optimizer_step_post_hooks,
+        optim_module._global_optimizer_pre_hooks,
+        optim_module._global_optimizer_post_hooks,
+    ):
+        yield from hooks.values()
 
 
 def _group(group: dict[str, object]) -> ParameterGroup:

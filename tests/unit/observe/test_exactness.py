@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from llmb.observe import namespace
-from llmb.observe.exactness import Exactness, whose
+from llmb.observe.exactness import Exactness, owner_of
 from llmb.observe.origins import Origins
 from llmb.records.evidence import Stranger
 
@@ -239,7 +239,7 @@ def test_torchs_default_device_is_no_stranger() -> None:
 
 
 def origin_of(kind: type) -> str:
-    return whose(kind, Origins("tests", "llmb-tests")).origin
+    return owner_of(kind, Origins("tests", "llmb-tests")).origin
 
 
 def test_a_class_of_torch_is_torchs() -> None:
