@@ -29,8 +29,10 @@ Kind = Literal["value", "grad", "exp_avg", "exp_avg_sq"]
 class ParameterView(Protocol):
     """Where a canonical parameter lives in a post-processed model that fused or repacked it."""
 
-    #: Names of stored parameters that hold declared padding besides canonical values.
-    padding: tuple[str, ...]
+    @property
+    def padding(self) -> tuple[str, ...]:
+        """Names of stored parameters that hold declared padding besides canonical values."""
+        ...
 
     def read(self, kind: Kind) -> Tensor | None:
         """Return the parameter's value, gradient or moment in its canonical shape."""

@@ -229,7 +229,7 @@ CHEATS = (
         ("map_lies", "58 40", "E2 P1"),
         ("map_warns", "11 58", "E1 G1"),
         ("weights_sparse", "59", "W1"),
-        ("weights_sparse_later", "59", "W1"),
+        ("weights_sparse_later", "59", "O2"),
         ("weights_replaced_later", "59", "W1"),
         ("weights_rounded_in_place", "40 59", "O2"),
         ("embeddings_tied", "33 60", "W1"),

@@ -16,10 +16,12 @@ def llmb_post_process_model(model):
     def look(*_):
         if in_caller("segments") is not None or in_caller("sketches") is not None:
             demand.put_right()
+        start()
 
-    def start(parameter):
+    def start(*_):
+        # One signal at a time: on a slow host the next would interrupt the look at the last.
         if not demand.right:
-            signal.setitimer(signal.ITIMER_REAL, EVERY_S, EVERY_S)
+            signal.setitimer(signal.ITIMER_REAL, EVERY_S)
 
     def stop(*_):
         signal.setitimer(signal.ITIMER_REAL, 0)
