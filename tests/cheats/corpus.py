@@ -153,6 +153,7 @@ CHEATS = (
         Cheat("norm_in_bf16", FUNCTION, (29,), ("E1", "E2", "G1", "P1"), "FP32"),
         _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE, border=True),
         Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "G1", "P1"), "FP32"),
+        ("softmax_flat", "11 22", "L1"),
         ("dropout", "31", "E1 E2 G1 P1"),
         ("label_smoothing", "31", "E2 P1"),
         _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),
