@@ -38,7 +38,7 @@ _ENOUGH = 0.5
 
 def judge_live(
     probed: ProbedEvidence,
-    steps: Arrays,
+    glanced: Arrays | None,
     seen: Arrays,
     honest: Arrays,
     reference: Arrays,
@@ -47,7 +47,8 @@ def judge_live(
 ) -> Finding:
     """Return E1: loss and gradients of the step in whose pause the stream ended.
 
-    ``steps`` holds what was glanced at in every audited step's pause.
+    ``glanced`` holds what was read in every audited step's pause before anybody was known to look;
+    None where rule L1 compares the gradients of every step.
     """
     own = of_class(honest, precision.name)
     mine = gaps(seen, reference, "live/")
@@ -57,7 +58,7 @@ def judge_live(
     comparison = _GradientComparison(mine, theirs, precision)
     faults += comparison.faults()
     faults += _loss_fault(seen, own, reference, precision)
-    faults += _glance_fault(steps, probed.last_step)
+    faults += _glance_fault(glanced, probed.last_step) if glanced is not None else []
     return comparison.finding("E1", faults, "the last step's loss and gradients", evidence)
 
 

@@ -84,12 +84,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
     honest_run = equivalence.is_plausible(honest, reference, fmt)
     if not (honest_run and probes.honest_is_honest()):
         yield probes.effective()
-        yield from probes.without_yardstick("E1", "E2", "G1")
+        judged_here = ("E1", "E2") if bench.every_step else ("E1", "E2", "G1")
+        yield from probes.without_yardstick(*judged_here)
         return
     bench.measured = probes.measured()
     steps = bench.read(STEP_VALUES)
     if "live/loss" in reference and steps is not None:
-        yield equivalence.judge_live(probed, steps, seen, honest, reference, fmt, paths)
+        glanced = None if bench.every_step else steps
+        yield equivalence.judge_live(probed, glanced, seen, honest, reference, fmt, paths)
     yield probes.branches()
     yield probes.effective()
 

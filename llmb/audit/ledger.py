@@ -32,19 +32,21 @@ _FEW = 16
 LEDGER = Evidence(audited.LEDGER, LedgerEvidence.model_validate_json)
 VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
 REPLAYED = Evidence(audited.REPLAYED, arrays.read)
+RECOMPUTED = Evidence(audited.RECOMPUTED, arrays.read)
 L1 = Rule(
     "L1",
     Level.BLOCK,
     "every step computes the gradients that an honest run's step computes",
     measured="64 elements of each gradient in each step: their places are told once the gradients "
     "are there, their digest leaves the worker one step later; learning rates drawn from 1e-5 to "
-    "1e-3; an honest run replays the steps from the first weights",
+    "1e-3; an honest run replays the steps from the first weights; a process without the plugin "
+    "computes two of them, drawn afterwards, in a wider format",
     limit="4 times the honest error of one step: together, for each parameter, and for the median "
     "element of each (not in 8 bits); FP32: 12 times; in no step 0.4 of a parameter's usual length",
     cannot_see="steps after the replayed ones, or after the 64th; several ranks, dropout, FP16, "
     "formats of fewer than 8 bits, devices that record their steps (the plugin says so); less than "
     "the format's own rounding",
-    evidence=(LEDGER, VALUES, REPLAYED, STEPS),
+    evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     modes=TRAINING,
     since=3,
@@ -63,7 +65,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_APPLICABLE, told)
         return
     timing, drawn = bench.timing, bench.drawn
-    paths = bench.paths(LEDGER, VALUES, REPLAYED)
+    paths = bench.paths(LEDGER, VALUES, REPLAYED, RECOMPUTED)
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left no gradients of its steps")
@@ -83,10 +85,39 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = f"{len(again)} steps were replayed, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
+    recomputed = bench.read(RECOMPUTED)
+    checked = tuple(step for step in drawn.recomputed(steps) if step < len(again))
+    right = Rows(ledger, recomputed[audited.ROWS]) if recomputed is not None else None
+    if right is None or len(right) not in (0, len(checked)):
+        told = "no process without the plugin has computed the steps that were drawn for it"
+        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        return
     # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
-    wide = bench.facts.precision.bits > NARROW_BITS
-    compared = StepByStep(rows, again, _honest_error(bench), each_element=wide)
-    yield compared.finding(paths, len(timing.commitments))
+    honest, wide = _honest_error(bench), bench.facts.precision.bits > NARROW_BITS
+    worker = StepByStep(rows, again, honest, each_element=wide)
+    faults, shown = worker.faults(), worker.measured()
+    good = (
+        f"{len(again)} of {len(timing.commitments)} steps replayed: the gradients of each are as "
+    )
+    good += "near to the honest run's as honest ones are"
+    if len(right):
+        yardstick = StepByStep(again.only(checked), right, honest, each_element=wide)
+        shown += f"; the honest run's own {yardstick.measured()}"
+        numbers = " and ".join(map(str, checked))
+        prefix = f"the honest run's own, in steps {numbers} without the plugin: "
+        faults += [prefix + fault for fault in yardstick.faults()[:1]]
+    else:
+        good += "; none was computed without the plugin, which the device needs"
+    yield L1.finding(
+        Status.FAIL if faults else Status.PASS,
+        "; ".join(faults) if faults else good,
+        measured=shown,
+        honest=f"{honest.of_all:.3g} of all, {honest.usual:.3g} in the median",
+        limit=f"{honest.times:g} times honest, {_OF_A_STEP:g} in one step",
+        basis="calibrated",
+        observer="worker, honest run, verifier",
+        evidence=paths,
+    )
 
 
 class Rows:
@@ -98,6 +129,7 @@ class Rows:
         Raises:
             ValueError: they are no whole number of rows.
         """
+        self._ledger = ledger
         self.names = [segment.name for segment in ledger.segments]
         self._counts = [segment.elements for segment in ledger.segments]
         self._length, self._values = sum(self._counts), values
@@ -107,6 +139,10 @@ class Rows:
     def __len__(self) -> int:
         """Return how many steps there are."""
         return len(self._values) // self._length
+
+    def only(self, steps: Sequence[int]) -> Rows:
+        """Return the rows of ``steps`` alone."""
+        return Rows(self._ledger, [value for step in steps for value in self.row(step)])
 
     def row(self, step: int) -> Array:
         """Return what was read in ``step``."""
@@ -177,53 +213,52 @@ class StepByStep:
         ``each_element``: an honest run gets most elements right by themselves, and not only the
         large ones.
         """
-        self._steps, self._honest = min(len(again), len(rows)), honest
+        self._honest = honest
         #: Of each parameter, step by step: what the worker and the honest run read.
         self._pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in rows.names}
-        for step in range(self._steps):
+        for step in range(min(len(again), len(rows))):
             pairs = zip(rows.parts(step), again.parts(step), strict=True)
             for (name, shown), (_, right) in pairs:
                 self._pairs[name].append((shown, right))
         self._gaps = {n: [gap(*pair) for pair in pairs] for n, pairs in self._pairs.items()}
         self._each_element = each_element
 
-    def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
-        """Return L1 of a worker that has ``made`` so many steps."""
-        of_all = total(one for own in self._gaps.values() for one in own).error
-        told = {
+    def faults(self) -> list[str]:
+        """Return a sentence for each way in which what was read is too far off."""
+        honest, found = self._honest, list[str]()
+        of_all, limit = self._of_all(), honest.times * honest.of_all
+        if not of_all <= limit:  # a NaN must not pass
+            found.append(f"all gradients together are {of_all:.3g} off (limit {limit:.3g})")
+        worst, largest = self._worst(self._lengths())
+        if not largest <= honest.limit(worst):
+            found.append(f"{worst} is {largest:.3g} off (limit {honest.limit(worst):.3g})")
+        rough, median = self._worst(self._medians())
+        if not median <= honest.limit(rough):
+            found.append(
+                f"half the elements of {rough} are more than {median:.3g} of themselves off "
+                f"(limit {honest.limit(rough):.3g})"
+            )
+        odd = self._oddest_step()[1]
+        return [*found, odd] if odd is not None else found
+
+    def measured(self) -> str:
+        """Return the distances in words."""
+        largest, median = (self._worst(one)[1] for one in (self._lengths(), self._medians()))
+        return (
+            f"{self._of_all():.3g} of all, worst {largest:.3g}, in one step "
+            f"{self._oddest_step()[0]:.3g}, element by element {median:.3g}"
+        )
+
+    def _of_all(self) -> float:
+        return total(one for own in self._gaps.values() for one in own).error
+
+    def _lengths(self) -> dict[str, float]:
+        """Return the relative distance of each parameter, of those that tell something."""
+        return {
             name: total(self._gaps[name]).error
             for name, pairs in self._pairs.items()
             if _tells([value for _, right in pairs for value in right])
         }
-        worst, largest = self._worst(told)
-        limit = self._honest.times * self._honest.of_all
-        faults = []
-        if not of_all <= limit:  # a NaN must not pass
-            faults.append(f"all gradients together are {of_all:.3g} off (limit {limit:.3g})")
-        if not largest <= self._honest.limit(worst):
-            faults.append(f"{worst} is {largest:.3g} off (limit {self._honest.limit(worst):.3g})")
-        rough, median = self._worst(self._medians())
-        if not median <= self._honest.limit(rough):
-            faults.append(
-                f"half the elements of {rough} are more than {median:.3g} of themselves off "
-                f"(limit {self._honest.limit(rough):.3g})"
-            )
-        step, odd = self._oddest_step()
-        if odd is not None:
-            faults.append(odd)
-        share = f"{self._steps} of {made} steps replayed"
-        good = f"{share}: the gradients of each are as near to the honest run's as honest ones are"
-        return L1.finding(
-            Status.FAIL if faults else Status.PASS,
-            "; ".join(faults) if faults else good,
-            measured=f"{of_all:.3g} of all, worst {largest:.3g}, in one step {step:.3g}, "
-            f"element by element {median:.3g}",
-            honest=f"{self._honest.of_all:.3g} of all, {self._honest.usual:.3g} in the median",
-            limit=f"{self._honest.times:g} times honest, {_OF_A_STEP:g} in one step",
-            basis="calibrated",
-            observer="worker, honest run",
-            evidence=evidence,
-        )
 
     def _worst(self, errors: Mapping[str, float]) -> tuple[str, float]:
         """Return the parameter that is nearest to its limit or furthest beyond, and its error."""

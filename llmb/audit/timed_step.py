@@ -28,6 +28,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield G1 of a training step; ``gradients``, which comes before, has found the yardstick."""
     if not bench.trains:
         return
+    if bench.every_step:
+        told = "rule L1 compares the gradients of every step"
+        yield G1.unjudged(Status.NOT_APPLICABLE, told)
+        return
     steps = bench.needed(STEPS)
     if bench.facts.workload.shapes.get("dropout"):
         yield G1.unjudged(

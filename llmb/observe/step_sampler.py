@@ -67,7 +67,10 @@ class _Glance:
 
 
 class StepSampler:
-    """Looks at audited steps: some elements of each, and all weights of the latest."""
+    """Looks at audited steps: some elements of each, and all weights of the latest.
+
+    Where the gradients of every step are compared (rule L1), only the optimizer is looked at.
+    """
 
     # No method can be replaced on an object with slots; on the class rule N1 sees it.
     __slots__ = (
@@ -77,6 +80,7 @@ class StepSampler:
         "_ended",
         "_glanced",
         "_gradients",
+        "_keeps",
         "_lazy",
         "_open",
         "_optimizer",
@@ -98,11 +102,12 @@ class StepSampler:
     ) -> None:
         """Prepare to look; with ``copies`` set the memory for one copy of the weights aside.
 
-        Every worker of a run with an audit does, so that none knows whether it is looked at.
+        Every worker of such a run does, so that none knows whether it is looked at. Without, the
+        gradients are not looked at: neither in audited steps, nor in each pause.
         ``lazy``: the device compiles what a step does, so what is done may not depend on a draw.
         ``total`` adds up what all ranks show, where parameters are spread over them.
         """
-        self._lazy, self._total = lazy, total
+        self._lazy, self._total, self._keeps = lazy, total, copies
         self._parameters = list(model.named_parameters())
         #: Those of which this rank has anything; the rest are in other stages of a pipeline.
         self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
@@ -126,6 +131,8 @@ class StepSampler:
 
         Whoever puts the gradients right when somebody looks comes too late for these.
         """
+        if not self._keeps:
+            return
         there = [(n, p) for n, p in self._parameters if p.grad is not None and p.numel()]
         chosen = there if self._lazy else self._draw.sample(there, min(_GLANCED, len(there)))
         glance = _Glance(chosen, self._draw.getrandbits(63), lazy=self._lazy)
@@ -135,7 +142,8 @@ class StepSampler:
     def glance_again(self, step: Step, when: str) -> dict[str, Tensor]:
         """Return what was glanced at in ``step``, then and now, before or after all is read."""
         glance = self._glanced
-        assert glance is not None
+        if glance is None:
+            return {}
         assert glance.asked is not None
         return {f"{step.index}/asked": glance.asked, f"{step.index}/asked {when}": glance.read()}
 
@@ -156,9 +164,10 @@ class StepSampler:
         seen = _Seen(step, seed, shown, places, counter, without)
         glances = self.glance_again(step, "before")
         with torch.no_grad():
-            torch._foreach_copy_(self._copy, [local(p) for p in self._own])
             gradients = _gradients(seen)
-            seen.tensors["gradient"] = self._gather(seen, "gradient", gradients)
+            if self._keeps:
+                torch._foreach_copy_(self._copy, [local(p) for p in self._own])
+                seen.tensors["gradient"] = self._gather(seen, "gradient", gradients)
             seen.tensors["replay/gradient"] = self._gather(seen, "state", gradients)
             seen.tensors |= self._optimizer_side(seen, "before")
         glances |= self.glance_again(step, "after")
@@ -204,7 +213,7 @@ class StepSampler:
                 index=seen.step.index,
                 token_seed=seen.step.seed,
                 seed=seen.seed,
-                weights_kept=number == last,
+                weights_kept=self._keeps and number == last,
                 steps_before=None if seen.counter is None else float(seen.counter),
                 without_gradient=seen.without_gradient,
                 foreach=groups[0]["foreach"],
@@ -230,7 +239,7 @@ class StepSampler:
 
     def gradients_seen(self) -> Iterator[tuple[int, list[tuple[str, nn.Parameter, Tensor]]]]:
         """Yield the latest audited step's number, and which elements of its gradients were read."""
-        for seen in self._seen[-1:]:
+        for seen in self._seen[-1:] if self._keeps else ():
             yield (
                 seen.step.index,
                 [

@@ -8,16 +8,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import Mode
-from llmb.errors import LlmbError
+from llmb.errors import LlmbError, RunFailedError
 from llmb.measure.litmus import litmus
+from llmb.observe import weights_file
 from llmb.observe.exactness import Exactness
 from llmb.observe.namespace import library_baseline, unreachable_watch
 from llmb.observe.passes import LIVE, STEP
@@ -31,10 +33,20 @@ from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
 from llmb.processes.evidence_writer import Announcer
+from llmb.processes.recomputation import digest_of
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited, evidence
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Done, HonestOrder, Phase, Unmade
+from llmb.wire.messages import (
+    Done,
+    EvidenceFile,
+    HonestOrder,
+    KeepWeights,
+    Paused,
+    Phase,
+    Proceed,
+    Unmade,
+)
 
 #: Characters of an error that the supervisor is told of.
 _LONGEST = 300
@@ -246,8 +258,33 @@ def whole_steps(
         return None
     channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
     where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
-    kernel = steps.steps[0]
-    return StreamReplay(order.config, order.stream, where, kernel, exactness.look).rows()
+    overseer = _Replay(channel, exactness, Path(order.scratch_folder))
+    return StreamReplay(order.config, order.stream, where, steps.steps[0], overseer).rows()
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """Asks in the pause of each replayed step whether the reference computes that step, too.
+
+    What was read of its gradients is committed to before: nobody in this process knows the answer
+    while they are computed.
+    """
+
+    channel: Channel
+    exactness: Exactness
+    scratch: Path
+
+    def pause(self, step: int, row: Tensor, model: nn.Module) -> None:
+        self.exactness.look(step)
+        self.channel.send(Paused(index=step, commitment=digest_of(row)))
+        answer = self.channel.receive()
+        if isinstance(answer, KeepWeights):
+            file = audited.replayed_weights(step)
+            values = [(name, p.detach()) for name, p in model.named_parameters()]
+            digest = weights_file.write(self.scratch / file, values)
+            self.channel.send(EvidenceFile(name=file, sha256=digest, scratch=True))
+        elif not isinstance(answer, Proceed):
+            raise RunFailedError(f"{answer!r} came in the pause of a replayed step")
 
 
 def audited_steps(rerun: Rerun) -> tuple[dict[str, Tensor], audited.StepsEvidence]:

@@ -23,18 +23,26 @@ from llmb.observe.rerun_outputs import outputs_of
 from llmb.observe.weights import sha256_of
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.processes.evidence_writer import Announcer
+from llmb.processes.recomputation import recomputed
 from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.wire.channel import Channel, serve
-from llmb.wire.messages import Done, Phase, ReferenceOrder
+from llmb.wire.messages import Done, Phase, RecomputeOrder, ReferenceOrder
 
 
 def answer(channel: Channel) -> None:
-    """Answer orders until the channel is closed; a second one is for what a device failed to do."""
+    """Answer orders until the channel is closed.
+
+    A second ``ReferenceOrder`` is for what a device failed to do. The steps that an honest run has
+    replayed are recomputed once it has gone.
+    """
     while (order := channel.receive()) is not None:
-        if not isinstance(order, ReferenceOrder):
+        if isinstance(order, RecomputeOrder):
+            recompute(channel, order)
+        elif isinstance(order, ReferenceOrder):
+            make(channel, order)
+        else:
             raise RunFailedError(f"{order.kind!r} came where a ReferenceOrder was due")
-        make(channel, order)
 
 
 def make(channel: Channel, order: ReferenceOrder) -> None:
@@ -60,6 +68,14 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
     announce.write_bytes(audited.REFERENCE, save(shown))
+    channel.send(Done())
+
+
+def recompute(channel: Channel, order: RecomputeOrder) -> None:
+    """Leave the gradients of replayed steps, as they are right."""
+    channel.send(Phase(name=f"{len(order.steps)} replayed steps without the plugin"))
+    rows = save({audited.ROWS: recomputed(order)})
+    Announcer(channel, order.evidence_folder).write_bytes(audited.RECOMPUTED, rows)
     channel.send(Done())
 
 

@@ -118,21 +118,24 @@ class StepStream:
             self.exactness.look(step.index, loss)
         self.sampler.next()
         self.sampler.glance()
-        commitment = self.ledger.commitment() if self.ledger is not None else ""
-        self._channel.send(Paused(index=step.index, commitment=commitment))
+        self._channel.send(Paused(index=step.index, commitment=self.commitment()))
         while not isinstance(message := self._channel.receive(), (Proceed, AuditRequest)):
             self._take(message)
+        if self.ledger is not None and message.draw is not None:
+            self.ledger.take(message.draw.places, message.draw.rate)
         if isinstance(message, AuditRequest):
             if message.last:
                 self.last = Last(step, loss, message.seed)
                 return True
             self.sampler.before(step, message.seed)
-        if self.ledger is not None and message.draw is not None:
-            self.ledger.take(message.draw.places, message.draw.rate)
         took = clock.now_ns() - begin
         self.pause_ns += took
         self.longest_pause_ns = max(took, self.longest_pause_ns)
         return False
+
+    def commitment(self) -> str:
+        """Return the digest of what was read of the latest step's gradients, ``""`` of none."""
+        return self.ledger.commitment() if self.ledger is not None else ""
 
     def evidence(self) -> audited.StepsEvidence:
         """Return what there is to know of the audited steps, and what the pauses cost."""

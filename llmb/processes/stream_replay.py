@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,14 @@ from llmb.reference.train_loop import Step, train_loop
 from llmb.wire.messages import StreamToReplay
 
 
+class Overseer(Protocol):
+    """What is asked in the pause of each replayed step, when its gradients are there."""
+
+    def pause(self, step: int, row: Tensor, model: nn.Module) -> None:
+        """Look at ``step``, of whose gradients ``row`` was read."""
+        ...
+
+
 @dataclass(frozen=True)
 class StreamReplay:
     """Replays steps with the worker's seeds, learning rates, format and kernel of the optimizer."""
@@ -38,8 +47,7 @@ class StreamReplay:
     where: Tensor
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
-    #: Is called with the number of each step, in its pause.
-    look: Callable[[int], None]
+    overseer: Overseer
 
     def rows(self) -> Tensor:
         """Return the gradients at ``where`` of the steps that were replayed, float32 on the host.
@@ -64,11 +72,11 @@ class StreamReplay:
         sizes = {name: p.numel() for name, p in model.named_parameters()}
 
         def pause(step: Step, loss: Tensor) -> bool:
-            self.look(step.index)
             samples = Samples(self.where[step.index].long(), sizes)
             for name, parameter in model.named_parameters():
                 if parameter.grad is not None:
                     samples.add(name, parameter.grad)
+            self.overseer.pause(step.index, samples.values, model)
             found.append(samples.values)
             for group in optimizer.param_groups:
                 group["lr"] = self.stream.rates[step.index]

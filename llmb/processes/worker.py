@@ -97,9 +97,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     writer.write(evidence.SETTINGS, of_all(ranks, changed))
 
     layout = laid_out(config, ranks)
-    stage = Stage(
-        plugin, backend, config, workload, model, canonical, pristine.sizes, ranks, layout
-    )
+    sizes, every = pristine.sizes, order.every_step
+    stage = Stage(plugin, backend, config, workload, model, canonical, sizes, ranks, layout, every)
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
     exactness = before.exactness if before is not None else None
@@ -123,7 +122,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
 
     backend.step_end()
     backend.synchronize()
-    channel.send(StreamEnded())
+    channel.send(StreamEnded(commitment=stream.commitment()))
     if before is not None:
         own: dict[type, object] = {StepStream: stream, task.sampler_class: task.sampler}
         kind = Channel if ranks is None else SharedChannel

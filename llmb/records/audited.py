@@ -19,6 +19,8 @@ REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
 #: Gradients of every step: as the worker had them, and as an honest run repeats them (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
 REPLAYED = "replayed.safetensors"  # honest run
+#: The rows of two replayed steps once more, in a wider format and without any plugin.
+RECOMPUTED = "recomputed.safetensors"  # reference run
 #: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` counts through all canonical
 #: parameters; -1 is padding.
 ROWS, WHERE = "rows", "where"
@@ -39,10 +41,15 @@ BY_HONEST_RUN = frozenset(
         *(evidence.LIBRARY, evidence.LITMUS),
     }
 )
-BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE})
+BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE, RECOMPUTED})
 
 #: Weights that travel from the worker to honest and reference run, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
+
+
+def replayed_weights(step: int) -> str:
+    """Return the scratch file with the weights of a replayed step, by its number from 0."""
+    return f"replayed-{step}.safetensors"
 
 
 class RerunOrder(Frozen):

@@ -97,6 +97,21 @@ class Draws:
         least = -(-steps // 4)
         return least + self._of("replayed") % (steps - least + 1)
 
+    def recomputed(self, steps: int) -> tuple[int, ...]:
+        """Return which of ``steps`` that can be replayed are computed once more, without a plugin.
+
+        Two, in order: one of those that are replayed in any case, and one of all. The second is
+        left out where the replay ends before it.
+        """
+        if not steps:
+            return ()
+        sure = self._of("recomputed", 0) % self.least_replayed(steps)
+        return tuple(sorted({sure, self._of("recomputed", 1) % steps}))
+
+    def compares_all(self, steps: int) -> bool:
+        """Tell whether the gradients of all of ``steps`` are kept and compared (rule L1)."""
+        return self.ledger and self.steps_compared(steps) == steps
+
     def steps_compared(self, steps: int) -> int:
         """Return of how many of ``steps``, from the first, gradients are kept and compared.
 

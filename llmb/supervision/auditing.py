@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -22,7 +22,7 @@ from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.records import audited, draws, evidence
 from llmb.records.draws import Draws
-from llmb.supervision.lacking import host_patience_s, reference_on_device
+from llmb.supervision.lacking import host_patience_s, reference_on_device, without_plugin
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
@@ -32,7 +32,12 @@ from llmb.wire.messages import (
     Done,
     EvidenceFile,
     HonestOrder,
+    KeepWeights,
+    KeptStep,
+    Paused,
     Phase,
+    Proceed,
+    RecomputeOrder,
     ReferenceOrder,
     StreamToReplay,
     Unmade,
@@ -73,7 +78,7 @@ class _AuditTask:
 
     child: Child
     what: str
-    order: HonestOrder | ReferenceOrder
+    order: HonestOrder | ReferenceOrder | RecomputeOrder
     #: Files that it may write.
     names: frozenset[str]
     #: Ends the process.
@@ -82,6 +87,11 @@ class _AuditTask:
     deadline_ns: int = 0
     evidence: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    #: Replayed steps that are recomputed afterwards, by the file with their weights; what the
+    #: honest run has committed to of each step, and the digests of the weights it has left.
+    to_recompute: Mapping[str, int] = field(default_factory=dict)
+    commitments: dict[int, str] = field(default_factory=dict)
+    weights: dict[int, str] = field(default_factory=dict)
     #: Nothing more is to be heard of it.
     is_over: bool = False
 
@@ -119,6 +129,7 @@ class Examiner:
         with ExitStack() as reference_process, ExitStack() as honest_process:
             right = self._task(_REFERENCE_RUN, _REFERENCE, reference, reference_process)
             shown = self._task(_HONEST_RUN, _HONEST, honest, honest_process)
+            shown.to_recompute = self._to_recompute(streamed)
             # The reference run is met before the honest run loads the vendor's code, so none can
             # speak in its place.
             for task in (right, shown):
@@ -133,7 +144,49 @@ class Examiner:
                 )
                 right.is_over = bool(right.failures)
             self._do(right)
-        return Examined({**shown.evidence, **right.evidence}, (*shown.failures, *right.failures))
+            again = self._again(streamed, shown, right)
+            self._do(*again)
+        tasks = (shown, right, *again)
+        found = {name: digest for task in tasks for name, digest in task.evidence.items()}
+        return Examined(found, tuple(failure for task in tasks for failure in task.failures))
+
+    def _to_recompute(self, streamed: Streamed) -> dict[str, int]:
+        """Return which replayed steps the reference computes, too, by the file with their weights.
+
+        They are drawn by the nonce of the run, which no process with a plugin knows (rule L1).
+        """
+        drawn = self._drawn(streamed)
+        if drawn is None:
+            return {}
+        steps = drawn.recomputed(drawn.steps_compared(len(streamed.timing.commitments)))
+        return {audited.replayed_weights(step): step for step in steps}
+
+    def _again(
+        self, streamed: Streamed, shown: _AuditTask, right: _AuditTask
+    ) -> tuple[_AuditTask, ...]:
+        """Return the reference's task of computing replayed steps, none where none was replayed."""
+        if audited.REPLAYED not in shown.evidence or right.failures:
+            return ()
+        scratch = self._folders.scratch
+        assert scratch is not None
+        order = RecomputeOrder(
+            config=self._config,
+            device=without_plugin(self._config, self._negotiated.offer.lacks),
+            steps=tuple(
+                KeptStep(
+                    index=step,
+                    token_seed=streamed.token_seeds[step],
+                    commitment=shown.commitments[step],
+                    weights=audited.replayed_weights(step),
+                    sha256=digest,
+                )
+                for step, digest in sorted(shown.weights.items())
+            ),
+            evidence_folder=str(self._folders.evidence.resolve()),
+            scratch_folder=str(scratch.resolve()),
+            digests={**streamed.evidence, **shown.evidence},
+        )
+        return (replace(right, order=order, evidence={}, failures=[], is_over=False),)
 
     def _task(
         self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
@@ -170,7 +223,7 @@ class Examiner:
         steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
         weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
         names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
-        _check_asked(streamed, probed, steps)
+        _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
         kept = next((step for step in steps.steps if step.weights_kept), None)
         passes = (*probed.passes, *(["step"] if kept else []))
         # The probes are of one sequence; a real step has the whole batch.
@@ -208,12 +261,9 @@ class Examiner:
 
     def _stream(self, streamed: Streamed) -> StreamToReplay | None:
         """Return the steps that are replayed: as far as honest runs stay together (rule L1)."""
-        nonce, steps = streamed.timing.nonce, len(streamed.timing.commitments)
-        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
+        drawn, steps = self._drawn(streamed), len(streamed.timing.commitments)
+        if drawn is None:
             return None
-        optimizer = workloads.of(self._config).recipe.optimizer
-        constant = self._config.constant_rate
-        drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant)
         count = drawn.steps_compared(steps)
         return StreamToReplay(
             token_seeds=streamed.token_seeds[:count],
@@ -221,6 +271,19 @@ class Examiner:
             least=drawn.least_replayed(count),
             seconds=draws.REPLAY_S,
         )
+
+    def _drawn(self, streamed: Streamed) -> Draws | None:
+        """Return what was drawn for a worker that has shown gradients of its steps."""
+        nonce = streamed.timing.nonce
+        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
+            return None
+        optimizer = workloads.of(self._config).recipe.optimizer
+        return Draws(nonce, optimizer, ledger=True, constant_rate=self._config.constant_rate)
+
+    def _every_step(self, streamed: Streamed) -> bool:
+        """Tell whether the gradients of every step are compared: then no weights were kept."""
+        drawn = self._drawn(streamed)
+        return drawn is not None and drawn.compares_all(len(streamed.timing.commitments))
 
     def _side_by_side(self) -> bool:
         """Tell whether honest run and reference are made at the same time."""
@@ -264,6 +327,12 @@ class Examiner:
         message = task.child.receive(timeout_s)
         if isinstance(message, EvidenceFile) and message.name in task.names:
             task.evidence[message.name] = message.sha256
+        elif isinstance(message, EvidenceFile) and message.name in task.to_recompute:
+            task.weights[task.to_recompute[message.name]] = message.sha256
+        elif isinstance(message, Paused) and task.to_recompute:
+            task.commitments[message.index] = message.commitment
+            kept = message.index in task.to_recompute.values()
+            task.child.send(KeepWeights() if kept else Proceed())
         elif isinstance(message, Unmade):
             task.failures.append(f"{message.what} failed: {message.reason}")
         elif isinstance(message, Phase):
@@ -296,7 +365,11 @@ class Examiner:
 
 
 def _check_asked(
-    streamed: Streamed, probed: audited.ProbedEvidence, steps: audited.StepsEvidence
+    streamed: Streamed,
+    probed: audited.ProbedEvidence,
+    steps: audited.StepsEvidence,
+    *,
+    every_step: bool,
 ) -> None:
     """Hold what a worker says it was asked to look at to what it was asked.
 
@@ -307,5 +380,6 @@ def _check_asked(
     shown[probed.last_step] = AuditedRequest(probed.seed, probed.token_seed, last=True)
     if shown != dict(streamed.asked):
         raise RunFailedError("the worker shows other steps than those it was asked for")
-    if [s.index for s in steps.steps if s.weights_kept] != [s.index for s in steps.steps][-1:]:
+    latest = [] if every_step else [s.index for s in steps.steps][-1:]
+    if [s.index for s in steps.steps if s.weights_kept] != latest:
         raise RunFailedError("the worker kept other weights than those of the latest audited step")

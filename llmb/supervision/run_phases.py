@@ -206,6 +206,7 @@ class RunPhases:
                     place=self.place,
                     repeat=number,
                     rank_timeout_s=self.rank_timeout_s,
+                    every_step=drawn.compares_all(window.steps),
                 )
             )
             self.display.stream(window.end, tokens, label)

@@ -68,6 +68,11 @@ class Window:
         return regular or steps in (self.first_fence + self.timed, self.second_fence + self.timed)
 
     @property
+    def steps(self) -> int:
+        """Steps whose gradients are made: the last has no update."""
+        return self.end + 1
+
+    @property
     def timed(self) -> int:
         """Timed steps."""
         return self.stop - self.start
@@ -210,7 +215,7 @@ class AuditAnswers:
         """Return the answer in the pause of step ``index``."""
         last = index >= self.window.end
         draw = None
-        if self.drawn.ledger and not last:
+        if self.drawn.ledger:
             draw = StepDraw(places=self.drawn.places(index), rate=self.drawn.rate(index))
         if not last and index not in self.window.audits:
             return Proceed(draw=draw)
@@ -303,6 +308,7 @@ class _Listener:
             if self.log.told_ns is None or self.log.ended_ns is not None:
                 raise RunFailedError("the worker ended its stream before it was told to")
             self.log.ended_ns = self.child.received_ns
+            self._commitment(self._answered - 1, message.commitment)
         elif isinstance(message, EvidenceFile):
             files = self.log.scratch if message.scratch else self.log.evidence
             files[message.name] = message.sha256
@@ -337,7 +343,8 @@ class _Listener:
         if not due or paused.index >= self._sent:
             raise RunFailedError(f"the worker paused in step {paused.index} out of turn")
         self._answered += 1
-        self._commitment(paused)
+        if paused.index > 0 or paused.commitment:
+            self._commitment(paused.index - 1, paused.commitment)
         answer = self.answers.to(paused.index)
         if isinstance(answer, AuditRequest):
             tokens = self._token_seed(paused.index)
@@ -350,14 +357,13 @@ class _Listener:
             self._order_next()
         self.child.send(answer)
 
-    def _commitment(self, paused: Paused) -> None:
-        due = self.answers.drawn.ledger and paused.index > 0
-        if due != bool(paused.commitment):
-            what = f"no gradients of step {paused.index - 1}" if due else ""
-            what = what or "gradients that nobody asked for"
-            raise RunFailedError(f"step {paused.index}: the worker committed to {what}")
+    def _commitment(self, step: int, commitment: str) -> None:
+        due = self.answers.drawn.ledger and step >= 0
+        if due != bool(commitment):
+            what = f"no gradients of step {step}" if due else "gradients that nobody asked for"
+            raise RunFailedError(f"after step {step} the worker committed to {what}")
         if due:
-            self.log.commitments.append(paused.commitment)
+            self.log.commitments.append(commitment)
 
     def _order_next(self) -> None:
         """Order the next step: with the answer in a pause, but after a fence once that is stamped.

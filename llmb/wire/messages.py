@@ -145,6 +145,8 @@ class WorkOrder(Frozen):
     repeat: int = 0
     #: Seconds to wait for another rank.
     rank_timeout_s: float = Field(default=600.0, gt=0)
+    #: Gradients of every step are compared (rule L1): no weights of an audited step are kept.
+    every_step: bool = False
 
     @property
     def audited(self) -> bool:
@@ -275,6 +277,8 @@ class StreamEnded(Frozen):
     """The worker has heard which step is the last, and its device is done with it."""
 
     kind: Literal["ended"] = "ended"
+    #: sha256 over what was read of the last step's gradients; empty where nothing was.
+    commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
 
 
 class Worked(Frozen):
@@ -304,6 +308,39 @@ class StreamToReplay(Frozen):
     least: int
     #: More steps are begun as long as the replay has taken fewer seconds than this.
     seconds: float
+
+
+class KeepWeights(Frozen):
+    """Leave the weights of the replayed step in whose pause this arrives: it is recomputed."""
+
+    kind: Literal["keep"] = "keep"
+
+
+class KeptStep(Frozen):
+    """A replayed step that is recomputed by the reference: its number and what it is made of."""
+
+    index: int
+    token_seed: int
+    #: sha256 over what the honest run read of its gradients before it knew that they are checked.
+    commitment: str
+    #: The file with its weights in the scratch folder, and the file's digest.
+    weights: str
+    sha256: str
+
+
+class RecomputeOrder(Frozen):
+    """Ask for the gradients of replayed steps, in a wider format and without any plugin."""
+
+    kind: Literal["recompute"] = "recompute"
+    config: RunConfig
+    #: Where they are computed: on the host, or on a device that torch knows without a plugin. None
+    #: where the host would take hours and the device needs its plugin: then nothing is computed.
+    device: str | None
+    steps: tuple[KeptStep, ...]
+    evidence_folder: str
+    scratch_folder: str
+    #: sha256 of the evidence that may be read, by name.
+    digests: dict[str, str]
 
 
 class HonestOrder(RerunOrder):
@@ -393,6 +430,8 @@ Message = Annotated[
     | StreamEnded
     | Worked
     | Collected
+    | KeepWeights
+    | RecomputeOrder
     | HonestOrder
     | ReferenceOrder
     | CheckOrder

@@ -38,6 +38,8 @@ class Stage:
     #: The other ranks, and what each has of the model; None if this is the only one.
     ranks: Ranks | None = None
     layout: Layout | None = None
+    #: Gradients of every step are compared (rule L1).
+    every_step: bool = False
 
     @property
     def shape(self) -> Shape:

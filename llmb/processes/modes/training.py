@@ -68,7 +68,7 @@ class Training:
             self.optimizer,
             lazy=is_lazy(stage.backend),
             total=stage.total,
-            copies=config.audit is not AuditMode.OFF,
+            copies=config.audit is not AuditMode.OFF and not stage.every_step,
         )
         self.ledger: GradientLedger | None = None
         if config.audit is not AuditMode.OFF and stage.layout is None:
@@ -201,7 +201,7 @@ class Training:
         glances = self._last_step(last, examination)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, canonical)
-        if sampler.steps():
+        if any(step.weights_kept for step in sampler.steps()):
             sampler.swap()
             writer.weights(audited.STEP_WEIGHTS, canonical)
             sampler.swap()

@@ -1,0 +1,69 @@
+"""Replayed steps computed once more, in a wider format and without any plugin (rule L1)."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from llmb import workloads
+from llmb.errors import RunFailedError
+from llmb.observe.passes import Samples, bare, plain_pass
+from llmb.observe.rerun import in_more_parts, wide
+from llmb.observe.step_batches import StepBatches
+from llmb.observe.weights_file import WeightsFile, checked_bytes
+from llmb.observe.wide_products import as_computed
+from llmb.records import audited
+from llmb.wire.messages import KeptStep, RecomputeOrder
+
+
+def recomputed(order: RecomputeOrder) -> Tensor:
+    """Return the gradients of the steps of ``order``, ``[steps, elements]``, float32.
+
+    Row by row they are those elements that the honest run showed. There are no rows where the
+    order names no device.
+
+    Raises:
+        RunFailedError: a file was altered, or the honest run shows other gradients than it had
+            before it knew which steps are checked.
+    """
+    where = load(_read(order, audited.LEDGER_VALUES))[audited.WHERE]
+    shown = load(_read(order, audited.REPLAYED))[audited.ROWS]
+    for step in order.steps:
+        if digest_of(shown[step.index]) != step.commitment:
+            raise RunFailedError(
+                f"the honest run shows other gradients of step {step.index} than it had in its "
+                "pause: they were altered"
+            )
+    steps = order.steps if order.device is not None else ()
+    rows = [_row(order, step, where[step.index].long()) for step in steps]
+    return torch.stack(rows) if rows else torch.zeros(0, where.shape[1])
+
+
+def digest_of(row: Tensor) -> str:
+    """Return the sha256 over the bytes of ``row``, float32 on the host."""
+    return hashlib.sha256(row.contiguous().numpy().tobytes()).hexdigest()
+
+
+def _row(order: RecomputeOrder, step: KeptStep, where: Tensor) -> Tensor:
+    config, shape = order.config, workloads.of(order.config).shape
+    assert order.device is not None
+    numerics = wide(config.precision, order.device)
+    batch = StepBatches(config, shape).make(step.token_seed)
+    sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}
+
+    def once(parts: int) -> Tensor:
+        collect = Samples(where, sizes)
+        with as_computed(config, numerics.dtype, numerics.device):
+            plain_pass(file.read, shape, batch, numerics, collect, parts=parts)
+        return collect.values
+
+    with WeightsFile(Path(order.scratch_folder) / step.weights, step.sha256) as file:
+        return in_more_parts(once, config, config.batch_size, config.parts)
+
+
+def _read(order: RecomputeOrder, name: str) -> bytes:
+    return checked_bytes(Path(order.evidence_folder) / name, order.digests[name])
