@@ -43,12 +43,16 @@ from llmb.wire.messages import (
     Done,
     EvidenceFile,
     HonestOrder,
+    KeepWeights,
+    KeptStep,
     Message,
     Paused,
     Proceed,
+    RecomputeOrder,
     ReferenceOrder,
     StepDraw,
     StepOrder,
+    StreamEnded,
     StreamToReplay,
     WorkOrder,
 )
@@ -156,18 +160,34 @@ class Stream(Line):
             self.incoming.appendleft(self._answer(message.index))
 
     def _answer(self, index: int) -> Message:
-        if index == self._end:
-            return AuditRequest(seed=99, last=True)
         draw = None
         if self._ledger:
             draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
+        if index == self._end:
+            return AuditRequest(seed=99, last=True, draw=draw)
         if index in self._audits:
             return AuditRequest(seed=50 + index, last=False, draw=draw)
         return Proceed(draw=draw)
 
     def commitments(self) -> tuple[str, ...]:
         """Return what the worker has committed to, step by step."""
-        return tuple(m.commitment for m in self.sent if isinstance(m, Paused) if m.commitment)
+        told = [m for m in self.sent if isinstance(m, (Paused, StreamEnded))]
+        return tuple(m.commitment for m in told if m.commitment)
+
+
+class Replayed(Line):
+    """The supervisor's side of an honest run, which has the weights of ``steps`` kept."""
+
+    def __init__(self, steps: tuple[int, ...]) -> None:
+        super().__init__()
+        self.steps, self.commitments = steps, dict[int, str]()
+
+    def send(self, message: Message) -> None:
+        super().send(message)
+        if isinstance(message, Paused):
+            self.commitments[message.index] = message.commitment
+            kept = message.index in self.steps
+            self.incoming.append(KeepWeights() if kept else Proceed())
 
 
 def rate_of(index: int) -> float:
@@ -231,7 +251,7 @@ class Audited:
 
 
 #: What the rules that an audit in this process can judge say of an honest run.
-HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "G1", "L1"), "pass")
+HONEST = dict.fromkeys(("W1", "E1", "E2", "E3", "P1", "O1", "O2", "L1"), "pass")
 
 
 def work(
@@ -242,17 +262,22 @@ def work(
     optimizer_options: Mapping[str, bool] | None = None,
     audits: tuple[int, ...] = (0, 4, 7),
     end: int = END,
+    records_steps: bool = False,
     **changes: Any,
 ) -> Audited:
-    """Train and be audited as a worker does; calibrator and verifier have not looked yet."""
+    """Train and be audited as a worker does; calibrator and verifier have not looked yet.
+
+    ``records_steps``: no step can be replayed, so an audited one keeps its weights (rule G1).
+    """
     config = audit_config(**changes)
     folder, scratch = tmp_path / "repeat-0", tmp_path / "scratch"
     folder.mkdir(parents=True)
     scratch.mkdir()
     why = draws.why_no_ledger(
-        "train", config.precision, world_size=1, dropout=0.0, records_steps=False
+        "train", config.precision, world_size=1, dropout=0.0, records_steps=records_steps
     )
     line, workload = Stream(audits, end, ledger=why is None), workloads.of(config)
+    every = why is None and DRAWN.compares_all(end + 1)
     order = WorkOrder(
         config=config,
         evidence_folder=str(folder),
@@ -268,11 +293,14 @@ def work(
     writer.post_processed(pristine, model, canonical)
     options = optimizer_options or {"fused": True}
     plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
-    task = Training(Stage(plugin, backend, config, workload, model, canonical, pristine.sizes))
+    sizes = pristine.sizes
+    stage = Stage(plugin, backend, config, workload, model, canonical, sizes, every_step=every)
+    task = Training(stage)
     stream = StepStream(line, task.sampler, task.ledger)
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
             task.sampler.read()
+    line.send(StreamEnded(commitment=stream.commitment()))
     task.write(writer, baseline, stream.done)
     # What else is in the process is a matter of tests with a process of their own.
     tamper: Any = SimpleNamespace(types=None)
@@ -281,7 +309,8 @@ def work(
     committed = found.facts.repeats[0].model_copy(
         update={"nonce": NONCE, "commitments": line.commitments()}
     )
-    return replace(found, facts=replace(found.facts, repeats=[committed]))
+    known = replace(found.facts, repeats=[committed], records_steps=records_steps)
+    return replace(found, facts=known)
 
 
 @pytest.fixture(scope="module")
@@ -330,7 +359,7 @@ def _again(line: Line) -> StreamToReplay | None:
     """Return what the supervisor asks an honest run to replay."""
     if audited.LEDGER not in line.announced():
         return None
-    steps = sum(isinstance(m, Paused) for m in line.sent) - 1
+    steps = sum(isinstance(m, Paused) for m in line.sent)
     return StreamToReplay(
         token_seeds=tuple(1000 + i for i in range(steps)),
         rates=tuple(map(rate_of, range(steps))),
@@ -367,7 +396,22 @@ def _unseen(*_: object) -> evidence.NamespaceEvidence:
 
 def examine(found: Audited) -> Audited:
     """Let calibrator and verifier look at ``found``, one after the other."""
-    line = Line()
+    stream = found.honest.stream
+    line = Replayed(DRAWN.recomputed(len(stream.token_seeds)) if stream is not None else ())
+    replay(found, line)
+    line.incoming.append(found.reference)
+    if audited.REPLAYED in line.announced():
+        line.incoming.append(recompute_order(found, line))
+    reference_run.answer(line)
+    assert isinstance(line.sent[-1], Done)
+    for name, digest in line.announced().items():
+        assert hashlib.sha256((found.folder / name).read_bytes()).hexdigest() == digest
+    found.read()
+    return found
+
+
+def replay(found: Audited, line: Replayed) -> Replayed:
+    """Make the honest run of ``found``, which tells ``line`` what it does; return ``line``."""
     with pytest.MonkeyPatch.context() as patch:
         # Of pytest's own process there is nothing to say.
         patch.setattr(
@@ -375,13 +419,29 @@ def examine(found: Audited) -> Audited:
         )
         patch.setattr(honest_run, "litmus", lambda config: None)
         honest_run.make(line, found.honest)
-    line.incoming.append(found.reference)
-    reference_run.answer(line)
-    assert isinstance(line.sent[-1], Done)
-    for name, digest in line.announced().items():
-        assert hashlib.sha256((found.folder / name).read_bytes()).hexdigest() == digest
-    found.read()
-    return found
+    return line
+
+
+def recompute_order(found: Audited, line: Replayed) -> RecomputeOrder:
+    """Return what the supervisor asks of the reference about the steps that ``line`` has kept."""
+    files = line.announced(scratch=True)
+    return RecomputeOrder(
+        config=found.config,
+        device="cpu",
+        steps=tuple(
+            KeptStep(
+                index=step,
+                token_seed=1000 + step,
+                commitment=line.commitments[step],
+                weights=audited.replayed_weights(step),
+                sha256=files[audited.replayed_weights(step)],
+            )
+            for step in line.steps
+        ),
+        evidence_folder=str(found.folder),
+        scratch_folder=str(found.scratch),
+        digests={**found.honest.digests, **line.announced()},
+    )
 
 
 def audit(tmp_path: Path, **changes: Any) -> Audited:

@@ -286,20 +286,20 @@ def lost_norm(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("cheat", "rules", "changes"),
     [
-        (skip_layer, {"E1", "E2", "G1"}, {}),
+        (skip_layer, {"E1", "E2", "L1"}, {}),
         (one_matrix_in_fp8, {"E2", "P1"}, {}),
-        (one_matrix_in_fp8, {"E1", "E2", "G1", "P1"}, {"precision": FP32}),
-        (half_the_batch, {"E1", "G1"}, {}),
-        (short_sequences, {"E1", "E2", "G1"}, {}),
+        (one_matrix_in_fp8, {"E1", "E2", "L1", "P1"}, {"precision": FP32}),
+        (half_the_batch, {"E1", "L1"}, {}),
+        (short_sequences, {"E1", "E2", "L1"}, {}),
         (shadowed, {"E2"}, {"precision": FP32}),
-        (cached_output, {"E1", "E3", "G1"}, {}),
-        (no_positions, {"E1", "E2", "G1"}, {}),
+        (cached_output, {"E1", "E3", "L1"}, {}),
+        (no_positions, {"E1", "E2", "L1"}, {}),
         (other_values, {"W1"}, {}),
         (sparse, {"W1"}, {}),
         (lost_norm, {"W1"}, {}),
         (frozen, {"W1"}, {}),
         (narrow, {"W1", "P1"}, {"precision": FP32}),
-        (gradient_dropped, {"E1", "E2", "G1"}, {}),
+        (gradient_dropped, {"E1", "E2", "L1"}, {}),
     ],
 )
 def test_a_forbidden_act_ends_in_its_rule(
@@ -316,12 +316,12 @@ def test_a_forbidden_act_ends_in_its_rule(
 @pytest.mark.parametrize(
     ("narrower", "declared", "rules"),
     [
-        ("TF32", FP32, {"P1", "E1", "G1"}),
-        ("BF16", FP32, {"P1", "E1", "G1"}),
-        ("BF16", TF32, {"P1", "E1", "G1"}),
+        ("TF32", FP32, {"P1", "E1", "L1"}),
+        ("BF16", FP32, {"P1", "E1", "L1"}),
+        ("BF16", TF32, {"P1", "E1", "L1"}),
         ("FP8", BF16, {"P1", "E2", "E1"}),
-        ("NVFP4", FP8, {"P1", "E2", "E1", "G1"}),
-        ("MXFP4", MXFP8, {"P1", "E2", "E1", "G1"}),
+        ("NVFP4", FP8, {"P1", "E2", "E1"}),
+        ("MXFP4", MXFP8, {"P1", "E2", "E1"}),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, set) else "",
 )
@@ -388,16 +388,17 @@ def name_of(file: str) -> str:
 NOT_OBSERVED = {
     audited.PRISTINE: {"W1"},
     evidence.WEIGHTS: {"W1"},
-    audited.GRADIENTS: {"E1", "E2", "E3", "P1", "G1", "L1"},
-    audited.PROBED: {"E1", "E2", "E3", "P1", "G1", "L1"},
-    audited.HONEST: {"E1", "E2", "E3", "P1", "G1", "L1"},
-    audited.REFERENCE: {"E1", "E2", "E3", "P1", "G1", "L1"},
+    audited.GRADIENTS: {"E1", "E2", "E3", "P1", "L1"},
+    audited.PROBED: {"E1", "E2", "E3", "P1", "L1"},
+    audited.HONEST: {"E1", "E2", "E3", "P1", "L1"},
+    audited.REFERENCE: {"E1", "E2", "E3", "P1", "L1"},
     audited.LEDGER: {"L1"},
     audited.LEDGER_VALUES: {"L1"},
     audited.REPLAYED: {"L1"},
-    audited.STEPS: {"O2", "G1"},
-    audited.STEP_VALUES: {"E1", "O2", "G1"},
-    audited.REPLAY: {"O2", "G1"},
+    audited.RECOMPUTED: {"L1"},
+    audited.STEPS: {"O2"},
+    audited.STEP_VALUES: {"E1", "O2"},
+    audited.REPLAY: {"O2"},
     evidence.OPTIMIZER: {"O1"},
 }
 
@@ -434,8 +435,19 @@ def test_findings_name_the_files_that_show_them(run: Audited) -> None:
 
 
 def test_a_step_audited_outside_the_window_says_nothing_of_timed_steps(tmp_path: Path) -> None:
-    found = builders_audit.audit(tmp_path, audits=(0,))
-    assert found.statuses() == {**HONEST, "G1": "not_observed", "O2": "not_observed"}
+    found = builders_audit.audit(tmp_path, audits=(0,), records_steps=True)
+    assert found.finding("G1").status is Status.NOT_OBSERVED
+    assert found.statuses() == {**NOT_REPLAYED, "O2": "not_observed"}
+
+
+def test_an_audited_step_is_judged_where_no_step_can_be_replayed(tmp_path: Path) -> None:
+    found = builders_audit.audit(tmp_path, records_steps=True)
+    assert found.finding("G1").status is Status.PASS
+    assert found.statuses() == NOT_REPLAYED
+
+
+def test_where_every_step_is_compared_no_single_one_is(run: Audited) -> None:
+    assert run.finding("G1").status is Status.NOT_APPLICABLE
 
 
 # -- what trains nothing ----------------------------------------------------------------------
@@ -633,7 +645,7 @@ def test_a_segment_that_claims_an_impossible_number_of_elements_is_no_pass(
 def test_a_worker_that_left_its_probes_out_is_not_observed(run: Audited) -> None:
     edited(run, audited.PROBED, lambda data: data.update(passes=["live"]))
     statuses = run.statuses()
-    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1", "G1")} == {"not_observed"}
+    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1")} == {"not_observed"}
 
 
 def test_judging_twice_gives_the_same(run: Audited) -> None:
@@ -680,7 +692,7 @@ def test_what_one_repeat_does_not_show_was_not_observed(run: Audited, repeat: in
     del both.files[evidence.path(repeat, audited.GRADIENTS)]
     judged = both.judge()
     statuses = statuses_of(judged)
-    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1", "G1")} == {"not_observed"}
+    assert {statuses[rule] for rule in ("E1", "E2", "E3", "P1")} == {"not_observed"}
     assert (judged.effective, judged.precision_observed) == (None, False)
 
 

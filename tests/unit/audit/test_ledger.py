@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from llmb.audit.bench import UnreadableError
-from llmb.config import BF16, FP16, FP32
+from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence
 from llmb.records.finding import Finding, Level, Status
@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_vocabulary")
 LEDGER = evidence.path(0, audited.LEDGER)
 VALUES = evidence.path(0, audited.LEDGER_VALUES)
 REPLAYED = evidence.path(0, audited.REPLAYED)
+RECOMPUTED = evidence.path(0, audited.RECOMPUTED)
 Change = Callable[[torch.Tensor], object]
 
 
@@ -65,7 +66,7 @@ def rewritten(run: Audited, change: Change) -> Finding:
 def test_an_honest_run_passes(judged_run: Callable[..., Audited], precision: Any) -> None:
     found = judged_run(precision=precision).finding("L1")
     assert (found.level, found.status) == (Level.BLOCK, Status.PASS)
-    assert found.message.startswith("12 of 12 steps replayed")
+    assert found.message.startswith("13 of 13 steps replayed")
 
 
 def test_one_matrix_stale_in_one_step_fails_and_is_named(run: Audited) -> None:
@@ -120,7 +121,7 @@ def test_a_step_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
     arrays = load(run.files[VALUES])
     run.files[VALUES] = save({k: v[:-1].contiguous() for k, v in arrays.items()})
     found = run.finding("L1")
-    assert found.message == "gradients of 11 steps are shown, 12 were committed to"
+    assert found.message == "gradients of 12 steps are shown, 13 were committed to"
     assert found.status is Status.FAIL
 
 
@@ -140,9 +141,74 @@ def test_the_finding_says_how_many_steps_were_replayed(
     run: Audited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmb.records.draws.Draws.least_replayed", lambda drawn, steps: 3)
+    monkeypatch.setattr("llmb.records.draws.Draws.recomputed", lambda drawn, steps: (4,))
+    run.files[RECOMPUTED] = save({audited.ROWS: load(run.files[RECOMPUTED])[audited.ROWS][:0]})
     found = shortened(run, 4)
     assert found.status is Status.PASS
-    assert found.message.startswith("4 of 12 steps replayed")
+    assert found.message.startswith("4 of 13 steps replayed")
+
+
+DRAWN = builders_audit.DRAWN.recomputed(13)
+
+
+def recomputed(run: Audited, change: Callable[[torch.Tensor], torch.Tensor]) -> Finding:
+    """Return L1 where a process without the plugin had computed something else."""
+    rows = load(run.files[RECOMPUTED])[audited.ROWS]
+    run.files[RECOMPUTED] = save({audited.ROWS: change(rows).contiguous()})
+    return run.finding("L1")
+
+
+def test_an_honest_run_that_is_itself_far_off_fails_and_its_steps_are_named(run: Audited) -> None:
+    found = recomputed(run, lambda rows: rows * 1.1)
+    assert found.status is Status.FAIL
+    first, second = DRAWN
+    told = f"the honest run's own, in steps {first} and {second} without the plugin: all gradients"
+    assert found.message.startswith(told)
+
+
+def test_what_was_drawn_and_not_recomputed_was_not_observed(run: Audited) -> None:
+    found = recomputed(run, lambda rows: rows[:1])
+    assert found.status is Status.NOT_OBSERVED
+    assert "no process without the plugin" in found.message
+
+
+def test_where_nothing_can_be_computed_without_the_plugin_the_finding_says_so(
+    run: Audited,
+) -> None:
+    found = recomputed(run, lambda rows: rows[:0])
+    assert found.status is Status.PASS
+    assert found.message.endswith("none was computed without the plugin, which the device needs")
+
+
+def test_small_elements_that_are_guessed_fail_though_the_large_ones_are_right(
+    run: Audited,
+) -> None:
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index("lm_head.weight"), 64 * names.index("lm_head.weight") + 64)
+
+    def guessed(rows: torch.Tensor) -> None:
+        head = rows[:, own]
+        small = head.abs() < head.abs().quantile(0.75)
+        head[small] *= 1.05
+
+    found = rewritten(run, guessed)
+    assert found.status is Status.FAIL
+    assert "half the elements of lm_head.weight are more than 0.05" in found.message
+    assert "all gradients together" not in found.message
+
+
+def test_in_eight_bits_small_elements_are_not_judged_by_themselves(
+    judged_run: Callable[..., Audited],
+) -> None:
+    run = judged_run(precision=Precision(name="FP8", bits=8, dtype="bfloat16"))
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index("lm_head.weight"), 64 * names.index("lm_head.weight") + 64)
+
+    def guessed(rows: torch.Tensor) -> None:
+        head = rows[:, own]
+        head[head.abs() < head.abs().quantile(0.6)] *= 3
+
+    assert "half the elements" not in rewritten(run, guessed).message
 
 
 def test_without_a_nonce_nothing_was_observed(run: Audited) -> None:

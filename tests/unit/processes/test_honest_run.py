@@ -28,7 +28,7 @@ from llmb.records.evidence import LibraryBaseline, LitmusEvidence
 from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import HonestOrder, Unmade
 from tests.unit import builders_audit
-from tests.unit.builders_audit import END, Audited, Line, shape_of, small_vocabulary, worked
+from tests.unit.builders_audit import END, Audited, Replayed, shape_of, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
@@ -45,8 +45,8 @@ def nothing_else_in_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(honest_run, "litmus", lambda config: LITMUS)
 
 
-def be_honest(order: HonestOrder) -> Line:
-    line = Line()
+def be_honest(order: HonestOrder) -> Replayed:
+    line = Replayed(())
     honest_run.make(line, order)
     return line
 
@@ -110,10 +110,12 @@ def test_the_declared_format_is_run_in_every_pass_and_narrower_ones_in_the_probe
     beside: Beside, precision: Precision, borders: set[str]
 ) -> None:
     run = beside(precision)
-    own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", "step")}
+    audited_step = ["step"] if precision is FP16 else []  # whose steps are not replayed
+    own = {f"{precision.name}/{name}" for name in ("live", "branches", "head", *audited_step)}
     probes = {f"{border}/{name}" for border in borders for name in ("branches", "head")}
     narrow = precision.dtype != "float32"
-    assert made(run) == own | probes | (wide_losses(precision.name) if narrow else set())
+    wide = wide_losses(precision.name, *audited_step) if narrow else set()
+    assert made(run) == own | probes | wide
 
 
 def test_in_a_format_that_nobody_knows_there_is_no_honest_run(beside: Beside) -> None:
@@ -122,13 +124,13 @@ def test_in_a_format_that_nobody_knows_there_is_no_honest_run(beside: Beside) ->
     assert made(run) == set()
 
 
-def wide_losses(name: str) -> set[str]:
-    return {f"{name}{audited.WIDE_LOSS}/{one}" for one in ("live", "branches", "head", "step")}
+def wide_losses(name: str, *more: str) -> set[str]:
+    return {f"{name}{audited.WIDE_LOSS}/{one}" for one in ("live", "branches", "head", *more)}
 
 
 def test_a_quick_audit_measures_no_borders_and_no_sums(run: Audited) -> None:
     announced = be_honest(run.honest.model_copy(update={"borders": False})).announced()
-    own = {f"BF16/{name}" for name in ("live", "branches", "head", "step")}
+    own = {f"BF16/{name}" for name in ("live", "branches", "head")}
     assert made(run) == own | wide_losses("BF16")
     assert evidence.LITMUS not in announced
 
@@ -162,9 +164,12 @@ def test_beside_an_untouched_worker_on_the_same_device_nothing_differs(
             torch.testing.assert_close(shown[rest], value, rtol=0.1, atol=float(value.abs().max()))
         else:
             assert torch.equal(shown[rest], value), name
-    assert torch.equal(
-        read(run, audited.STEP_VALUES)["7/gradient"], honest[f"{precision.name}/step"]
-    )
+
+
+def test_the_audited_step_has_its_own_weights_where_no_step_is_replayed(beside: Beside) -> None:
+    run = beside(FP16)
+    honest = read(run, audited.HONEST)["FP16/step"]
+    assert torch.equal(read(run, audited.STEP_VALUES)["7/gradient"], honest)
 
 
 def test_nothing_that_post_processing_did_is_in_the_honest_run(tmp_path: Path) -> None:
@@ -189,10 +194,10 @@ def test_audited_steps_are_replayed_but_for_the_very_first(beside: Beside) -> No
 
 
 def test_passes_too_large_for_the_host_are_made_here_in_the_wider_format(run: Audited) -> None:
-    order = run.honest.model_copy(update={"reference_passes": ("live", "step")})
+    order = run.honest.model_copy(update={"reference_passes": ("live",)})
     assert audited.DEVICE_REFERENCE in be_honest(order).announced()
     found = read(run, audited.DEVICE_REFERENCE)
-    assert {name.partition("/")[0] for name in found} == {"branches", "live", "step"}
+    assert {name.partition("/")[0] for name in found} == {"branches", "live"}
     honest = read(run, audited.HONEST)
     name = "live/lm_head.weight"
     error = float((honest[f"BF16/{name}"] - found[name]).norm() / found[name].norm())
@@ -259,7 +264,7 @@ def test_a_run_in_which_nothing_was_looked_at_has_an_empty_replay(tmp_path: Path
     assert read(run, audited.REPLAY) == {}
     assert made(run) == {
         *("BF16/live", "BF16/branches", "BF16/head", "FP8/branches", "FP8/head"),
-        *(wide_losses("BF16") - {f"BF16{audited.WIDE_LOSS}/step"}),
+        *wide_losses("BF16"),
     }
 
 
@@ -308,7 +313,7 @@ def test_a_device_without_float64_still_has_its_honest_run_and_its_replay(
         return sketches(self, name, numerics, batch)
 
     monkeypatch.setattr(honest_run.Rerun, "sketches", narrow)
-    line = be_honest(run.honest.model_copy(update={"reference_passes": ("live", "step")}))
+    line = be_honest(run.honest.model_copy(update={"reference_passes": ("live",)}))
     assert set(line.announced()) == EVERYTHING - {audited.DEVICE_REFERENCE}
 
 

@@ -53,7 +53,7 @@ Verified = Callable[[Precision], Audited]
 @pytest.fixture
 def run(worked: Callable[..., Audited], tmp_path: Path) -> Audited:
     """A run of its own: to be altered, or verified by another order."""
-    return worked(precision=BF16).copied(tmp_path)
+    return worked(precision=BF16, records_steps=True).copied(tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,8 @@ def verified(worked: Callable[..., Audited], tmp_path_factory: pytest.TempPathFa
 
     @cache
     def once(precision: Precision) -> Audited:
-        run = worked(precision=precision).copied(tmp_path_factory.mktemp("verified"))
+        made = worked(precision=precision, records_steps=True)
+        run = made.copied(tmp_path_factory.mktemp("verified"))
         verify(run.reference)
         return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.unit.builders_audit import Audited, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
-STEPS = 12
+STEPS = 13
 
 
 def replay_of(found: Audited, **changes: Any) -> StreamReplay:
@@ -26,9 +27,8 @@ def replay_of(found: Audited, **changes: Any) -> StreamReplay:
     steps = StepsEvidence.model_validate_json((found.folder / audited.STEPS).read_bytes())
     assert found.honest.stream is not None
     stream = found.honest.stream.model_copy(update=changes)
-    return StreamReplay(
-        found.config, stream, kept[audited.WHERE], steps.steps[0], lambda step: None
-    )
+    overseer = SimpleNamespace(pause=lambda step, row, model: None)
+    return StreamReplay(found.config, stream, kept[audited.WHERE], steps.steps[0], overseer)
 
 
 def shown(found: Audited) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,6 +32,12 @@ __all__ = ["small_vocabulary"]  # a fixture
 
 @pytest.fixture
 def run(tmp_path: Path, small_vocabulary: None) -> builders_audit.Audited:
+    """A run none of whose steps can be replayed: an audited step leaves its weights."""
+    return builders_audit.work(tmp_path, precision=FP32, records_steps=True)
+
+
+@pytest.fixture
+def replayable(tmp_path: Path, small_vocabulary: None) -> builders_audit.Audited:
     return builders_audit.work(tmp_path, precision=FP32)
 
 
@@ -38,23 +45,42 @@ def read(run: builders_audit.Audited, name: str) -> dict[str, torch.Tensor]:
     return load_file(run.folder / name)
 
 
+LEFT = {
+    "model.json",
+    "weights.json",
+    "optimizer.json",
+    audited.STEPS,
+    audited.STEP_VALUES,
+    audited.GRADIENTS,
+    audited.PROBED,
+}
+
+
 def test_every_file_of_the_audit_is_left_and_announced_and_weights_only_lent(
     run: builders_audit.Audited,
 ) -> None:
-    left = {file.name for file in run.folder.iterdir()}
-    assert left == {
-        "model.json",
-        "weights.json",
-        "optimizer.json",
-        audited.STEPS,
-        audited.STEP_VALUES,
-        audited.LEDGER,
-        audited.LEDGER_VALUES,
-        audited.GRADIENTS,
-        audited.PROBED,
-    }
+    assert {file.name for file in run.folder.iterdir()} == LEFT
     assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS, STEP_WEIGHTS}
-    assert set(run.honest.digests) == left | {LIVE_WEIGHTS, STEP_WEIGHTS}
+    assert set(run.honest.digests) == LEFT | {LIVE_WEIGHTS, STEP_WEIGHTS}
+
+
+def test_a_run_whose_steps_are_all_compared_keeps_no_weights_and_glances_at_nothing(
+    replayable: builders_audit.Audited,
+) -> None:
+    run, left = replayable, LEFT | {audited.LEDGER, audited.LEDGER_VALUES}
+    assert {file.name for file in run.folder.iterdir()} == left
+    assert {file.name for file in run.scratch.iterdir()} == {LIVE_WEIGHTS}
+    steps = StepsEvidence.model_validate_json((run.folder / audited.STEPS).read_bytes())
+    assert [step.weights_kept for step in steps.steps] == [False, False, False]
+    assert not [name for name in read(run, audited.STEP_VALUES) if "asked" in name]
+
+
+def test_the_last_step_is_committed_to_as_well(replayable: builders_audit.Audited) -> None:
+    rows = read(replayable, audited.LEDGER_VALUES)[audited.ROWS]
+    assert len(rows) == END + 1
+    assert len(replayable.facts.repeats[0].commitments) == END + 1
+    last = hashlib.sha256(rows[END].numpy().tobytes()).hexdigest()
+    assert replayable.facts.repeats[0].commitments[END] == last
 
 
 def test_the_weights_left_are_those_the_last_gradients_were_computed_with(

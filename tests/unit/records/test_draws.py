@@ -130,3 +130,42 @@ def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: 
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
     plain = {"world_size": 1, "dropout": 0.0, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None
+
+
+def test_of_the_two_steps_that_are_recomputed_one_is_replayed_in_any_case() -> None:
+    for n in range(200):
+        drawn = Draws(draws.nonce_of(NONCE, n), OFFICIAL_OPTIMIZER, ledger=True)
+        found = drawn.recomputed(60)
+        assert found == tuple(sorted(set(found)))
+        assert 1 <= len(found) <= 2
+        assert 0 <= found[0] < drawn.least_replayed(60)
+        assert found[-1] < 60
+
+
+def test_every_step_may_be_recomputed() -> None:
+    found = {
+        step
+        for n in range(400)
+        for step in Draws(draws.nonce_of(NONCE, n), OFFICIAL_OPTIMIZER, ledger=True).recomputed(20)
+    }
+    assert found == set(range(20))
+
+
+def test_of_no_steps_none_is_recomputed() -> None:
+    assert DRAWN.recomputed(0) == ()
+
+
+@pytest.mark.parametrize(
+    ("drawn", "steps", "compared"),
+    [
+        (DRAWN, 64, True),
+        (DRAWN, 65, False),
+        (replace(DRAWN, ledger=False), 10, False),
+        (Draws(NONCE, Optimizer(lr=3e-3), ledger=True), 8, False),
+    ],
+    ids=["64 steps", "65 steps", "no ledger", "steep"],
+)
+def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together(
+    drawn: Draws, steps: int, compared: bool
+) -> None:
+    assert drawn.compares_all(steps) is compared

@@ -469,6 +469,8 @@ def committing(message: Message) -> list[Message]:
     """Say what a worker says that keeps a ledger: its step in hexadecimal, in the next pause."""
     if isinstance(message, Paused) and message.index:
         return [Paused(index=message.index, commitment=f"{message.index - 1:064x}")]
+    if isinstance(message, StreamEnded):
+        return [StreamEnded(commitment=f"{plan_window(CONFIG, 0).end:064x}")]
     return [message]
 
 
@@ -476,10 +478,9 @@ def test_with_a_ledger_each_step_is_told_its_places_and_its_rate() -> None:
     worker, window = Worker(committing), plan_window(CONFIG, 0)
     run(worker, window=window, ledger=True)
     told = {n: answer.draw for n, answer in worker.answers.items()}
-    assert told.pop(window.end) is None, "the last step has no successor to commit to it"
     drawn = Draws(NONCE, OPTIMIZER, ledger=True)
     assert told == {
-        n: StepDraw(places=drawn.places(n), rate=drawn.rate(n)) for n in range(window.end)
+        n: StepDraw(places=drawn.places(n), rate=drawn.rate(n)) for n in range(window.steps)
     }
 
 
@@ -487,7 +488,7 @@ def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> N
     worker, window = Worker(committing), plan_window(CONFIG, 0)
     streamed = run(worker, window=window, ledger=True)
     assert streamed.timing.nonce == NONCE
-    assert streamed.timing.commitments == tuple(f"{n:064x}" for n in range(window.end))
+    assert streamed.timing.commitments == tuple(f"{n:064x}" for n in range(window.steps))
     seeds = tuple(token_seed(CONFIG.seed, 0, n, NONCE) for n in range(window.end))
     assert streamed.token_seeds[: window.end] == seeds
 
@@ -495,6 +496,15 @@ def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> N
 def test_a_step_without_its_commitment_is_refused() -> None:
     with pytest.raises(RunFailedError, match="committed to no gradients of step 0"):
         run(Worker(), ledger=True)
+
+
+def test_a_last_step_without_its_commitment_is_refused() -> None:
+    def forgetful(message: Message) -> list[Message]:
+        return [message] if isinstance(message, StreamEnded) else committing(message)
+
+    end = plan_window(CONFIG, 0).end
+    with pytest.raises(RunFailedError, match=f"committed to no gradients of step {end}"):
+        run(Worker(forgetful), ledger=True, window=plan_window(CONFIG, 0))
 
 
 def test_a_commitment_that_nobody_asked_for_is_refused() -> None:

@@ -133,6 +133,7 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
         "collect_evidence",
         "scratch_folder",
         "profile_folder",
+        "every_step",
     }
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
     assert set(AuditRequest.model_fields) == {"kind", "seed", "last", "draw"}
