@@ -22,7 +22,7 @@ from llmb.records.finding import Finding, Level, Status
 
 #: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
 #: up what is different. Of all, and of each parameter.
-_TIMES, _TIMES_IN_FP32 = 4.0, 12.0
+_TIMES, _TIMES_IN_FP32 = 3.0, 12.0
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
 #: narrow formats so many usual distances.
 _OF_A_STEP, _USUAL = 0.4, 4.0
@@ -41,7 +41,7 @@ L1 = Rule(
     "are there, their digest leaves the worker one step later; learning rates drawn from 1e-5 to "
     "1e-3; an honest run replays the steps from the first weights; a process without the plugin "
     "computes two of them, drawn afterwards, in a wider format",
-    limit="4 times the honest error of one step: together, for each parameter, and for the median "
+    limit="3 times the honest error of one step: together, for each parameter, and for the median "
     "element of each (not in 8 bits); FP32: 12 times; in no step 0.4 of a parameter's usual length",
     cannot_see="steps after the replayed ones, or after the 64th; several ranks, dropout, FP16, "
     "formats of fewer than 8 bits, devices that record their steps (the plugin says so); less than "
