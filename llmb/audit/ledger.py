@@ -43,7 +43,7 @@ L1 = Rule(
     "computes two of them, drawn afterwards, in a wider format",
     limit="3 times the honest error of one step: together, for each parameter, and for the median "
     "element of each (not in 8 bits); FP32: 12 times; in no step 0.4 of a parameter's usual length",
-    cannot_see="steps after the replayed ones, or after the 64th; several ranks, dropout, FP16, "
+    cannot_see="steps after the replayed ones, or after the 80th; several ranks, dropout, FP16, "
     "formats of fewer than 8 bits, devices that record their steps (the plugin says so); less than "
     "the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),

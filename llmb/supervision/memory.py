@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from llmb.audit.time import longest_stream
 from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig
 from llmb.errors import NotEnoughMemoryError
+from llmb.records import draws
 from llmb.wire.messages import Offer
 from llmb.workloads import LADDER, Workload, find
 from llmb.workloads.arithmetic import activation_bytes, inference_bytes, parameter_count
@@ -54,6 +56,8 @@ class Load:
     accumulate: int = 1
     here: int = 1
     audited: bool = True
+    #: An audited step keeps a copy of all weights (rule G1).
+    copied: bool = True
     #: The memory is a processor's, which gives nothing back.
     host: bool = True
 
@@ -70,8 +74,28 @@ class Load:
             accumulate=config.accumulate,
             here=here,
             audited=config.audit is not AuditMode.OFF,
+            copied=not compares_all(config, workload),
             host=is_cpu(config.device),
         )
+
+
+def compares_all(config: RunConfig, workload: Workload) -> bool:
+    """Tell whether a run of ``config`` will compare the gradients of every step (rule L1).
+
+    The rates are not drawn yet: their mean is counted with. A device that records its steps is
+    taken for one that does not.
+    """
+    why = draws.why_no_ledger(
+        config.mode.value,
+        config.precision,
+        world_size=config.parallelism.world_size,
+        dropout=getattr(workload.shape, "dropout", 0.0),
+        records_steps=False,
+    )
+    steps = longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
+    optimizer = workload.recipe.optimizer
+    rate = draws.mean_rate(optimizer, constant=config.constant_rate)
+    return why is None and draws.steps_compared([rate] * steps, optimizer) == steps
 
 
 def needed_bytes(
@@ -89,9 +113,9 @@ def needed_bytes(
     activations = activation_bytes(
         workload.shape, precision, batch_size, recomputed=load.recomputed, scores=load.host
     )
-    # Every worker sets the memory for one copy of the weights aside (rule G1); after the window the
-    # probes edit and sketch the largest (at batch size 1: 16.7 GB of llama-1.4b, 15.6 before).
-    audit = weights + weights // 4 if load.audited else 0
+    # After the window the probes edit and sketch the largest weights (at batch size 1: 1.1 GB of
+    # llama-1.4b). Before, each worker has set the memory for a copy of all aside, if one is kept.
+    audit = weights // 4 + (weights if load.copied else 0) if load.audited else 0
     mesh = load.parallelism
     held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
     held += _of_ranks(weights, workload.shape.num_hidden_layers, load)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from llmb import workloads
-from llmb.audit.time import FENCE_EVERY, fence_every
+from llmb.audit.time import FENCE_EVERY, MOST_TAIL_STEPS, fence_every
 from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
@@ -43,7 +43,6 @@ from llmb.wire.messages import (
     Worked,
 )
 
-_MOST_TAIL_STEPS = 4
 _IDLE_S = 0.25  # how often the display may redraw while a step is running
 
 
@@ -95,7 +94,7 @@ def plan_window(config: RunConfig, secret: int) -> Window:
     stop = start + config.timed_steps
     inside = _two_of(range(start, stop), every, draw)
     # What is done in every other step only shows in the last step or in the last audited one.
-    end = stop + draw.randint(1, _MOST_TAIL_STEPS)
+    end = stop + draw.randint(1, MOST_TAIL_STEPS)
     end += (end - max(inside)) % 2 == 0
     # One in the warm-up, so that a device that compiles has met an audited step and the one after.
     audits = tuple(sorted({max(0, start - 2), *inside}))

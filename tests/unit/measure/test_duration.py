@@ -86,7 +86,7 @@ def test_of_long_steps_a_share_is_replayed(
 
 def test_no_more_steps_are_replayed_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(duration, "step_s", lambda *_: 1.0)
-    assert duration._replay_s(500.0, SHAPE, config(), RATES) == 64.0
+    assert duration._replay_s(500.0, SHAPE, config(), RATES) == 80.0
 
 
 def test_steps_that_cannot_be_replayed_take_no_time() -> None:

@@ -89,8 +89,8 @@ def test_window_audits_and_places_are_drawn_apart() -> None:
         ([3e-3] * 50, Optimizer(lr=3e-3), 7),
         ([1e-4] * 50, OFFICIAL_OPTIMIZER, 50),
         ([1e-1] * 50, Optimizer(name="SGD", lr=1e-1), 50),
-        ([1e-5] * 500, OFFICIAL_OPTIMIZER, 64),
-        ([1e-1] * 500, Optimizer(name="SGD", lr=1e-1), 64),
+        ([1e-5] * 500, OFFICIAL_OPTIMIZER, 80),
+        ([1e-1] * 500, Optimizer(name="SGD", lr=1e-1), 80),
         ([], OFFICIAL_OPTIMIZER, 0),
     ],
 )
@@ -158,14 +158,22 @@ def test_of_no_steps_none_is_recomputed() -> None:
 @pytest.mark.parametrize(
     ("drawn", "steps", "compared"),
     [
-        (DRAWN, 64, True),
-        (DRAWN, 65, False),
+        (DRAWN, 70, True),
+        (DRAWN, 81, False),
         (replace(DRAWN, ledger=False), 10, False),
         (Draws(NONCE, Optimizer(lr=3e-3), ledger=True), 8, False),
     ],
-    ids=["64 steps", "65 steps", "no ledger", "steep"],
+    ids=["70 steps", "81 steps", "no ledger", "steep"],
 )
 def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together(
     drawn: Draws, steps: int, compared: bool
 ) -> None:
     assert drawn.compares_all(steps) is compared
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_the_mean_of_the_rates_is_that_of_many(constant: bool) -> None:
+    drawn = replace(DRAWN, constant_rate=constant)
+    found = [drawn.rate(step) for step in range(4000)]
+    mean = draws.mean_rate(OFFICIAL_OPTIMIZER, constant=constant)
+    assert math.isclose(sum(found) / len(found), mean, rel_tol=0.06)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, FP32, AuditMode, Mode, Parallelism, RankAddress, RunRequest
+from llmb.config import BF16, FP16, FP32, AuditMode, Mode, Parallelism, RankAddress, RunRequest
 from llmb.errors import NotEnoughMemoryError
 from llmb.supervision import selection
 from llmb.supervision.memory import Load, needed_bytes
@@ -27,9 +30,32 @@ def test_the_load_of_a_run_follows_from_its_configuration() -> None:
     )
     assert Load.of(generating, GENERATION) == Load(Mode.GENERATE, 0, cached=206, generated=200)
     without = config.model_copy(update={"audit": AuditMode.OFF})
-    assert Load.of(without, LLAMA) == Load(Mode.TRAIN, recomputed=24, audited=False)
+    bare = Load(Mode.TRAIN, recomputed=24, audited=False)
+    assert Load.of(without, LLAMA) == bare
     forward = run_config(workload="litgpt-forward", mode=Mode.FORWARD)
     assert Load.of(forward, FORWARD) == Load(Mode.FORWARD)
+
+
+@pytest.mark.parametrize(
+    ("changes", "copied"),
+    [
+        ({"timed_steps": 50}, False),
+        ({"timed_steps": 100}, True),
+        ({"timed_steps": 50, "precision": FP16}, True),
+        ({"timed_steps": 50, "parallelism": Parallelism(dp_replicate=2)}, True),
+    ],
+    ids=["official", "long", "FP16", "ranks"],
+)
+def test_a_copy_of_the_weights_is_kept_where_not_every_step_is_compared(
+    changes: dict[str, Any], copied: bool
+) -> None:
+    config, workload = run_config(**changes), workloads.WORKLOADS["llama-1.4b"]
+    load = Load.of(config, workload)
+    assert load.copied is copied
+    weights = weight_bytes(workload.shape, config.precision)
+    without = needed_bytes(workload, config.precision, 1, replace(load, copied=False))
+    parts = load.parallelism.dp_shard
+    assert needed_bytes(workload, config.precision, 1, load) == without + copied * weights // parts
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "gpt2-125m", "nemo-bert-base"])

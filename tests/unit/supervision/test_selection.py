@@ -361,7 +361,7 @@ def test_a_device_that_cannot_even_hold_the_state_is_refused() -> None:
 
 def test_a_size_that_nobody_named_or_that_llmb_may_choose_is_refused_as_ever() -> None:
     with pytest.raises(NotEnoughMemoryError):
-        on_a_device(15 * 10**9, None)
+        on_a_device(13 * 10**9, None)
     with pytest.raises(NotEnoughMemoryError):
         on_a_device(40 * 10**9, 64, tries=False)
 

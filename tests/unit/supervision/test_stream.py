@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.audit.time import FENCE_EVERY
+from llmb.audit.time import FENCE_EVERY, longest_stream
 from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
@@ -458,6 +458,12 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_nonce_alone()
         seeds[nonce, config.seed] = asked
     assert seeds[NONCE, 7] == seeds[NONCE, 8]
     assert len({*seeds[NONCE, 7], *seeds[OTHER, 7]}) == 8
+
+
+def test_no_stream_is_longer_than_is_said_beforehand() -> None:
+    steps = [plan_window(CONFIG, secret).steps for secret in range(500)]
+    longest = longest_stream(CONFIG.mode.value, CONFIG.warmup_steps, CONFIG.timed_steps)
+    assert max(steps) == longest
 
 
 def test_two_runs_with_one_seed_have_different_tokens() -> None:
