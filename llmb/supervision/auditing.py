@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 from pydantic import ValidationError
 
 from llmb import workloads
-from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
+from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
@@ -29,6 +29,8 @@ from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import AuditedRequest, Streamed
 from llmb.wire.child import Child
 from llmb.wire.messages import (
+    CallsToReplay,
+    CallToReplay,
     Done,
     EvidenceFile,
     HonestOrder,
@@ -177,7 +179,7 @@ class Examiner:
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
             heavy = tuple(p for p in passes if p in ("live", "step"))
-        scratch = self._folders.scratch
+        trains, scratch = self._config.mode is Mode.TRAIN, self._folders.scratch
         assert scratch is not None
         common = {
             "config": self._config,
@@ -194,7 +196,8 @@ class Examiner:
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
             "library_modules": [m for one in names.libraries for m in one.modules],
-            "stream": self._stream(streamed),
+            "stream": self._stream(streamed) if trains else None,
+            "calls": None if trains else self._calls(streamed),
         }
         reference = {
             "passes": tuple(name for name in passes if name not in heavy),
@@ -208,12 +211,9 @@ class Examiner:
 
     def _stream(self, streamed: Streamed) -> StreamToReplay | None:
         """Return the steps that are replayed: as far as honest runs stay together (rule L1)."""
-        nonce, steps = streamed.timing.nonce, len(streamed.timing.commitments)
-        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
+        drawn, steps = self._drawn(streamed), len(streamed.timing.commitments)
+        if drawn is None:
             return None
-        optimizer = workloads.of(self._config).recipe.optimizer
-        constant = self._config.constant_rate
-        drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant)
         count = drawn.steps_compared(steps)
         return StreamToReplay(
             token_seeds=streamed.token_seeds[:count],
@@ -221,6 +221,32 @@ class Examiner:
             least=drawn.least_replayed(count),
             seconds=draws.REPLAY_S,
         )
+
+    def _calls(self, streamed: Streamed) -> CallsToReplay | None:
+        """Return the calls that are made again, drawn from all (rule L1)."""
+        drawn = self._drawn(streamed)
+        if drawn is None:
+            return None
+        turn = drawn.calls_compared(len(streamed.timing.commitments))
+        return CallsToReplay(
+            calls=tuple(
+                CallToReplay(
+                    index=call, token_seed=streamed.token_seeds[call], places=drawn.places(call)
+                )
+                for call in turn
+            ),
+            least=drawn.least_replayed(len(turn)),
+            seconds=draws.REPLAY_S,
+        )
+
+    def _drawn(self, streamed: Streamed) -> Draws | None:
+        """Return what was drawn for the steps; None where they have left no ledger."""
+        nonce, left = streamed.timing.nonce, set(streamed.evidence)
+        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= left:
+            return None
+        optimizer = workloads.of(self._config).recipe.optimizer
+        constant = self._config.constant_rate
+        return Draws(nonce, optimizer, ledger=True, constant_rate=constant)
 
     def _side_by_side(self) -> bool:
         """Tell whether honest run and reference are made at the same time."""

@@ -194,7 +194,7 @@ class _StreamLog:
     paused_ns: int | None = None
     told_ns: int | None = None
     ended_ns: int | None = None
-    #: What the worker has told of each step's gradients in the pause of the next.
+    #: What the worker has told of each step's gradients, or logits, in the pause of the next.
     commitments: list[str] = field(default_factory=list)
 
 
@@ -353,8 +353,7 @@ class _Listener:
     def _commitment(self, paused: Paused) -> None:
         due = self.answers.drawn.ledger and paused.index > 0
         if due != bool(paused.commitment):
-            what = f"no gradients of step {paused.index - 1}" if due else ""
-            what = what or "gradients that nobody asked for"
+            what = f"nothing of step {paused.index - 1}" if due else "what nobody asked for"
             raise RunFailedError(f"step {paused.index}: the worker committed to {what}")
         if due:
             self.log.commitments.append(paused.commitment)

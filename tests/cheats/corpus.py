@@ -135,6 +135,8 @@ CHEATS = (
         Cheat(
             "logits_where_read", SKIPPED, (11, 13), ("N1",), flags=(*_FORWARD, "--batch-size=24")
         ),
+        Cheat("sequence_left_out", SKIPPED, (13, 19), ("L1",), flags=(*_FORWARD, "--batch-size=8")),
+        Cheat("layer_dropped_in_samples", SKIPPED, (13, 14), ("L1",), flags=_GENERATE),
     ),
     *_cheats(
         FUNCTION,
@@ -219,6 +221,8 @@ CHEATS = (
         ("output_cached_by_pointer", "54", "E2 E3 P1"),
         ("batch_fixed", "55 56", "E1 E2 E3 G1 P1"),
         ("batch_of_the_step_before", "56", "E1 E2 E3 G1 P1"),
+        Cheat("every_third_call_old", REUSE, (11, 54), ("L1",), flags=_FORWARD),
+        Cheat("samples_cached", REUSE, (11, 54), ("L1",), flags=_GENERATE),
         Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "G1", "P1"), flags=_FORWARD),
     ),
     *_cheats(
