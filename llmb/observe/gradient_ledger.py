@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.ledger import ELEMENTS, Ledger
+from llmb.observe.ledger import ELEMENTS, StepLedger
 from llmb.observe.places import SampledIndices, choose, fewer
 from llmb.records.audited import LedgerEvidence, LedgerSegment
 
 
-class GradientLedger(Ledger):
+class GradientLedger(StepLedger):
     """Reads elements of all gradients in each pause, and sets the learning rate of the step."""
 
     # See ``StepSampler``: nothing can be replaced on the object alone.

@@ -34,7 +34,7 @@ class _Underway:
         return self.row.to("cpu").float()
 
 
-class Ledger(ABC):
+class StepLedger(ABC):
     """Keeps a row of elements for each step."""
 
     # See ``StepSampler``: nothing can be replaced on the object alone.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llmb.observe.ledger import ELEMENTS, Ledger
+from llmb.observe.ledger import ELEMENTS, StepLedger
 from llmb.observe.outputs import OutputWitness
 from llmb.observe.places import fewer, picked
 from llmb.records.audited import TOKENS, LedgerEvidence, LedgerSegment
 
 
-class OutputLedger(Ledger):
+class OutputLedger(StepLedger):
     """Reads logits of all sequences in each pause, and the tokens that were drawn from them."""
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
@@ -27,7 +27,7 @@ class OutputLedger(Ledger):
         """Read the present call's logits at ``places``; there is nothing to set a rate of."""
         del rate
         output = self._witness.output
-        where = logits_at(places, *output.logits.shape)
+        where = logits_at(places, output.logits.shape)
         sequences = len(output.logits)
         parts = [picked(output.logits.detach(), tuple(where.to(output.logits.device)))]
         each = len(parts[0]) // sequences
@@ -44,13 +44,14 @@ class OutputLedger(Ledger):
         return LedgerEvidence(segments=tuple(self._segments))
 
 
-def logits_at(seed: int, sequences: int, positions: int, vocabulary: int) -> Tensor:
-    """Return which logits ``[sequences, positions, vocabulary]`` are read, ``[3, elements]``.
+def logits_at(seed: int, shape: torch.Size) -> Tensor:
+    """Return which logits of ``shape`` ``[B, P, vocabulary]`` are read, ``[3, elements]``.
 
     The rows are sequences, positions and words, int64. Each sequence has as many elements as any
     other, one after another: ``ELEMENTS``, and of more than 128 sequences fewer. Example: 7 each of
     1,152.
     """
+    sequences, positions, vocabulary = shape
     size = positions * vocabulary
     count = min(fewer(ELEMENTS, sequences), size)
     generator = torch.Generator().manual_seed(seed)

@@ -78,7 +78,7 @@ class CallReplay:
         sequences, length = batch.ids.shape
         prompt, vocabulary = self.config.prompt_length, workloads.of(self.config).shape.vocab_size
         first = 0 if prompt is None else prompt - 1
-        where = logits_at(call.places, sequences, length - first, vocabulary)
+        where = logits_at(call.places, torch.Size((sequences, length - first, vocabulary)))
         each = where.shape[1] // sequences
         for number, part in enumerate(batch.to(self.config.device).split(parts)):
             logits = model(part.ids, **part.extra)[:, first:]

@@ -15,7 +15,7 @@ from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.exactness import Exactness
-from llmb.observe.ledger import Ledger
+from llmb.observe.ledger import StepLedger
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import Backend, memory_of
@@ -81,7 +81,7 @@ class StepStream:
     #: Looks at the steps that are asked for.
     sampler: Observer
     #: Reads something of every step, where steps can be repeated.
-    ledger: Ledger | None = None
+    ledger: StepLedger | None = None
     #: Compares the types of what each step is made of, where the run is audited.
     exactness: Exactness | None = None
     #: Steps completed, and steps that had to wait for their order to arrive.

