@@ -15,33 +15,35 @@ class OutputLedger(StepLedger):
     """Reads logits of all sequences in each pause, and the tokens that were drawn from them."""
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_segments", "_witness")
+    __slots__ = ("_each", "_sequences", "_tokens", "_witness")
 
     def __init__(self, witness: OutputWitness) -> None:
         """Read what is shown to ``witness`` in each call."""
         super().__init__()
         self._witness = witness
-        self._segments: list[LedgerSegment] = []
+        #: Sequences of a call, elements that are read of each, and tokens drawn in all of them.
+        self._sequences = self._each = self._tokens = 0
 
     def take(self, places: int, rate: float) -> None:
         """Read the present call's logits at ``places``; there is nothing to set a rate of."""
         del rate
         output = self._witness.output
         where = logits_at(places, output.logits.shape)
-        sequences = len(output.logits)
         parts = [picked(output.logits.detach(), tuple(where.to(output.logits.device)))]
-        each = len(parts[0]) // sequences
-        self._segments = [
-            LedgerSegment(name=f"sequence {number}", elements=each) for number in range(sequences)
-        ]
+        self._sequences = len(output.logits)
+        self._each = len(parts[0]) // self._sequences
         if output.tokens is not None:
             parts.append(output.tokens.detach().flatten())
-            self._segments.append(LedgerSegment(name=TOKENS, elements=len(parts[1])))
+            self._tokens = len(parts[1])
         self._send(torch.cat([part.float() for part in parts]))
 
     def evidence(self) -> LedgerEvidence:
         """Return how many elements of a row are of which sequence, and how many are tokens."""
-        return LedgerEvidence(segments=tuple(self._segments))
+        names = [f"sequence {number}" for number in range(self._sequences)]
+        segments = [LedgerSegment(name=name, elements=self._each) for name in names]
+        if self._tokens:
+            segments.append(LedgerSegment(name=TOKENS, elements=self._tokens))
+        return LedgerEvidence(segments=tuple(segments))
 
 
 def logits_at(seed: int, shape: torch.Size) -> Tensor:

@@ -107,15 +107,16 @@ class StepStream:
             yield Step(order.index, order.seed, order.fence)
             self.done += 1
 
-    def pause(self, step: Step, loss: Tensor) -> bool:
+    def pause(self, step: Step, loss: Tensor, *results: Tensor) -> bool:
         """Ask whether ``step`` is looked at, the same way in every step; True ends the stream.
 
         The answer is not in this process before its gradients are, for nobody has given it yet; and
-        of the gradients something is read before the answer comes.
+        of the gradients something is read before the answer comes. ``loss`` are the logits where
+        nothing is trained, and ``results`` what there is besides.
         """
         begin = clock.now_ns()
         if self.exactness is not None:
-            self.exactness.look(step.index, loss)
+            self.exactness.look(step.index, loss, *results)
         self.sampler.next()
         self.sampler.glance()
         commitment = self.ledger.commitment() if self.ledger is not None else ""

@@ -150,10 +150,10 @@ def why_no_ledger(
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"
-    if mode != "train":
-        return None
     if world_size > 1:
         return "the gradients are spread over several ranks"
+    if mode != "train":
+        return None
     if dropout:
         return "dropout draws each step's gradients"
     if records_steps:

@@ -193,7 +193,7 @@ class Generation(Inference):
 
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             self.sampler.show(Output(logits.transpose(0, 1), tokens))
-            return stream.pause(step, logits)
+            return stream.pause(step, logits, tokens)
 
         for done in self._samples(stream, pause):
             if done.step.index == 0:
