@@ -16,6 +16,7 @@ from llmb.config import RunConfig
 from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe.output_ledger import logits_at
+from llmb.observe.places import picked
 from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.wide_products import as_computed
@@ -86,7 +87,7 @@ class CallReplay:
             own = where[:, number * size : (number + 1) * size]
             rows = own[0] - number * len(part.ids)
             at = tuple(torch.stack((rows, own[1], own[2])).to(logits.device))
-            yield logits[at].to("cpu").float()
+            yield picked(logits, at).to("cpu").float()
 
     def _model(self) -> nn.Module:
         config, shape = self.config, workloads.of(self.config).shape
