@@ -201,7 +201,7 @@ class StepByStep:
             pairs = zip(rows.parts(step), again.parts(step), strict=True)
             for (name, shown), (_, right) in pairs:
                 self._pairs[name].append((shown, right))
-        self._gaps = {n: [gap(*pair) for pair in pairs] for n, pairs in self._pairs.items()}
+        self._gaps = {n: [gap(a, b) for a, b in pairs] for n, pairs in self._pairs.items()}
         self._each_element = each_element
 
     def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
