@@ -142,7 +142,9 @@ class Bench:
     def every_step(self) -> bool:
         """Tell whether rule L1 compares the gradients of every step: then G1 has nothing to do."""
         drawn = self.drawn
-        return drawn is not None and drawn.compares_all(len(self.timing.commitments))
+        return (
+            self.trains and drawn is not None and drawn.compares_all(len(self.timing.commitments))
+        )
 
     def of(self, repeat: int) -> Bench:
         """Return the bench of another repeat of the same run."""

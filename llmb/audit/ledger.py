@@ -1,4 +1,4 @@
-"""Rule L1: the gradients of every step are those of an honest run that has made the same steps."""
+"""Rule L1: every step's gradients, or logits, are those of an honest run that has made it again."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 import math
 import statistics
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from llmb.audit import equivalence
+from llmb.audit import equivalence, outputs
 from llmb.audit.bench import HONEST, STEPS, Bench
-from llmb.audit.distance import UNSEEN, gap, gaps, total
+from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ways
-from llmb.audit.rule import TRAINING, Evidence, Rule
+from llmb.audit.rule import Evidence, Rule
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array
@@ -22,10 +22,13 @@ from llmb.records.finding import Finding, Level, Status
 
 #: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
 #: up what is different. Of all, and of each parameter.
-_TIMES, _TIMES_IN_FP32 = 3.0, 12.0
+_TIMES, _TIMES_OF_CALLS, _TIMES_IN_FP32 = 3.0, 4.0, 12.0
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
 #: narrow formats so many usual distances.
 _OF_A_STEP, _USUAL = 0.4, 4.0
+#: The same of a single call, and of a single sequence in all calls: of so few logits the distance
+#: varies, by 1.2 times where a call has 64.
+_EACH = 2.0
 #: A sample whose length lies in fewer elements tells too little by itself (rule E1).
 _FEW = 16
 
@@ -36,19 +39,22 @@ RECOMPUTED = Evidence(audited.RECOMPUTED, arrays.read)
 L1 = Rule(
     "L1",
     Level.BLOCK,
-    "every step computes the gradients that an honest run's step computes",
-    measured="64 elements of each gradient in each step: their places are told once the gradients "
-    "are there, their digest leaves the worker one step later; learning rates drawn from 1e-5 to "
-    "1e-3; an honest run replays the steps from the first weights; a process without the plugin "
-    "computes two of them, drawn afterwards, in a wider format",
+    "every step computes the gradients, or logits, that an honest run's step computes",
+    measured="64 elements of each gradient in each step (modes forward and generate: of each "
+    "sequence's logits; of more than 128 sequences, fewer): their places are told once the step is "
+    "made, their digest leaves the worker one step later; learning rates drawn from 1e-5 to 1e-3; "
+    "an honest run replays the steps from the first weights; a process without the plugin computes "
+    "two steps of training, drawn afterwards, in a wider format",
     limit="3 times the honest error of one step: together, for each parameter, and for the median "
-    "element of each (not in 8 bits); FP32: 12 times; in no step 0.4 of a parameter's usual length",
-    cannot_see="steps after the replayed ones, or after the 80th; several ranks, dropout, FP16, "
-    "formats of fewer than 8 bits, devices that record their steps (the plugin says so); less than "
-    "the format's own rounding",
+    "element of each (not in 8 bits); in no step 0.4 of a parameter's usual length. Calls: 4 times "
+    "together, twice that for each call and each sequence, 0.4 of a sequence's usual length. FP32: "
+    "12 times",
+    cannot_see="training: steps after the replayed ones, or after the 80th; several ranks, "
+    "dropout, FP16, formats of fewer than 8 bits, devices that record their steps (the plugin says "
+    "so). Calls that were not drawn, where they are more than 80 or take longer than two minutes. "
+    "Less than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
-    modes=TRAINING,
     since=3,
 )
 RULES = (L1,)
@@ -68,11 +74,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
     paths = bench.paths(LEDGER, VALUES, REPLAYED, RECOMPUTED)
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if drawn is None or ledger is None or values is None:
-        yield L1.unjudged(Status.NOT_OBSERVED, "the worker left no gradients of its steps")
+        yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
         return
-    rows = Rows(ledger, values[audited.ROWS])
-    steps = drawn.steps_compared(len(timing.commitments))
-    broken = _broken(rows, timing.commitments[:steps])
+    rows, made = Rows(ledger, values[audited.ROWS]), len(timing.commitments)
+    if bench.trains:
+        compared: Sequence[int] = range(drawn.steps_compared(made))
+    else:
+        compared = drawn.calls_compared(made)
+    broken = _broken(rows, {step: timing.commitments[step] for step in compared})
     if broken:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
         return
@@ -80,35 +89,52 @@ def judge(bench: Bench) -> Iterator[Finding]:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
     again = Rows(ledger, replayed[audited.ROWS])
-    least = drawn.least_replayed(steps)
+    least = drawn.least_replayed(len(compared))
     if len(again) < least:
         told = f"{len(again)} steps were replayed, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
+    if not bench.trains:
+        honest = outputs.honest_error(bench)
+        yield CallByCall(rows, again, compared, honest, _times(bench)).finding(paths, made)
+        return
     recomputed = bench.read(RECOMPUTED)
-    checked = tuple(step for step in drawn.recomputed(steps) if step < len(again))
+    checked = tuple(step for step in drawn.recomputed(len(compared)) if step < len(again))
     right = Rows(ledger, recomputed[audited.ROWS]) if recomputed is not None else None
     if right is None or len(right) not in (0, len(checked)):
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
     # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
-    honest, wide = _honest_error(bench), bench.facts.precision.bits > NARROW_BITS
-    worker = StepByStep(rows, again, honest, each_element=wide)
+    error, wide = _honest_error(bench), bench.facts.precision.bits > NARROW_BITS
+    worker = StepByStep(rows, again, error, each_element=wide)
+    yardstick = StepByStep(again.only(checked), right, error, each_element=wide)
+    yield _of_training(worker, yardstick, error, checked if len(right) else (), made, paths)
+
+
+def _of_training(
+    worker: StepByStep,
+    yardstick: StepByStep,
+    honest: HonestError,
+    checked: Sequence[int],
+    made: int,
+    evidence: tuple[str, ...],
+) -> Finding:
+    """Return L1 of a worker that has ``made`` so many steps.
+
+    ``yardstick`` has the distances of the honest run from the reference in the steps ``checked``.
+    """
     faults, shown = worker.faults(), worker.measured()
-    good = (
-        f"{len(again)} of {len(timing.commitments)} steps replayed: the gradients of each are as "
-    )
-    good += "near to the honest run's as honest ones are"
-    if len(right):
-        yardstick = StepByStep(again.only(checked), right, honest, each_element=wide)
+    good = f"{worker.steps} of {made} steps replayed: the gradients of each are as near to the "
+    good += "honest run's as honest ones are"
+    if checked:
         shown += f"; the honest run's own {yardstick.measured()}"
         numbers = " and ".join(map(str, checked))
         prefix = f"the honest run's own, in steps {numbers} without the plugin: "
         faults += [prefix + fault for fault in yardstick.faults()[:1]]
     else:
         good += "; none was computed without the plugin, which the device needs"
-    yield L1.finding(
+    return L1.finding(
         Status.FAIL if faults else Status.PASS,
         "; ".join(faults) if faults else good,
         measured=shown,
@@ -116,12 +142,12 @@ def judge(bench: Bench) -> Iterator[Finding]:
         limit=f"{honest.times:g} times honest, {_OF_A_STEP:g} in one step",
         basis="calibrated",
         observer="worker, honest run, verifier",
-        evidence=paths,
+        evidence=evidence,
     )
 
 
 class Rows:
-    """What was read of the gradients: a row a step, a part of it for each stored parameter."""
+    """What was read: a row a step, a part of it for each stored parameter, or each sequence."""
 
     def __init__(self, ledger: LedgerEvidence, values: Array) -> None:
         """Take ``values``, row after row.
@@ -134,35 +160,35 @@ class Rows:
         self._counts = [segment.elements for segment in ledger.segments]
         self._length, self._values = sum(self._counts), values
         if not self._length or len(values) % self._length:
-            raise ValueError(f"{len(values)} gradients are no rows of {self._length}")
+            raise ValueError(f"{len(values)} elements are no rows of {self._length}")
 
     def __len__(self) -> int:
-        """Return how many steps there are."""
+        """Return how many rows there are."""
         return len(self._values) // self._length
 
     def only(self, steps: Sequence[int]) -> Rows:
         """Return the rows of ``steps`` alone."""
         return Rows(self._ledger, [value for step in steps for value in self.row(step)])
 
-    def row(self, step: int) -> Array:
-        """Return what was read in ``step``."""
-        return self._values[step * self._length : (step + 1) * self._length]
+    def row(self, number: int) -> Array:
+        """Return what was read in the step that row ``number`` is of."""
+        return self._values[number * self._length : (number + 1) * self._length]
 
-    def parts(self, step: int) -> Iterator[tuple[str, Array]]:
-        """Yield each parameter's name and its elements in ``step``."""
-        row, first = self.row(step), 0
+    def parts(self, number: int) -> Iterator[tuple[str, Array]]:
+        """Yield each parameter's, or sequence's, name and its elements in row ``number``."""
+        row, first = self.row(number), 0
         for name, count in zip(self.names, self._counts, strict=True):
             yield name, row[first : first + count]
             first += count
 
 
-def _broken(rows: Rows, commitments: Sequence[str]) -> str | None:
-    """Return a sentence where the rows are not those that the worker committed to."""
+def _broken(rows: Rows, commitments: Mapping[int, str]) -> str | None:
+    """Return a sentence where the rows are not those of the steps in ``commitments``, by number."""
     if len(rows) != len(commitments):
-        return f"gradients of {len(rows)} steps are shown, {len(commitments)} were committed to"
-    for step, commitment in enumerate(commitments):
-        if _digest(rows.row(step)) != commitment:
-            return f"the gradients of step {step} are not those that were committed to"
+        return f"{len(rows)} steps are shown, {len(commitments)} were committed to"
+    for number, (step, commitment) in enumerate(commitments.items()):
+        if _digest(rows.row(number)) != commitment:
+            return f"what is shown of step {step} is not what was committed to"
     return None
 
 
@@ -200,8 +226,14 @@ def _honest_error(bench: Bench) -> HonestError:
     return HonestError(
         of_all=max([least, *(total(run.values()).error for run in runs)]),
         of_parts={name: max([least, *(run[name].error for run in runs)]) for name in runs[0]},
-        times=_TIMES_IN_FP32 if precision.dtype == "float32" else _TIMES,
+        times=_times(bench),
     )
+
+
+def _times(bench: Bench) -> float:
+    if bench.facts.precision.dtype == "float32":
+        return _TIMES_IN_FP32
+    return _TIMES if bench.trains else _TIMES_OF_CALLS
 
 
 class StepByStep:
@@ -213,14 +245,14 @@ class StepByStep:
         ``each_element``: an honest run gets most elements right by themselves, and not only the
         large ones.
         """
-        self._honest = honest
+        self.steps, self._honest = min(len(again), len(rows)), honest
         #: Of each parameter, step by step: what the worker and the honest run read.
         self._pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in rows.names}
-        for step in range(min(len(again), len(rows))):
+        for step in range(self.steps):
             pairs = zip(rows.parts(step), again.parts(step), strict=True)
             for (name, shown), (_, right) in pairs:
                 self._pairs[name].append((shown, right))
-        self._gaps = {n: [gap(*pair) for pair in pairs] for n, pairs in self._pairs.items()}
+        self._gaps = {n: [gap(a, b) for a, b in pairs] for n, pairs in self._pairs.items()}
         self._each_element = each_element
 
     def faults(self) -> list[str]:
@@ -304,6 +336,85 @@ class StepByStep:
 def _median(errors: Sequence[float]) -> float:
     """Return the median, NaN where one is no number."""
     return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)
+
+
+class CallByCall:
+    """The distances of the logits that were read from the honest run's, by call and sequence."""
+
+    def __init__(
+        self, rows: Rows, again: Rows, calls: Sequence[int], honest: float, times: float
+    ) -> None:
+        """Compare the rows that were replayed; row n is of ``calls[n]``.
+
+        ``honest`` is the relative error of an honest run's logits, ``times`` which may be off.
+        """
+        self._honest, self._times = honest, times
+        self._count = min(len(again), len(rows))
+        #: By number of the call and name of the sequence.
+        self._gaps: dict[tuple[int, str], Gap] = {}
+        for number, call in enumerate(calls[: self._count]):
+            pairs = zip(rows.parts(number), again.parts(number), strict=True)
+            for (name, shown), (_, right) in pairs:
+                if name != audited.TOKENS:
+                    self._gaps[call, name] = gap(shown, right)
+
+    def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
+        """Return L1 of a worker that has made so many calls."""
+        limit = self._times * self._honest
+        every = total(self._gaps.values()).error
+        by_call = _joined((f"call {call}", one) for (call, _), one in self._gaps.items())
+        by_sequence = _joined((name, one) for (_, name), one in self._gaps.items())
+        faults = []
+        if not every <= limit:  # a NaN must not pass
+            faults.append(f"all logits together are {every:.3g} off (limit {limit:.3g})")
+        worst = dict(max(errors.items(), key=_by_error) for errors in (by_call, by_sequence))
+        faults += [
+            f"the logits of {name} are {error:.3g} off (limit {_EACH * limit:.3g})"
+            for name, error in worst.items()
+            if not error <= _EACH * limit
+        ]
+        largest, odd = self._oddest()
+        faults += odd
+        share = f"{self._count} of {made} calls replayed"
+        good = f"{share}: the logits of each sequence are as near to the honest run's as honest are"
+        call, sequence = worst.values()
+        return L1.finding(
+            Status.FAIL if faults else Status.PASS,
+            "; ".join(faults) if faults else good,
+            measured=f"{every:.3g} of all, worst call {call:.3g}, worst sequence {sequence:.3g}, "
+            f"in one call {largest:.3g}",
+            honest=f"{self._honest:.3g}",
+            limit=f"{self._times:g} times honest, {_EACH * self._times:g} for each call and "
+            f"sequence, {_OF_A_STEP:g} for one in one call",
+            basis="calibrated",
+            observer="worker, honest run",
+            evidence=evidence,
+        )
+
+    def _oddest(self) -> tuple[float, list[str]]:
+        """Return the largest distance of one sequence in one call, in usual lengths; if too far."""
+        usual = total(self._gaps.values()).length / math.sqrt(len(self._gaps)) or 1.0
+        distances = {where: one.distance / usual for where, one in self._gaps.items()}
+        limit = max(_OF_A_STEP, _USUAL * statistics.median(distances.values()))
+        (call, name), largest = max(distances.items(), key=_by_error)
+        if largest <= limit:
+            return largest, []
+        return largest, [
+            f"the logits of {name} are {largest:.3g} of their length off in call {call} "
+            f"(limit {limit:.3g})"
+        ]
+
+
+def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:
+    """Return the error of all gaps together that have one name."""
+    by_name: dict[str, list[Gap]] = {}
+    for name, one in gaps_of:
+        by_name.setdefault(name, []).append(one)
+    return {name: total(every).error for name, every in by_name.items()}
+
+
+def _by_error(named: tuple[object, float]) -> float:
+    return math.inf if math.isnan(named[1]) else named[1]
 
 
 def _tells(right: Array) -> bool:

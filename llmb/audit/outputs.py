@@ -58,6 +58,23 @@ def judge(bench: Bench) -> Iterator[Finding]:
     bench.measured = judged.measured()
 
 
+def honest_error(bench: Bench) -> float:
+    """Return the relative error of an honest run's logits in real steps; see E1.
+
+    The larger of the last step's and the audited one's, and no smaller one than two kernels have.
+    """
+    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **bench.needed(REFERENCE)}
+    precision = bench.facts.precision
+    own = of_class(bench.needed(HONEST), precision.name)
+    items = (f"{name}/{LOGITS}" for name in (LIVE, STEP))
+    errors = [gap(own.get(i), reference[i]).error for i in items if i in reference]
+    return max([_least_error(precision), *errors])
+
+
+def _least_error(precision: Precision) -> float:
+    return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
+
+
 @dataclass(frozen=True)
 class Shown:
     """What the processes have shown of one repeat."""
@@ -150,8 +167,7 @@ class Outputs:
             return self._not_observed(rule, "no reference was computed of it")
         right, own = self._shown.reference[item], self._classes[self._precision.name]
         mine, theirs = gap(self._seen.get(item), right), gap(own.get(item), right)
-        least = _LEAST_ERROR.get(self._precision.dtype, _LEAST_NARROW)
-        honest = max(least, theirs.error)
+        honest = max(_least_error(self._precision), theirs.error)
         assert self._known is not None
         limit = self._known.times_of_logits
         faults = [] if mine.error <= limit * honest else [_far(mine, honest, limit)]

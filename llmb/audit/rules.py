@@ -39,7 +39,8 @@ class Judge(Protocol):
         """Yield a finding for each rule that the evidence says something of."""
 
 
-#: Who judges, in the order of the table. ``timed_step`` and ``outputs`` build on ``gradients``.
+#: Who judges, in the order of the table. ``timed_step`` and ``outputs`` build on ``gradients``,
+#: and ``ledger`` on all of them.
 JUDGES: tuple[Judge, ...] = (
     weights,
     gradients,
@@ -48,8 +49,8 @@ JUDGES: tuple[Judge, ...] = (
     optimizer,
     replay,
     timed_step,
-    ledger,
     outputs,
+    ledger,
     time,
     pace,
     physics,

@@ -93,13 +93,14 @@ class Exactness:
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
-    def look(self, step: int, result: Tensor | None = None) -> None:
+    def look(self, step: int, *results: Tensor) -> None:
         """Look at all of the present ``step``, counted from 0.
 
-        ``result`` is the loss, or are the logits; None after the optimizer step.
+        ``results`` are the loss, or the logits and the tokens drawn; none after the optimizer step.
         """
-        if result is not None and type(result) is not Tensor:
-            self._note("result of the model", type(result), step)
+        for result in results:
+            if type(result) is not Tensor:
+                self._note("result of the model", type(result), step)
         if self._optimizer is not None:
             self._look_at(self._optimizer, step)
         for what, value in self._called_by_themselves():

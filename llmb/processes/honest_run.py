@@ -32,6 +32,7 @@ from llmb.plugin.backend import full_float32_products, is_lazy
 from llmb.plugin.builtin.host import keep_freed_memory
 from llmb.plugin.kit.formats import set_float32_products
 from llmb.plugin.manager import Plugin
+from llmb.processes.call_replay import CallReplay
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.recomputation import digest_of
 from llmb.processes.stream_replay import StreamReplay
@@ -105,6 +106,12 @@ def make(channel: Channel, order: HonestOrder) -> None:
         with apart("the repetition of the steps"):
             if (again := whole_steps(channel, order, rerun, steps, exactness)) is not None:
                 announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
+    if order.calls is not None:
+        with apart("the repetition of the calls"):
+            channel.send(Phase(name=f"{len(order.calls.calls)} calls again"))
+            read = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.ROWS]
+            again = CallReplay(config, order.calls, read, exactness.look).rows()
+            announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
         # What the yardstick is made with must be torch's own as well.

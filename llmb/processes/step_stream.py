@@ -15,7 +15,7 @@ from llmb.errors import RunFailedError
 from llmb.measure import clock
 from llmb.observe import compilations
 from llmb.observe.exactness import Exactness
-from llmb.observe.gradient_ledger import GradientLedger
+from llmb.observe.ledger import StepLedger
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.weights import FenceSamples
 from llmb.plugin.backend import Backend, memory_of
@@ -80,8 +80,8 @@ class StepStream:
     _channel: Channel
     #: Looks at the steps that are asked for.
     sampler: Observer
-    #: Reads something of every step, where something is trained.
-    ledger: GradientLedger | None = None
+    #: Reads something of every step, where steps can be repeated.
+    ledger: StepLedger | None = None
     #: Compares the types of what each step is made of, where the run is audited.
     exactness: Exactness | None = None
     #: Steps completed, and steps that had to wait for their order to arrive.
@@ -107,15 +107,16 @@ class StepStream:
             yield Step(order.index, order.seed, order.fence)
             self.done += 1
 
-    def pause(self, step: Step, loss: Tensor) -> bool:
+    def pause(self, step: Step, loss: Tensor, *results: Tensor) -> bool:
         """Ask whether ``step`` is looked at, the same way in every step; True ends the stream.
 
         The answer is not in this process before its gradients are, for nobody has given it yet; and
-        of the gradients something is read before the answer comes.
+        of the gradients something is read before the answer comes. ``loss`` are the logits where
+        nothing is trained, and ``results`` what there is besides.
         """
         begin = clock.now_ns()
         if self.exactness is not None:
-            self.exactness.look(step.index, loss)
+            self.exactness.look(step.index, loss, *results)
         self.sampler.next()
         self.sampler.glance()
         self._channel.send(Paused(index=step.index, commitment=self.commitment()))

@@ -23,7 +23,6 @@ from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
-from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
 from llmb.parallel.shared_channel import SharedChannel
@@ -128,7 +127,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
         kind = Channel if ranks is None else SharedChannel
         own |= {Canonical: canonical, EvidenceWriter: writer, kind: channel, FenceSamples: samples}
         if task.ledger is not None:
-            own[GradientLedger] = task.ledger
+            own[task.ledger_class] = task.ledger
         before.close(own, stream.done)
     if order.collect_evidence:
         writer.phase("writing evidence")

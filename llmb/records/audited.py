@@ -16,7 +16,8 @@ STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
-#: Gradients of every step: as the worker had them, and as an honest run repeats them (rule L1).
+#: Gradients of every step, or logits of every call: as the worker had them, and as an honest run
+#: repeats them (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
 REPLAYED = "replayed.safetensors"  # honest run
 #: The rows of two replayed steps once more, in a wider format and without any plugin.
@@ -33,6 +34,8 @@ WIDE_LOSS = " with its loss in float32"
 
 #: What is looked at in modes that train nothing, in place of gradients.
 LOGITS = "logits"
+#: Of a row of the ledger, the tokens that were drawn in mode generate.
+TOKENS = "tokens"
 
 #: What only they may write: nobody with a plugin in it says what is right.
 BY_HONEST_RUN = frozenset(
@@ -110,14 +113,17 @@ class StepsEvidence(Frozen):
 
 
 class LedgerSegment(Frozen):
-    """The elements of one stored parameter's gradient in a row of the ledger, in this order."""
+    """The elements of one stored parameter's gradient, or of one sequence's logits, in a row."""
 
     name: str
     elements: int = Field(ge=1)
 
 
 class LedgerEvidence(Frozen):
-    """Whose the elements of each row are (rule L1); the numbers are in ``LEDGER_VALUES``."""
+    """Whose the elements of each row are, in order (rule L1).
+
+    The numbers are in ``LEDGER_VALUES``.
+    """
 
     segments: tuple[LedgerSegment, ...]
 

@@ -52,7 +52,7 @@ class Draws:
 
     nonce: str
     optimizer: Optimizer
-    #: Every step is told which elements of its gradients to show (rule L1).
+    #: Every step is told which elements of its gradients, or of its logits, to show (rule L1).
     ledger: bool
     #: The learning rate is the workload's own in every step.
     constant_rate: bool = False
@@ -67,7 +67,7 @@ class Draws:
         return self._of("audit", step)
 
     def places(self, step: int) -> int:
-        """Return the seed of which elements of each gradient are read in the pause of ``step``."""
+        """Return the seed of which elements are read in the pause of ``step``."""
         return self._of("places", step)
 
     def rate(self, step: int) -> float:
@@ -120,6 +120,10 @@ class Draws:
         """
         return steps_compared([self.rate(step) for step in range(steps)], self.optimizer)
 
+    def calls_compared(self, made: int) -> tuple[int, ...]:
+        """Return which of ``made`` calls that train nothing are kept and compared, in order."""
+        return calls_compared(self.audit(made - 1), made)
+
     def _of(self, *labels: object) -> int:
         return derive(int(self.nonce, 16), *labels)
 
@@ -155,6 +159,16 @@ def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
     return min(len(rates), MOST_STEPS)
 
 
+def calls_compared(seed: int, made: int) -> tuple[int, ...]:
+    """Return numbers of ``MOST_STEPS`` of ``made`` calls at most, in the order of their replay.
+
+    No call depends on another where nothing is trained, so any may be chosen. The ``seed`` is that
+    of the last step's audit, and is told when all have been made.
+    """
+    turn = sorted(range(made), key=lambda call: derive(seed, "call", call))
+    return tuple(turn[:MOST_STEPS])
+
+
 def why_no_ledger(
     mode: str, precision: Precision, *, world_size: int, dropout: float, records_steps: bool
 ) -> str | None:
@@ -162,10 +176,12 @@ def why_no_ledger(
 
     ``records_steps``: the device records a step, compiles it and runs it later.
     """
-    if mode != "train":
-        return "nothing is trained"
+    if precision.judged_as is None:
+        return "nobody knows what an honest run in this format computes"
     if world_size > 1:
         return "the gradients are spread over several ranks"
+    if mode != "train":
+        return None
     if dropout:
         return "dropout draws each step's gradients"
     if records_steps:
@@ -174,6 +190,4 @@ def why_no_ledger(
         return "moments underflow in FP16, or steps are left out where scaled gradients overflow"
     if precision.bits < LEAST_BITS:
         return "honest runs in formats of fewer than 8 bits drift apart within a few steps"
-    if precision.judged_as is None:
-        return "nobody knows what an honest run in this format computes"
     return None

@@ -211,8 +211,9 @@ class RepeatTiming(Frozen):
     #: The window's place, tokens, audited steps, places, learning rates and how much is replayed
     #: follow from it (``llmb.records.draws``); that of the first repeat is the run's own.
     nonce: str | None = Field(default=None, pattern=NONCE)
-    #: sha256 over what was read of the gradients of each step from the first, as it was told in the
-    #: pause of the next; those of the steps after STOP with them. Empty where no step is replayed.
+    #: sha256 over what was read of the gradients, or logits, of each step from the first, as it was
+    #: told in the pause of the next; those of the steps after STOP with them. Empty where no step
+    #: is replayed.
     commitments: tuple[Sha256, ...] = ()
     #: None where the worker ended before it had answered.
     tail: Tail | None = None

@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 from pydantic import ValidationError
 
 from llmb import workloads
-from llmb.config import AuditMode, Frozen, RunConfig, idle_waiting
+from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
@@ -29,6 +29,8 @@ from llmb.supervision.silence import Silence, Vigil
 from llmb.supervision.stream import AuditedRequest, Streamed
 from llmb.wire.child import Child
 from llmb.wire.messages import (
+    CallsToReplay,
+    CallToReplay,
     Done,
     EvidenceFile,
     HonestOrder,
@@ -230,7 +232,7 @@ class Examiner:
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
             heavy = tuple(p for p in passes if p in ("live", "step"))
-        scratch = self._folders.scratch
+        trains, scratch = self._config.mode is Mode.TRAIN, self._folders.scratch
         assert scratch is not None
         common = {
             "config": self._config,
@@ -247,7 +249,8 @@ class Examiner:
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
             "library_modules": [m for one in names.libraries for m in one.modules],
-            "stream": self._stream(streamed),
+            "stream": self._stream(streamed) if trains else None,
+            "calls": None if trains else self._calls(streamed),
         }
         reference = {
             "passes": tuple(name for name in passes if name not in heavy),
@@ -272,18 +275,36 @@ class Examiner:
             seconds=draws.REPLAY_S,
         )
 
+    def _calls(self, streamed: Streamed) -> CallsToReplay | None:
+        """Return the calls that are made again, drawn from all (rule L1)."""
+        drawn = self._drawn(streamed)
+        if drawn is None:
+            return None
+        turn = drawn.calls_compared(len(streamed.timing.commitments))
+        return CallsToReplay(
+            calls=tuple(
+                CallToReplay(
+                    index=call, token_seed=streamed.token_seeds[call], places=drawn.places(call)
+                )
+                for call in turn
+            ),
+            least=drawn.least_replayed(len(turn)),
+            seconds=draws.REPLAY_S,
+        )
+
     def _drawn(self, streamed: Streamed) -> Draws | None:
-        """Return what was drawn for a worker that has shown gradients of its steps."""
-        nonce = streamed.timing.nonce
-        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= set(streamed.evidence):
+        """Return what was drawn for the steps; None where they have left no ledger."""
+        nonce, left = streamed.timing.nonce, set(streamed.evidence)
+        if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= left:
             return None
         optimizer = workloads.of(self._config).recipe.optimizer
-        return Draws(nonce, optimizer, ledger=True, constant_rate=self._config.constant_rate)
+        constant = self._config.constant_rate
+        return Draws(nonce, optimizer, ledger=True, constant_rate=constant)
 
     def _every_step(self, streamed: Streamed) -> bool:
         """Tell whether the gradients of every step are compared: then no weights were kept."""
-        drawn = self._drawn(streamed)
-        return drawn is not None and drawn.compares_all(len(streamed.timing.commitments))
+        drawn, trains = self._drawn(streamed), self._config.mode is Mode.TRAIN
+        return trains and drawn is not None and drawn.compares_all(len(streamed.timing.commitments))
 
     def _side_by_side(self) -> bool:
         """Tell whether honest run and reference are made at the same time."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import AuditMode, RankAddress, RunConfig
+from llmb.config import AuditMode, Mode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records import draws
@@ -206,7 +206,7 @@ class RunPhases:
                     place=self.place,
                     repeat=number,
                     rank_timeout_s=self.rank_timeout_s,
-                    every_step=drawn.compares_all(window.steps),
+                    every_step=config.mode is Mode.TRAIN and drawn.compares_all(window.steps),
                 )
             )
             self.display.stream(window.end, tokens, label)

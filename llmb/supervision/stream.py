@@ -198,7 +198,7 @@ class _StreamLog:
     paused_ns: int | None = None
     told_ns: int | None = None
     ended_ns: int | None = None
-    #: What the worker has told of each step's gradients in the pause of the next.
+    #: What the worker has told of each step's gradients, or logits, in the pause of the next.
     commitments: list[str] = field(default_factory=list)
 
 
@@ -359,7 +359,7 @@ class _Listener:
     def _commitment(self, step: int, commitment: str) -> None:
         due = self.answers.drawn.ledger and step >= 0
         if due != bool(commitment):
-            what = f"no gradients of step {step}" if due else "gradients that nobody asked for"
+            what = f"nothing of step {step}" if due else "what nobody asked for"
             raise RunFailedError(f"after step {step} the worker committed to {what}")
         if due:
             self.log.commitments.append(commitment)

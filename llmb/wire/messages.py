@@ -171,23 +171,24 @@ class StepOrder(Frozen):
 
 
 class Paused(Frozen):
-    """The gradients of a step are there; the worker waits to hear what becomes of it.
+    """A step's gradients, or logits, are there; the worker waits to hear what becomes of it.
 
     It waits in every step: what is to come cannot be seen in this process before it has asked.
     """
 
     kind: Literal["paused"] = "paused"
     index: int
-    #: sha256 over what was read of the gradients of the step before; empty where nothing was.
+    #: sha256 over what was read of the gradients, or logits, of the step before; empty where
+    #: nothing was.
     commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
 
 
 class StepDraw(Frozen):
     """What a step is told in its pause, where steps are replayed afterwards (rule L1)."""
 
-    #: The seed of which elements of the gradients are read.
+    #: The seed of which elements of the gradients, or which logits, are read.
     places: int
-    #: The learning rate of this step.
+    #: The learning rate of this step, if it trains.
     rate: float
 
 
@@ -310,6 +311,24 @@ class StreamToReplay(Frozen):
     seconds: float
 
 
+class CallToReplay(Frozen):
+    """A call of a worker that trains nothing."""
+
+    index: int
+    #: The seed of its tokens, and that of which logits were read.
+    token_seed: int
+    places: int
+
+
+class CallsToReplay(Frozen):
+    """Calls of a worker's stream that are made again, in this order, with the pristine model."""
+
+    calls: tuple[CallToReplay, ...]
+    #: As in ``StreamToReplay``.
+    least: int
+    seconds: float
+
+
 class KeepWeights(Frozen):
     """Leave the weights of the replayed step in whose pause this arrives: it is recomputed."""
 
@@ -355,6 +374,8 @@ class HonestOrder(RerunOrder):
     library_modules: tuple[str, ...] = ()
     #: The stream to be replayed from its first step; None where no step can be (rule L1).
     stream: StreamToReplay | None = None
+    #: The same where nothing is trained.
+    calls: CallsToReplay | None = None
 
 
 class ReferenceOrder(RerunOrder):

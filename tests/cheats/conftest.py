@@ -48,3 +48,10 @@ def customised_files(once):  # noqa: F811
 def invalid_files(once):  # noqa: F811
     """Those of a run in which a matrix computed in 8 bits."""
     return _made(once, "invalid-run", "fp8_one_matrix")
+
+
+@pytest.fixture(scope="session")
+def forward_files(once):  # noqa: F811
+    """Those of an honest run that trains nothing."""
+    flags = ("--workload=litgpt-forward", "--timed-steps=5", "--batch-size=3")
+    return _made(once, "forward-run", "honest_eager", *flags)

@@ -135,6 +135,8 @@ CHEATS = (
         Cheat(
             "logits_where_read", SKIPPED, (11, 13), ("N1",), flags=(*_FORWARD, "--batch-size=24")
         ),
+        Cheat("sequence_left_out", SKIPPED, (13, 19), ("L1",), flags=(*_FORWARD, "--batch-size=8")),
+        Cheat("layer_dropped_in_samples", SKIPPED, (13, 14), ("L1",), flags=_GENERATE),
     ),
     *_cheats(
         FUNCTION,
@@ -180,7 +182,7 @@ CHEATS = (
             flags=("--batch-size=2",),
         ),
         Cheat("fp8_in_training_only", PRECISION, (39,), ("E1", "L1"), flags=("--batch-size=2",)),
-        ("int8_weights", "40", "E1 E2 L1 P1"),
+        ("int8_weights", "40", "E1 E2 P1"),
         ("int8_cached", "40 58", "E2 E3 P1"),
         ("fp8_weight_gradient", "41", "E2 P1"),
         ("fp8_head", "42", "E2 P1"),
@@ -221,6 +223,8 @@ CHEATS = (
         ("output_cached_by_pointer", "54", "E2 E3 P1"),
         ("batch_fixed", "55 56", "E1 E2 E3 L1 P1"),
         ("batch_of_the_step_before", "56", "E1 E2 E3 L1 P1"),
+        Cheat("every_third_call_old", REUSE, (11, 54), ("L1",), flags=_FORWARD),
+        Cheat("samples_cached", REUSE, (11, 54), ("L1",), flags=_GENERATE),
         Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "G1", "P1"), flags=_FORWARD),
     ),
     *_cheats(

@@ -6,6 +6,7 @@ import io
 import zipfile
 
 import pytest
+from safetensors.torch import load, save
 
 from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files, read_bundle
@@ -78,3 +79,11 @@ def test_a_record_rewritten_after_the_run_is_refused_by_the_command(runs, tmp_pa
     ended = harness.call("verify", folder)
     assert ended.code == 6
     assert "recomputation" in ended.stdout
+
+
+def test_a_bundle_of_calls_is_sound_until_their_logits_are_others(forward_files):
+    ledger = "evidence/repeat-0/ledger.safetensors"
+    assert forgeries.checks(forward_files) == {}
+    arrays = load(forward_files[ledger])
+    arrays["rows"][2, 5] += 1
+    assert "audit" in forgeries.checks(forward_files | {ledger: save(arrays)})

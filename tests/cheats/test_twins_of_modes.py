@@ -17,12 +17,16 @@ CASES = [
     ("honest_fp8", "FP8", FORWARD),
     ("honest_wider_than_declared", "BF16", FORWARD),
     ("honest_eager", "BF16", (*FORWARD, "--dynamic")),
+    ("honest_compiled", "FP32", (*FORWARD, "--batch-size=4")),
+    ("honest_fused", "BF16", (*FORWARD, "--batch-size=200", "--sequence-length=8")),
     ("honest_compiled", "BF16", GENERATE),
     ("honest_column_major", "BF16", GENERATE),
     ("honest_other_norm", "BF16", GENERATE),
     ("honest_fp8", "FP8", GENERATE),
     ("honest_tf32", "TF32", GENERATE),
     ("honest_eager", "FP32", (*GENERATE, "--executor=inductor")),
+    ("honest_other_norm", "FP32", (*GENERATE, "--batch-size=4")),
+    ("honest_repacked", "BF16", (*GENERATE, "--batch-size=4")),
 ]
 
 

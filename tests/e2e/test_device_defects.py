@@ -151,6 +151,17 @@ def test_a_cheat_that_declares_everything_lacking_is_found_by_the_host(
     assert findings(done)["P1"]["status"] == "fail"
 
 
+def test_calls_of_a_device_that_records_its_steps_are_made_again(
+    tmp_path: Path, fake_site: Path
+) -> None:
+    done = run(
+        *(tmp_path, fake_site, "--precision=FP32", "--workload=litgpt-forward", "--batch-size=2"),
+        lacks="eager_kernels=True",
+    )
+    assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
+    assert findings(done)["L1"]["status"] == "pass"
+
+
 # -- by hand ----------------------------------------------------------------------------------
 
 

@@ -47,7 +47,7 @@ def test_a_forward_run_is_timed_call_by_call_and_audited_by_its_logits(tmp_path:
     ended = run_fast(tmp_path, "--workload=litgpt-forward")
     found, record = assert_consistent(ended), ended.record
     assert record["config"]["mode"] == record["workload"]["mode"] == "forward"
-    assert {found[rule] for rule in ("W1", "E1", "E3", "G1", "P1")} == {"pass"}
+    assert {found[rule] for rule in ("W1", "E1", "E3", "G1", "P1", "L1")} == {"pass"}
     assert {found[rule] for rule in ("E2", "O1", "O2")} == {"not_applicable"}
     timing = record["timing"]
     assert (timing["loss_first"], timing["loss_last"]) == (None, None)
@@ -68,7 +68,7 @@ def test_tokens_are_generated_in_either_scope_and_keep_every_rule(
     found, record = assert_consistent(ended), ended.record
     assert record["config"]["generate_scope"] == scope
     assert record["config"]["new_tokens"] == 4
-    assert {found[rule] for rule in ("W1", "E1", "E3", "G1", "P1")} == {"pass"}
+    assert {found[rule] for rule in ("W1", "E1", "E3", "G1", "P1", "L1")} == {"pass"}
     assert record["workload"]["tokens_per_step"] == 2 * 4
     prefills = record["timing"]["prefill_ns"]
     assert len(prefills) >= 10

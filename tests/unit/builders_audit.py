@@ -22,15 +22,14 @@ from llmb import workloads
 from llmb.audit import judgement
 from llmb.audit.bench import Facts
 from llmb.audit.judgement import Judgement
-from llmb.config import BF16, AuditMode, RunConfig
+from llmb.config import BF16, AuditMode, Mode, RunConfig
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin import ParameterView
 from llmb.plugin.builtin.cpu import CpuBackend
-from llmb.processes import honest_run, reference_run
+from llmb.processes import honest_run, modes, reference_run
 from llmb.processes.evidence_writer import EvidenceWriter, Pristine
 from llmb.processes.modes.stage import Stage
-from llmb.processes.modes.training import Training
 from llmb.processes.step_stream import StepStream
 from llmb.records import audited, draws, evidence
 from llmb.records.draws import Draws
@@ -40,6 +39,8 @@ from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
 from llmb.wire.messages import (
     AuditRequest,
+    CallsToReplay,
+    CallToReplay,
     Done,
     EvidenceFile,
     HonestOrder,
@@ -146,13 +147,19 @@ class Stream(Line):
     """The supervisor's side of a stream, which answers in the pause of each step."""
 
     def __init__(
-        self, audits: tuple[int, ...] = (0, 4, 7), end: int = END, *, ledger: bool = True
+        self,
+        audits: tuple[int, ...] = (0, 4, 7),
+        end: int = END,
+        *,
+        ledger: bool = True,
+        last_seed: int = 99,
     ) -> None:
         fences = range(WARMUP - 1, end + 4, 5)
         super().__init__(
             *(StepOrder(index=i, seed=1000 + i, fence=i in fences) for i in range(end + 4))
         )
         self._audits, self._end, self._ledger = audits, end, ledger
+        self._last_seed = last_seed
 
     def send(self, message: Message) -> None:
         super().send(message)
@@ -164,7 +171,7 @@ class Stream(Line):
         if self._ledger:
             draw = StepDraw(places=DRAWN.places(index), rate=rate_of(index))
         if index == self._end:
-            return AuditRequest(seed=99, last=True, draw=draw)
+            return AuditRequest(seed=self._last_seed, last=True, draw=draw)
         if index in self._audits:
             return AuditRequest(seed=50 + index, last=False, draw=draw)
         return Proceed(draw=draw)
@@ -265,7 +272,7 @@ def work(
     records_steps: bool = False,
     **changes: Any,
 ) -> Audited:
-    """Train and be audited as a worker does; calibrator and verifier have not looked yet.
+    """Work and be audited as a worker does; calibrator and verifier have not looked yet.
 
     ``records_steps``: no step can be replayed, so an audited one keeps its weights (rule G1).
     """
@@ -274,10 +281,16 @@ def work(
     folder.mkdir(parents=True)
     scratch.mkdir()
     why = draws.why_no_ledger(
-        "train", config.precision, world_size=1, dropout=0.0, records_steps=records_steps
+        config.mode.value,
+        config.precision,
+        world_size=1,
+        dropout=0.0,
+        records_steps=records_steps,
     )
     line, workload = Stream(audits, end, ledger=why is None), workloads.of(config)
     every = why is None and DRAWN.compares_all(end + 1)
+    if config.mode is not Mode.TRAIN:
+        line = Stream(audits, end, last_seed=DRAWN.audit(end))
     order = WorkOrder(
         config=config,
         evidence_folder=str(folder),
@@ -295,7 +308,7 @@ def work(
     plugin: Any = SimpleNamespace(optimizer_options=lambda config: options)
     sizes = pristine.sizes
     stage = Stage(plugin, backend, config, workload, model, canonical, sizes, every_step=every)
-    task = Training(stage)
+    task = modes.begin(stage)
     stream = StepStream(line, task.sampler, task.ledger)
     for done in task.steps(stream, lambda tensors: None):
         if done.step.fence:
@@ -348,24 +361,31 @@ def _orders(config: RunConfig, folder: Path, scratch: Path, line: Line, model: n
         config=config,
         folder=folder,
         scratch=scratch,
-        honest=HonestOrder(**common, borders=full, stream=_again(line)),
+        honest=HonestOrder(**common, borders=full, **_again(config, line)),
         reference=ReferenceOrder(**common, stored_dtypes=stored),
         facts=facts(config),
         model=model,
     )
 
 
-def _again(line: Line) -> StreamToReplay | None:
-    """Return what the supervisor asks an honest run to replay."""
+def _again(config: RunConfig, line: Line) -> dict[str, Any]:
+    """Return what the supervisor asks an honest run to replay, by the order's own names."""
     if audited.LEDGER not in line.announced():
-        return None
+        return {}
     steps = sum(isinstance(m, Paused) for m in line.sent)
-    return StreamToReplay(
+    if config.mode is not Mode.TRAIN:
+        calls = tuple(
+            CallToReplay(index=i, token_seed=1000 + i, places=DRAWN.places(i))
+            for i in DRAWN.calls_compared(steps)
+        )
+        return {"calls": CallsToReplay(calls=calls, least=steps, seconds=0.0)}
+    stream = StreamToReplay(
         token_seeds=tuple(1000 + i for i in range(steps)),
         rates=tuple(map(rate_of, range(steps))),
         least=steps,
         seconds=0.0,
     )
+    return {"stream": stream}
 
 
 def facts(config: RunConfig, repeats: int = 1) -> Facts:
@@ -376,7 +396,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         shown=(),
         reference=pins.pinned_digests(),
         pinned=pins.pinned_digests(),
-        workload=workload_facts(),
+        workload=workload_facts().model_copy(update={"mode": config.mode.value}),
         world_size=1,
         ceilings=None,
         peak_flops=None,

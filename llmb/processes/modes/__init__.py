@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from llmb.config import Mode
-from llmb.observe.gradient_ledger import GradientLedger
+from llmb.observe.ledger import StepLedger
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes.stage import Stage
@@ -26,8 +26,12 @@ class Task(Protocol):
     #: What it is called while it lasts.
     phase: str
     sampler_class: type
-    #: What reads something of every step, where something is trained and can be repeated.
-    ledger: GradientLedger | None
+    ledger_class: type
+
+    @property
+    def ledger(self) -> StepLedger | None:
+        """What reads something of every step, where steps can be repeated."""
+        ...
 
     @property
     def sampler(self) -> Observer:

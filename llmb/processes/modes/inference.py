@@ -10,20 +10,21 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from llmb.config import AuditMode
 from llmb.measure import clock
 from llmb.observe import outputs, probes
 from llmb.observe.examination import Examination
-from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.output_ledger import OutputLedger
 from llmb.observe.outputs import Output, OutputWitness
 from llmb.observe.passes import LIVE
 from llmb.observe.step_batches import StepBatches
 from llmb.processes.evidence_writer import EvidenceWriter
 from llmb.processes.modes import Show, executors
 from llmb.processes.modes.stage import Stage
-from llmb.processes.step_stream import Batches, FencePayload, StepStream
+from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
-from llmb.records import audited, evidence
+from llmb.records import audited, draws, evidence
 from llmb.reference.data import random_tokens
 from llmb.reference.forward import forward_loop
 from llmb.reference.generate import (
@@ -41,12 +42,14 @@ class Inference(ABC):
 
     phase = "running"
     sampler_class: type = OutputWitness
-    ledger: GradientLedger | None = None
+    ledger_class: type = OutputLedger
 
     def __init__(self, stage: Stage) -> None:
         """Switch the model of ``stage`` to inference."""
         self._stage = stage
         self.sampler = OutputWitness()
+        audited = stage.config.audit is not AuditMode.OFF
+        self.ledger = OutputLedger(self.sampler) if audited else None
         stage.model.eval()
 
     @abstractmethod
@@ -97,6 +100,15 @@ class Inference(ABC):
         writer.write(audited.STEPS, stream.evidence())
         seen_steps = {k: t.to("cpu").float() for k, t in (self.sampler.tensors() | glances).items()}
         writer.write_bytes(audited.STEP_VALUES, save(seen_steps))
+        self._write_ledger(writer, last)
+
+    def _write_ledger(self, writer: EvidenceWriter, last: Last) -> None:
+        """Leave what was read of the calls that are compared, in the order of their replay."""
+        if self.ledger is None or not len(rows := self.ledger.rows()):
+            return
+        kept = list(draws.calls_compared(last.seed, len(rows)))
+        writer.write(audited.LEDGER, self.ledger.evidence())
+        writer.write_bytes(audited.LEDGER_VALUES, save({audited.ROWS: rows[kept]}))
 
     def _look(self, name: str, output: Output, seed: int) -> dict[str, Tensor]:
         self._stage.backend.synchronize()
@@ -181,7 +193,7 @@ class Generation(Inference):
 
         def pause(step: Step, tokens: Tensor, logits: Tensor) -> bool:
             self.sampler.show(Output(logits.transpose(0, 1), tokens))
-            return stream.pause(step, logits)
+            return stream.pause(step, logits, tokens)
 
         for done in self._samples(stream, pause):
             if done.step.index == 0:

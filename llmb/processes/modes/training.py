@@ -42,6 +42,7 @@ class Training:
 
     phase = "training"
     sampler_class: type = StepSampler
+    ledger_class: type = GradientLedger
 
     def __init__(self, stage: Stage) -> None:
         """Build the optimizer over the model of ``stage``, and the program that is called."""

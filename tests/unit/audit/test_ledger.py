@@ -114,14 +114,14 @@ def test_gradients_that_were_not_committed_to_fail(run: Audited) -> None:
     run.files[VALUES] = save(arrays)
     found = run.finding("L1")
     assert found.status is Status.FAIL
-    assert found.message == "the gradients of step 5 are not those that were committed to"
+    assert found.message == "what is shown of step 5 is not what was committed to"
 
 
 def test_a_step_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
     arrays = load(run.files[VALUES])
     run.files[VALUES] = save({k: v[:-1].contiguous() for k, v in arrays.items()})
     found = run.finding("L1")
-    assert found.message == "gradients of 12 steps are shown, 13 were committed to"
+    assert found.message == "12 steps are shown, 13 were committed to"
     assert found.status is Status.FAIL
 
 

@@ -137,6 +137,12 @@ def test_a_part_of_another_type_is_told(
     assert [stranger.what for stranger in step.found()] == [what]
 
 
+def test_tokens_of_another_type_are_told_beside_logits_of_torchs(step: Step) -> None:
+    step.exactness.look(0, torch.ones(4), torch.ones(4).as_subclass(Lazy))
+    told = step.exactness.strangers("tests", "llmb-tests")
+    assert [stranger.what for stranger in told] == ["result of the model"]
+
+
 def test_a_parameter_of_another_class_is_told() -> None:
     exactness = Exactness()
     exactness.watch(AdamW([TelltaleParameter(torch.ones(4))]))

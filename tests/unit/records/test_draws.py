@@ -109,7 +109,6 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"mode": "forward"}, "nothing is trained"),
         ({"world_size": 2}, "several ranks"),
         ({"dropout": 0.1}, "dropout"),
         ({"records_steps": True}, "records its steps"),
@@ -177,3 +176,23 @@ def test_the_mean_of_the_rates_is_that_of_many(constant: bool) -> None:
     found = [drawn.rate(step) for step in range(4000)]
     mean = draws.mean_rate(OFFICIAL_OPTIMIZER, constant=constant)
     assert math.isclose(sum(found) / len(found), mean, rel_tol=0.06)
+
+
+@pytest.mark.parametrize("mode", ["forward", "generate"])
+def test_calls_are_made_again_in_formats_and_on_devices_where_steps_cannot_be(mode: str) -> None:
+    plain = {"world_size": 1, "dropout": 0.1, "records_steps": True}
+    narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
+    assert draws.why_no_ledger(mode, FP16, **plain) is None
+    assert draws.why_no_ledger(mode, narrow, **plain) is None
+
+
+def test_of_few_calls_all_are_compared_in_an_order_that_is_drawn() -> None:
+    found = [replace(DRAWN, nonce=f"{n:032x}").calls_compared(20) for n in range(50)]
+    assert all(sorted(turn) == [*range(20)] for turn in found)
+    assert len({turn[0] for turn in found}) > 10
+
+
+def test_of_many_calls_any_may_be_compared() -> None:
+    found = [replace(DRAWN, nonce=f"{n:032x}").calls_compared(200) for n in range(50)]
+    assert {len({*turn}) for turn in found} == {draws.MOST_STEPS}
+    assert {call for turn in found for call in turn} == {*range(200)}

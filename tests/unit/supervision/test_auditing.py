@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import FP32, AuditMode, Frozen, RunConfig
+from llmb.config import FP32, AuditMode, Frozen, Mode, RunConfig
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.records import audited, evidence
 from llmb.records.audited import AuditedStep, ProbedEvidence, StepsEvidence
 from llmb.records.canonical import pretty_bytes
+from llmb.records.draws import Draws
 from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, WeightsEvidence
 from llmb.records.lacks import Lacks
 from llmb.supervision import auditing
@@ -604,3 +605,35 @@ def test_a_worker_that_shows_other_than_it_was_asked_for_is_not_examined(
     found = examine(**left)
     assert found == Examined({}, ("the worker shows other steps than those it was asked for",))
     assert child.started == []
+
+
+@pytest.fixture
+def of_calls(tmp_path: Path) -> tuple[Examiner, Streamed]:
+    """Return an examiner of mode forward, and a worker that has committed to five calls."""
+    config = CONFIG.model_copy(update={"mode": Mode.FORWARD})
+    terms = Terms(environment={}, warmup_steps=1, facts={}, peak=None)
+    negotiated, folders = Negotiated(offer(), config, terms, (), ""), Folders(tmp_path, tmp_path)
+    show: Any = None
+    examiner = Examiner(negotiated, config, folders, tempfile.TemporaryFile, show, show)
+    told = timing().model_copy(update={"nonce": "5" * 32, "commitments": ("0" * 64,) * 5})
+    left = {audited.LEDGER: "c" * 64, audited.LEDGER_VALUES: "c" * 64}
+    return examiner, Streamed(told, None, left, {}, token_seeds=(10, 11, 12, 13, 14, 15))
+
+
+def test_calls_are_ordered_as_they_were_drawn_each_with_its_tokens_and_places(
+    of_calls: tuple[Examiner, Streamed],
+) -> None:
+    examiner, streamed = of_calls
+    found = examiner._calls(streamed)
+    drawn = Draws("5" * 32, workloads.of(CONFIG).recipe.optimizer, ledger=True)
+    assert found is not None
+    assert tuple(call.index for call in found.calls) == drawn.calls_compared(5)
+    for call in found.calls:
+        assert (call.token_seed, call.places) == (10 + call.index, drawn.places(call.index))
+
+
+def test_calls_of_a_worker_that_left_no_ledger_are_not_made_again(
+    of_calls: tuple[Examiner, Streamed],
+) -> None:
+    examiner, streamed = of_calls
+    assert examiner._calls(replace(streamed, evidence={})) is None

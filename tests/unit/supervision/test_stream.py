@@ -500,7 +500,7 @@ def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> N
 
 
 def test_a_step_without_its_commitment_is_refused() -> None:
-    with pytest.raises(RunFailedError, match="committed to no gradients of step 0"):
+    with pytest.raises(RunFailedError, match="committed to nothing of step 0"):
         run(Worker(), ledger=True)
 
 
@@ -514,7 +514,7 @@ def test_a_last_step_without_its_commitment_is_refused() -> None:
 
 
 def test_a_commitment_that_nobody_asked_for_is_refused() -> None:
-    with pytest.raises(RunFailedError, match="committed to gradients that nobody asked for"):
+    with pytest.raises(RunFailedError, match="committed to what nobody asked for"):
         run(Worker(committing))
 
 

@@ -1,0 +1,100 @@
+"""The calls of a worker that trains nothing, made again by an honest run (rule L1).
+
+A generated sequence is passed through the model at once, without a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from llmb import workloads
+from llmb.config import RunConfig
+from llmb.inputs.checkpoint import values_of
+from llmb.measure import clock
+from llmb.observe.output_ledger import logits_at
+from llmb.observe.places import picked
+from llmb.observe.rerun import how, in_more_parts
+from llmb.observe.step_batches import StepBatches
+from llmb.observe.wide_products import as_computed
+from llmb.reference.data import Batch
+from llmb.reference.formats import emulate
+from llmb.reference.models import build
+from llmb.wire.messages import CallsToReplay, CallToReplay
+
+
+@dataclass(frozen=True)
+class CallReplay:
+    """Replays calls with the worker's tokens and format, and the first weights."""
+
+    config: RunConfig
+    calls: CallsToReplay
+    #: ``[calls, elements]``: what the worker read, of whose tokens logits are made again.
+    read: Tensor
+    #: Is called with the number of each call.
+    look: Callable[[int], None]
+
+    def rows(self) -> Tensor:
+        """Return the logits that the worker has read, of the calls that were replayed.
+
+        Tokens stand in each row as they do in the worker's. float32 on the host.
+
+        Raises:
+            RuntimeError: the device has too little memory.
+        """
+        return in_more_parts(self._rows, self.config, self.config.batch_size, 1)
+
+    def _rows(self, parts: int) -> Tensor:
+        model, batches = self._model(), StepBatches(self.config, workloads.of(self.config).shape)
+        numerics, found = how(self.config.precision, self.config.device), list[Tensor]()
+        until_ns = clock.now_ns() + int(self.calls.seconds * 1e9)
+        with torch.inference_mode(), as_computed(self.config, numerics.dtype, numerics.device):
+            for call, read in zip(self.calls.calls, self.read, strict=True):
+                self.look(call.index)
+                batch, drawn = self._batch(batches, call, read)
+                found.append(torch.cat((*self._logits(model, batch, call, parts), drawn)))
+                if len(found) >= self.calls.least and clock.now_ns() > until_ns:
+                    break
+        return torch.stack(found)
+
+    def _batch(
+        self, batches: StepBatches, call: CallToReplay, read: Tensor
+    ) -> tuple[Batch, Tensor]:
+        """Return what the model is given in ``call``, and the tokens that it drew, flat."""
+        new = self.config.new_tokens
+        if new is None:
+            return batches.make(call.token_seed), read[:0]
+        drawn = read[-self.config.batch_size * new :]
+        ids = drawn.view(-1, new)[:, :-1].long()
+        ids = torch.cat((batches.prompt(call.token_seed), ids), 1)
+        return Batch(ids, ids), drawn
+
+    def _logits(
+        self, model: nn.Module, batch: Batch, call: CallToReplay, parts: int
+    ) -> Iterator[Tensor]:
+        """Yield the logits of ``call`` that were read, float32 on the host, part by part."""
+        sequences, length = batch.ids.shape
+        prompt, vocabulary = self.config.prompt_length, workloads.of(self.config).shape.vocab_size
+        first = 0 if prompt is None else prompt - 1
+        where = logits_at(call.places, torch.Size((sequences, length - first, vocabulary)))
+        each = where.shape[1] // sequences
+        for number, part in enumerate(batch.to(self.config.device).split(parts)):
+            logits = model(part.ids, **part.extra)[:, first:]
+            size = each * len(part.ids)
+            own = where[:, number * size : (number + 1) * size]
+            rows = own[0] - number * len(part.ids)
+            at = tuple(torch.stack((rows, own[1], own[2])).to(logits.device))
+            yield picked(logits, at).to("cpu").float()
+
+    def _model(self) -> nn.Module:
+        config, shape = self.config, workloads.of(self.config).shape
+        stored = getattr(torch, config.precision.stored_dtype)
+        model = build(shape, config.seed, stored, config.device, values_of(config, shape))
+        numerics = how(config.precision, config.device)
+        model = model.to(numerics.dtype)
+        if numerics.emulated is not None:
+            model = emulate(model, numerics.emulated)
+        return model.eval()
