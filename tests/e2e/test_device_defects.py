@@ -1,6 +1,6 @@
 """Devices that lack something, as real devices of torch out of tree, in whole runs.
 
-The first three runs are CI's; the others are ``long``: ``tox run -e long``.
+The first four runs are CI's; the others are ``long``: ``tox run -e long``.
 """
 
 from __future__ import annotations
