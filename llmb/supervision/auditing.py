@@ -158,7 +158,7 @@ class Examiner:
         They are drawn by the nonce of the run, which no process with a plugin knows (rule L1).
         """
         drawn = self._drawn(streamed)
-        if drawn is None:
+        if drawn is None or self._config.mode is not Mode.TRAIN:
             return {}
         steps = drawn.recomputed(drawn.steps_compared(len(streamed.timing.commitments)))
         return {audited.replayed_weights(step): step for step in steps}
@@ -167,7 +167,8 @@ class Examiner:
         self, streamed: Streamed, shown: _AuditTask, right: _AuditTask
     ) -> tuple[_AuditTask, ...]:
         """Return the reference's task of computing replayed steps, none where none was replayed."""
-        if audited.REPLAYED not in shown.evidence or right.failures:
+        replayed = shown.to_recompute and audited.REPLAYED in shown.evidence
+        if not replayed or right.failures:
             return ()
         scratch = self._folders.scratch
         assert scratch is not None

@@ -420,7 +420,7 @@ def examine(found: Audited) -> Audited:
     line = Replayed(DRAWN.recomputed(len(stream.token_seeds)) if stream is not None else ())
     replay(found, line)
     line.incoming.append(found.reference)
-    if audited.REPLAYED in line.announced():
+    if stream is not None and audited.REPLAYED in line.announced():
         line.incoming.append(recompute_order(found, line))
     reference_run.answer(line)
     assert isinstance(line.sent[-1], Done)

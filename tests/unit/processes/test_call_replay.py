@@ -74,7 +74,7 @@ def test_a_call_with_another_seed_gives_other_logits(
     first, *others = found.honest.calls.calls
     calls = (first.model_copy(update={changed: 3}), *others)
     rows, right = replay_of(found, calls=calls).rows(), shown(found)
-    assert [torch.equal(*pair) for pair in zip(rows, right, strict=True)] == [False] + [True] * 11
+    assert [torch.equal(*pair) for pair in zip(rows, right, strict=True)] == [False] + [True] * 12
 
 
 def test_calls_are_made_again_in_the_order_that_was_drawn(worked: Callable[..., Audited]) -> None:

@@ -509,7 +509,7 @@ def test_a_last_step_without_its_commitment_is_refused() -> None:
         return [message] if isinstance(message, StreamEnded) else committing(message)
 
     end = plan_window(CONFIG, 0).end
-    with pytest.raises(RunFailedError, match=f"committed to no gradients of step {end}"):
+    with pytest.raises(RunFailedError, match=f"committed to nothing of step {end}"):
         run(Worker(forgetful), ledger=True, window=plan_window(CONFIG, 0))
 
 
