@@ -64,7 +64,7 @@ def rewritten(run: Audited, change: Change) -> Finding:
 
     ``change`` is given the rows in the order of the calls.
     """
-    turn = DRAWN.calls_compared(END)
+    turn = DRAWN.calls_compared(END + 1)
     rows = torch.empty_like(load(run.files[VALUES])[audited.ROWS])
     rows[list(turn)] = load(run.files[VALUES])[audited.ROWS]
     change(rows)
@@ -85,7 +85,7 @@ def test_an_honest_run_passes(
 ) -> None:
     found = judged_run(case, precision=precision).finding("L1")
     assert (found.level, found.status) == (Level.BLOCK, Status.PASS)
-    assert found.message.startswith("12 of 12 calls replayed")
+    assert found.message.startswith("13 of 13 calls replayed")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -146,7 +146,7 @@ def test_other_tokens_than_those_that_were_committed_to_fail(
     run.files[VALUES] = save({audited.ROWS: rows})
     found = run.finding("L1")
     assert found.status is Status.FAIL
-    call = DRAWN.calls_compared(END)[5]
+    call = DRAWN.calls_compared(END + 1)[5]
     assert found.message == f"what is shown of step {call} is not what was committed to"
 
 
@@ -154,7 +154,7 @@ def test_a_call_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
     rows = load(run.files[VALUES])[audited.ROWS]
     run.files[VALUES] = save({audited.ROWS: rows[:-1].contiguous()})
     found = run.finding("L1")
-    assert found.message == "11 steps are shown, 12 were committed to"
+    assert found.message == "12 steps are shown, 13 were committed to"
     assert found.status is Status.FAIL
 
 
