@@ -102,12 +102,15 @@ class Draws:
         """Return which of ``steps`` that can be replayed are computed once more, without a plugin.
 
         Two, in order: one of those that are replayed in any case, and one of all. The second is
-        left out where the replay ends before it.
+        left out where the replay ends before it. Not the first step: a replay that finds too little
+        memory begins anew, which it may only before it has heard of a step that is drawn.
         """
         if not steps:
             return ()
-        sure = self._of("recomputed", 0) % self.least_replayed(steps)
-        return tuple(sorted({sure, self._of("recomputed", 1) % steps}))
+        least = self.least_replayed(steps)
+        ranges = (range(min(1, least - 1), least), range(min(1, steps - 1), steps))
+        drawn = (one[self._of("recomputed", n) % len(one)] for n, one in enumerate(ranges))
+        return tuple(sorted({*drawn}))
 
     def compares_all(self, steps: int) -> bool:
         """Tell whether the gradients of all of ``steps`` are kept and compared (rule L1)."""

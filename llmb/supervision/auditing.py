@@ -97,6 +97,20 @@ class _AuditTask:
     #: Nothing more is to be heard of it.
     is_over: bool = False
 
+    def may_pause(self, step: int) -> bool:
+        """Tell whether a replay may pause in ``step`` now.
+
+        Steps come in order. A replay that finds too little memory begins anew, but not once it
+        has heard that a step is recomputed: it would know what is checked.
+        """
+        begins_anew = step == 0 and not self.commitments.keys() & {*self.to_recompute.values()}
+        follows = step == max(self.commitments, default=-1) + 1
+        return bool(self.to_recompute) and (follows or begins_anew)
+
+    def awaits(self, name: str) -> bool:
+        """Tell whether ``name`` is the file with the weights of the step that has just paused."""
+        return self.to_recompute.get(name, -1) == max(self.commitments, default=None)
+
     def fail(self, error: LlmbError) -> None:
         """Note that the process failed: what it has announced does not count."""
         self.evidence, self.is_over = {}, True
@@ -349,9 +363,11 @@ class Examiner:
         message = task.child.receive(timeout_s)
         if isinstance(message, EvidenceFile) and message.name in task.names:
             task.evidence[message.name] = message.sha256
-        elif isinstance(message, EvidenceFile) and message.name in task.to_recompute:
+        elif isinstance(message, EvidenceFile) and task.awaits(message.name):
             task.weights[task.to_recompute[message.name]] = message.sha256
-        elif isinstance(message, Paused) and task.to_recompute:
+        elif isinstance(message, Paused) and task.may_pause(message.index):
+            if message.index == 0:
+                task.commitments.clear()
             task.commitments[message.index] = message.commitment
             kept = message.index in task.to_recompute.values()
             task.child.send(KeepWeights() if kept else Proceed())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws
 from llmb.records.evidence import Library, NamespaceEvidence, ParameterDigest, WeightsEvidence
 from llmb.records.lacks import Lacks
+from llmb.records.run_record import RepeatTiming
 from llmb.supervision import auditing
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
@@ -31,9 +32,14 @@ from llmb.wire.messages import (
     Done,
     EvidenceFile,
     HonestOrder,
+    KeepWeights,
+    KeptStep,
     Message,
+    Paused,
     Phase,
+    Proceed,
     Ready,
+    RecomputeOrder,
     ReferenceOrder,
     Terms,
     Unmade,
@@ -176,6 +182,8 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         failure: Any = None,
         asked: Any = None,
         lacks: Lacks = Lacks(),  # noqa: B008 (frozen)
+        told: RepeatTiming | None = None,
+        more: Mapping[str, str] | None = None,
         **left: Frozen | None,
     ) -> Examined:
         files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
@@ -185,12 +193,14 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         terms = Terms(environment={"ACME": "1"}, warmup_steps=1, facts={}, peak=None)
         negotiated = Negotiated(offer(lacks=lacks), config, terms, (), "")
         streamed = Streamed(
-            timing(),
+            told or timing(),
             None,
-            {name: "c" * 64 for name, value in files.items() if value is not None},
+            {name: "c" * 64 for name, value in files.items() if value is not None}
+            | {**(more or {})},
             {audited.LIVE_WEIGHTS: "d" * 64},
             failure,
             ASKED if asked is None else asked,
+            token_seeds=tuple(range(1000, 1013)),
         )
         folders = Folders(tmp_path, tmp_path / "scratch")
         log = tempfile.TemporaryFile
@@ -637,3 +647,144 @@ def test_calls_of_a_worker_that_left_no_ledger_are_not_made_again(
 ) -> None:
     examiner, streamed = of_calls
     assert examiner._calls(replace(streamed, evidence={})) is None
+
+
+# -- replayed steps that are computed without the plugin ------------------------------------------
+
+NONCE = "5" * 32
+DRAWN = Draws(NONCE, workloads.of(CONFIG).recipe.optimizer, ledger=True)
+RECOMPUTED = DRAWN.recomputed(13)
+COMMITTED = {
+    "told": timing().model_copy(update={"nonce": NONCE, "commitments": ("0" * 64,) * 13}),
+    "more": {audited.LEDGER: "c" * 64, audited.LEDGER_VALUES: "c" * 64},
+    "steps__json": STEPS.model_copy(
+        update={"steps": (STEP.model_copy(update={"weights_kept": False}),)}
+    ),
+}
+REPLAYED = EvidenceFile(name=audited.REPLAYED, sha256="e" * 64)
+RIGHT = EvidenceFile(name=audited.RECOMPUTED, sha256="f" * 64)
+
+
+def replaying() -> list[Message | BaseException | None]:
+    """Return what an honest run says that replays 13 steps."""
+    said: list[Message | BaseException | None] = [HONEST]
+    for step in range(13):
+        said.append(Paused(index=step, commitment=f"{step:064x}"))
+        if step in RECOMPUTED:
+            name = audited.replayed_weights(step)
+            said.append(EvidenceFile(name=name, sha256=f"{step:064d}", scratch=True))
+    return [*said, REPLAYED, Done()]
+
+
+@pytest.fixture
+def replays(child: type[FakeChild], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """Let the honest run replay steps; return what each process is sent."""
+    child.script[HONEST_RUN] = replaying()
+    child.script[REFERENCE_RUN] = [REFERENCE, Done(), RIGHT, Done()]
+    sent: list[tuple[str, Any]] = []
+    send = child.send
+
+    def noted(self: FakeChild, message: Message) -> None:
+        sent.append((self.module, message))
+        send(self, message)
+
+    monkeypatch.setattr(child, "send", noted)
+    return sent
+
+
+def test_an_honest_run_keeps_the_weights_of_the_steps_that_were_drawn_and_of_no_other(
+    examine: Examine, replays: list[tuple[str, Any]]
+) -> None:
+    examine(**COMMITTED)
+    told = [message for module, message in replays if module == HONEST_RUN][1:]
+    assert len(told) == 13
+    assert all(isinstance(told[n], KeepWeights if n in RECOMPUTED else Proceed) for n in range(13))
+
+
+def test_the_reference_is_asked_for_them_once_the_honest_run_has_gone(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    found = examine(**COMMITTED)
+    order = replays[-1][1]
+    assert isinstance(order, RecomputeOrder)
+    assert order.device == "cpu"
+    assert order.steps == tuple(
+        KeptStep(
+            index=step,
+            token_seed=1000 + step,
+            commitment=f"{step:064x}",
+            weights=audited.replayed_weights(step),
+            sha256=f"{step:064d}",
+        )
+        for step in RECOMPUTED
+    )
+    assert order.digests[audited.REPLAYED] == "e" * 64
+    ended = child.happened.index(("ended", HONEST_RUN))
+    assert child.happened[ended:].count(("ordered", REFERENCE_RUN)) == 2
+    assert found.evidence[audited.RECOMPUTED] == "f" * 64
+    assert found.failures == ()
+
+
+def test_where_they_cannot_be_computed_the_reference_stays_and_the_reason_is_told(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    child.script[REFERENCE_RUN] = [REFERENCE, Done(), RunFailedError("weights were altered")]
+    found = examine(**COMMITTED)
+    assert found.evidence == {
+        audited.HONEST: HONEST.sha256,
+        audited.REPLAYED: REPLAYED.sha256,
+        audited.REFERENCE: REFERENCE.sha256,
+    }
+    assert found.failures == ("the reference failed: weights were altered",)
+
+
+def test_a_replay_that_finds_too_little_memory_begins_anew(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    child.script[HONEST_RUN].insert(1, Paused(index=0, commitment="9" * 64))
+    assert examine(**COMMITTED).failures == ()
+    assert isinstance(replays[-1][1], RecomputeOrder)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Paused(index=0, commitment="9" * 64),
+        Paused(index=RECOMPUTED[0], commitment="9" * 64),
+        EvidenceFile(name=audited.replayed_weights(RECOMPUTED[0]), sha256="9" * 64, scratch=True),
+    ],
+    ids=["begins anew", "pauses twice", "other weights"],
+)
+def test_a_replay_that_goes_back_once_it_knows_a_step_that_is_checked_is_refused(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]], said: Message
+) -> None:
+    script = replaying()
+    at = script.index(Paused(index=RECOMPUTED[0] + 1, commitment=f"{RECOMPUTED[0] + 1:064x}"))
+    child.script[HONEST_RUN] = [*script[: at + 1], said, *script[at + 1 :]]
+    found = examine(**COMMITTED)
+    assert audited.HONEST not in found.evidence
+    assert found.failures[0].startswith("an honest run on the device failed")
+
+
+def test_weights_of_a_step_that_has_not_paused_are_refused(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    file = EvidenceFile(name=audited.replayed_weights(RECOMPUTED[1]), sha256="9" * 64, scratch=True)
+    child.script[HONEST_RUN] = [HONEST, file, Done()]
+    assert examine(**COMMITTED).failures[0].startswith("an honest run on the device failed")
+
+
+def test_where_no_step_was_replayed_none_is_computed(
+    examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
+) -> None:
+    child.script[HONEST_RUN] = [HONEST, Done()]
+    examine(**COMMITTED)
+    assert not [message for _, message in replays if isinstance(message, RecomputeOrder)]
+
+
+def test_weights_that_a_worker_kept_though_every_step_is_compared_are_refused(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    found = examine(**{**COMMITTED, "steps__json": STEPS})
+    assert "kept other weights" in found.failures[0]
+    assert child.started == []
