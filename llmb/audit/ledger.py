@@ -14,6 +14,7 @@ from llmb.audit.bench import HONEST, STEPS, Bench
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, Rule
+from llmb.config import Mode
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array
@@ -64,7 +65,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield L1.
 
     Raises:
-        ValueError: rows of another length than the segments have.
+        ValueError: rows of another length than the segments have, or segments that are not those of
+            the mode.
     """
     if bench.why_no_ledger is not None:
         told = f"no step can be replayed: {bench.why_no_ledger}"
@@ -80,6 +82,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if bench.trains:
         compared: Sequence[int] = range(drawn.steps_compared(made))
     else:
+        _check_sequences(rows.names, generates=bench.facts.workload.mode == Mode.GENERATE.value)
         compared = drawn.calls_compared(made)
     broken = _broken(rows, {step: timing.commitments[step] for step in compared})
     if broken:
@@ -180,6 +183,18 @@ class Rows:
         for name, count in zip(self.names, self._counts, strict=True):
             yield name, row[first : first + count]
             first += count
+
+
+def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
+    """Hold ``names`` to those of all sequences, and the tokens where some are drawn.
+
+    Raises:
+        ValueError: they are others, so that something would not be compared.
+    """
+    tokens = [audited.TOKENS] * generates
+    sequences = [f"sequence {number}" for number in range(len(names) - len(tokens))]
+    if not sequences or [*names] != [*sequences, *tokens]:
+        raise ValueError("the rows of the ledger are not those of sequences")
 
 
 def _broken(rows: Rows, commitments: Mapping[int, str]) -> str | None:

@@ -11,14 +11,18 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from llmb.audit.bench import UnreadableError
 from llmb.config import BF16, FP32, Mode
 from llmb.records import audited, evidence
+from llmb.records.audited import LedgerEvidence
+from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Finding, Level, Status
 from tests.unit import builders_audit
 from tests.unit.builders_audit import DRAWN, END, Audited, examine, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
 pytestmark = pytest.mark.usefixtures("small_vocabulary")
+LEDGER = evidence.path(0, audited.LEDGER)
 VALUES = evidence.path(0, audited.LEDGER_VALUES)
 REPLAYED = evidence.path(0, audited.REPLAYED)
 SIZE, ELEMENTS = 4, 64
@@ -156,6 +160,19 @@ def test_a_call_that_was_left_out_of_the_evidence_fails(run: Audited) -> None:
     found = run.finding("L1")
     assert found.message == "12 steps are shown, 13 were committed to"
     assert found.status is Status.FAIL
+
+
+@pytest.mark.parametrize(("case", "name"), [("forward", "tokens"), ("generate", "sequence 0")])
+def test_a_ledger_that_calls_logits_tokens_is_unreadable(
+    judged_run: Callable[..., Audited], case: str, name: str
+) -> None:
+    run = judged_run(case, precision=BF16)
+    told = LedgerEvidence.model_validate_json(run.files[LEDGER])
+    last = told.segments[-1].model_copy(update={"name": name})
+    segments = (*told.segments[:-1], last)
+    run.files[LEDGER] = pretty_bytes(told.model_copy(update={"segments": segments}))
+    with pytest.raises(UnreadableError, match="not those of sequences"):
+        run.judge()
 
 
 def test_fewer_calls_made_again_than_were_drawn_are_not_enough(run: Audited) -> None:
