@@ -62,16 +62,16 @@ class _Pace:
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield T2's flags, and T3."""
     repeats, system = bench.facts.repeats, bench.facts.system
-    yield from flags(repeats, system)
+    # Where rule L1 compares every step, an audited one has nothing that others lack.
+    every_step = all(bench.of(number).every_step for number in range(len(repeats)))
+    yield _slope(repeats, system)
+    if not every_step:
+        yield _parity(repeats, system)
     # A device that records its steps compiles the last one anew: it has no optimizer step.
     if any(timing.tail for timing in repeats) and not bench.facts.records_steps:
-        yield _tail(repeats, system, bench.facts.workload.parameters)
+        reading_ns = 0 if every_step else _READING_NS
+        yield _tail(repeats, system, bench.facts.workload.parameters, reading_ns)
     yield judge_stationarity(repeats, system)
-
-
-def flags(repeats: Sequence[RepeatTiming], system: SystemDescription) -> tuple[Finding, Finding]:
-    """Return T2's two flags: the halves of the window, and blocks with an audited step."""
-    return _slope(repeats, system), _parity(repeats, system)
 
 
 def _slope(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Finding:
@@ -102,7 +102,9 @@ def _parity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Findi
     return _doubted("blocks with an audited step are slower", middle, measured, limit, system)
 
 
-def _tail(repeats: Sequence[RepeatTiming], system: SystemDescription, parameters: int) -> Finding:
+def _tail(
+    repeats: Sequence[RepeatTiming], system: SystemDescription, parameters: int, reading_ns: int
+) -> Finding:
     """Return the flag for what follows STOP: the steps, and the answer to the last.
 
     In the pause of its last step a worker has the gradients: nothing is left to compute.
@@ -116,10 +118,10 @@ def _tail(repeats: Sequence[RepeatTiming], system: SystemDescription, parameters
             continue
         slowest = max(map(_pace, every)) * (1 + _SLOPE)
         steps_ns, answer_ns = tail.paused_ns - timing.stop_ns, tail.ended_ns - tail.told_ns
-        reads = _READING_NS * (1 + tail.steps)
+        reads = reading_ns * (1 + tail.steps)
         for what, took, most in (
             ("steps after the window", steps_ns, slowest * (tail.steps + 1) + reads),
-            ("the answer to the last step", answer_ns, slowest + memory_ns + _READING_NS),
+            ("the answer to the last step", answer_ns, slowest + memory_ns + reading_ns),
         ):
             measured = f"{what}: {took / 1e9:.2f} s of {most / 1e9:.2f} s"
             pace = _Pace(timing, took / most - 1, _spread(every), clear=True)

@@ -28,15 +28,20 @@ def run(block_ms: tuple[int, ...], **changes: Any) -> RepeatTiming:
 
 
 def slope(*repeats: RepeatTiming, host: SystemDescription = QUIET) -> Finding:
-    return pace.flags(repeats, host)[0]
+    return pace._slope(repeats, host)
 
 
 def parity(*repeats: RepeatTiming, host: SystemDescription = QUIET) -> Finding:
-    return pace.flags(repeats, host)[1]
+    return pace._parity(repeats, host)
+
+
+def flags(repeats: list[RepeatTiming], host: SystemDescription) -> tuple[Finding, Finding]:
+    """Return what is said of the halves of the window, and of blocks with an audited step."""
+    return pace._slope(repeats, host), pace._parity(repeats, host)
 
 
 def test_a_run_at_one_pace_passes_both() -> None:
-    for found in pace.flags([run(EVEN, audited_steps=AUDITED)], QUIET):
+    for found in flags([run(EVEN, audited_steps=AUDITED)], QUIET):
         assert (found.id, found.level, found.status) == ("T2", Level.FLAG, Status.PASS)
 
 
@@ -47,7 +52,7 @@ def test_the_pace_of_official_runs_passes() -> None:
         ((21920, 21220, 21700, 21250, 21790), 429.5),
         ((19710, 20080, 19750, 19680, 19420), 389.4),
     ):
-        for found in pace.flags([timing(block_ms, cpu_s=cpu_s, audited_steps=AUDITED)], QUIET):
+        for found in flags([timing(block_ms, cpu_s=cpu_s, audited_steps=AUDITED)], QUIET):
             assert found.status is Status.PASS
 
 
@@ -185,7 +190,7 @@ def test_a_step_belongs_to_the_block_that_it_ends_in() -> None:
 def test_stamps_that_are_no_timeline_are_not_observed_instead_of_a_crash(stamp: int) -> None:
     even = run(EVEN, audited_steps=AUDITED)
     broken = even.model_copy(update={"fence_ns": (*even.fence_ns[:3], stamp, *even.fence_ns[4:])})
-    for found in pace.flags([broken], QUIET):
+    for found in flags([broken], QUIET):
         assert found.status is Status.NOT_OBSERVED
 
 
@@ -228,13 +233,19 @@ def test_what_the_host_did_is_told_in_its_own_units() -> None:
 PARAMETERS = 62_500_000
 
 
-def tail(steps: int, steps_ms: int, answer_ms: int, host: SystemDescription = QUIET) -> Finding:
+def tail(
+    steps: int,
+    steps_ms: int,
+    answer_ms: int,
+    host: SystemDescription = QUIET,
+    reading_ns: int = 100_000_000,
+) -> Finding:
     """Judge a run of 0.2 s a step, whose tail of ``steps`` took so long, and the answer."""
     timed = run((2000,) * 5)
     paused = timed.stop_ns + steps_ms * 1_000_000
     told = paused + 1_000_000
     after = Tail(steps=steps, paused_ns=paused, told_ns=told, ended_ns=told + answer_ms * 1_000_000)
-    return pace._tail([timed.model_copy(update={"tail": after})], host, PARAMETERS)
+    return pace._tail([timed.model_copy(update={"tail": after})], host, PARAMETERS, reading_ns)
 
 
 @pytest.mark.parametrize(
@@ -255,6 +266,30 @@ def test_the_tail_is_held_to_the_pace_of_the_window(
     assert tail(2, steps_ms, answer_ms).status is status
 
 
+@pytest.mark.parametrize(
+    ("steps_ms", "answer_ms", "status"),
+    [
+        (749, 10, Status.PASS),
+        (751, 10, Status.FLAG),
+        (550, 349, Status.PASS),
+        (550, 351, Status.FLAG),
+    ],
+)
+def test_where_every_step_is_compared_no_time_is_allowed_for_reading(
+    steps_ms: int, answer_ms: int, status: Status
+) -> None:
+    assert tail(2, steps_ms, answer_ms, reading_ns=0).status is status
+
+
+@pytest.mark.parametrize(("every_step", "findings"), [(False, 2), (True, 1)])
+def test_audited_steps_are_compared_with_others_where_not_every_step_is(
+    every_step: bool, findings: int
+) -> None:
+    facts = SimpleNamespace(repeats=[run(EVEN)], system=QUIET)
+    bench: Any = SimpleNamespace(facts=facts, of=lambda n: SimpleNamespace(every_step=every_step))
+    assert sum(found.id == "T2" for found in pace.judge(bench)) == findings
+
+
 def test_a_slow_tail_on_a_busy_host_is_not_observed() -> None:
     busy = system(host_load(load_1min=9.0))
     assert tail(2, 5000, 10, busy).status is Status.NOT_OBSERVED
@@ -271,6 +306,6 @@ def test_the_tail_of_a_device_that_compiles_its_last_step_is_not_judged(
     facts = SimpleNamespace(
         repeats=[timed], system=QUIET, workload=workload, records_steps=records_steps
     )
-    bench: Any = SimpleNamespace(facts=facts)
+    bench: Any = SimpleNamespace(facts=facts, of=lambda n: SimpleNamespace(every_step=True))
     flags = [f for f in pace.judge(bench) if f.id == "T2" and f.status is Status.FLAG]
     assert len(flags) == judged
