@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from llmb import __version__
-from llmb.audit import judgement, rules, time
+from llmb.audit import judgement, rules
 from llmb.audit.bench import Facts
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import metrics, statistics
-from llmb.records import ceiling, evidence, run_record
+from llmb.records import ceiling, draws, evidence, run_record
 from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Audit
 from llmb.records.run_record import FileDigest, RepeatTiming, RunRecord
@@ -56,7 +56,7 @@ def repeat_timing(number: int = 0, step_clock: str = "host", timed_steps: int = 
         now += 100_000_000 + 3_000_000 * number + 1_000_003 * ((step * 7) % 11)
         step_ns.append(now)
     # The fence after k steps is stamped when step k - 1 is done, a little after the step itself.
-    fence_steps = [*range(warmup, steps, time.FENCE_EVERY), steps]
+    fence_steps = [*range(warmup, steps, draws.FENCE_EVERY), steps]
     fence_ns = [step_ns[k - 1] + 50_000 for k in fence_steps]
     return RepeatTiming(
         warmup_steps=warmup,

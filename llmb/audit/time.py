@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from llmb.audit.bench import Bench
 from llmb.audit.quiet import disturbances, hindrances
 from llmb.audit.rule import Rule
+from llmb.records.draws import fence_every
 from llmb.records.finding import RULES_VERSION, Finding, Level, Status
 from llmb.records.run_record import RepeatTiming
 from llmb.records.system import SystemDescription
@@ -16,9 +17,6 @@ _RELATIVE, _ABSOLUTE_NS = 0.001, 5_000_000
 #: 29.5 ms after the worker's; 3 of 30 honest windows were out by more than 7 ms (docs/adr/0039).
 _DISTURBED_NS = 50_000_000
 _OLD_RELATIVE, _OLD_ABSOLUTE_NS = 0.005, 50_000_000  # rules 2 (docs/adr/0008)
-#: Steps that follow the window, by a draw; one more where it ends on the parity of an audited one.
-MOST_TAIL_STEPS = 4
-FENCE_EVERY = 10
 #: Seconds: rule T2 judges the pace of no shorter window, and T1's 5 ms are 0.1 % of it.
 LEAST_WINDOW_S = 5.0
 
@@ -54,19 +52,6 @@ def judge(bench: Bench) -> Iterator[Finding]:
     repeats = bench.facts.repeats
     yield judge_clocks(repeats, bench.facts.system, bench.facts.rules_version)
     yield judge_schedule(repeats, bench.facts.workload.mode)
-
-
-def fence_every(mode: str) -> int:
-    """Return the steps between two fences: calls and samples have a fence each."""
-    return FENCE_EVERY if mode == "train" else 1
-
-
-def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
-    """Return how many steps a repeat has at most: START may lie a fence later, and a tail follows.
-
-    Example: 66 for 3 untimed and 50 timed steps; the last has no update.
-    """
-    return warmup_steps + fence_every(mode) + timed_steps + MOST_TAIL_STEPS + 2
 
 
 def judge_clocks(

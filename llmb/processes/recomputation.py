@@ -24,7 +24,7 @@ def recomputed(order: RecomputeOrder) -> Tensor:
     """Return the gradients of the steps of ``order``, ``[steps, elements]``, float32.
 
     Row by row they are those elements that the honest run showed. There are no rows where the
-    order names no device.
+    device needs its plugin.
 
     Raises:
         RunFailedError: a file was altered, or the honest run shows other gradients than it had
@@ -38,9 +38,23 @@ def recomputed(order: RecomputeOrder) -> Tensor:
                 f"the honest run shows other gradients of step {step.index} than it had in its "
                 "pause: they were altered"
             )
-    steps = order.steps if order.device is not None else ()
+    steps = order.steps if _is_known(order.device) else ()
     rows = [_row(order, step, where[step.index].long()) for step in steps]
     return torch.stack(rows) if rows else torch.zeros(0, where.shape[1])
+
+
+def _is_known(device: str) -> bool:
+    """Tell whether torch can compute on ``device`` by itself, without a package that adds it.
+
+    One that it knows and that fails, for want of memory or a driver, is known.
+    """
+    try:
+        torch.empty(1, device=torch.device(device))
+    except (NotImplementedError, ImportError, AssertionError):  # torch has the name alone
+        return False
+    except RuntimeError as error:
+        return "device type at start of device string" not in str(error)
+    return True
 
 
 def digest_of(row: Tensor) -> str:
@@ -50,7 +64,6 @@ def digest_of(row: Tensor) -> str:
 
 def _row(order: RecomputeOrder, step: KeptStep, where: Tensor) -> Tensor:
     config, shape = order.config, workloads.of(order.config).shape
-    assert order.device is not None
     numerics = wide(config.precision, order.device)
     batch = StepBatches(config, shape).make(step.token_seed)
     sizes = {name: p.numel() for name, p in bare(shape).named_parameters()}

@@ -16,6 +16,9 @@ from llmb.config import Precision
 from llmb.records.seeds import derive
 from llmb.reference.recipe import Optimizer
 
+#: Steps between two fences of a training, and steps that follow the window at most, by a draw; one
+#: more where it ends on the parity of an audited one.
+FENCE_EVERY, MOST_TAIL_STEPS = 10, 4
 #: Hexadecimal digits of a nonce (``config.NONCE``): 128 bits.
 DIGITS = 32
 #: Learning rates of AdamW are drawn between the workload's own and this one. Copies of weights that
@@ -170,6 +173,19 @@ def calls_compared(seed: int, made: int) -> tuple[int, ...]:
     """
     turn = sorted(range(made), key=lambda call: derive(seed, "call", call))
     return tuple(turn[:MOST_STEPS])
+
+
+def fence_every(mode: str) -> int:
+    """Return the steps between two fences: calls and samples have a fence each."""
+    return FENCE_EVERY if mode == "train" else 1
+
+
+def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
+    """Return how many steps a repeat has at most: START may lie a fence later, and a tail follows.
+
+    Example: 66 for 3 untimed and 50 timed steps; the last has no update.
+    """
+    return warmup_steps + fence_every(mode) + timed_steps + MOST_TAIL_STEPS + 2
 
 
 def why_no_ledger(

@@ -22,7 +22,7 @@ from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.records import audited, draws, evidence
 from llmb.records.draws import Draws
-from llmb.supervision.lacking import host_patience_s, reference_on_device, without_plugin
+from llmb.supervision.lacking import host_patience_s, reference_on_device
 from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence, Vigil
@@ -186,9 +186,10 @@ class Examiner:
             return ()
         scratch = self._folders.scratch
         assert scratch is not None
+        heavy = reference_on_device(self._config, self._negotiated.offer.lacks)
         order = RecomputeOrder(
             config=self._config,
-            device=without_plugin(self._config, self._negotiated.offer.lacks),
+            device=self._config.device if heavy else "cpu",
             steps=tuple(
                 KeptStep(
                     index=step,

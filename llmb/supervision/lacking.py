@@ -15,8 +15,6 @@ _HOST_RATE = 3e11
 #: Forward and backward of the last step, and of an audited one or of two replayed ones: whole
 #: batches all.
 _HEAVY_PASSES = 3
-#: Devices that torch computes on by itself, where it is built for them.
-_TORCHS_OWN = ("cuda", "xpu", "mps")
 
 
 def reference_on_device(config: RunConfig, lacks: Lacks) -> bool:
@@ -26,16 +24,6 @@ def reference_on_device(config: RunConfig, lacks: Lacks) -> bool:
     """
     heavy = not is_cpu(config.device) and _step_flops(config) > HOST_FLOPS
     return heavy and not lacks.wide_format(config.precision)
-
-
-def without_plugin(config: RunConfig, lacks: Lacks) -> str | None:
-    """Return where a step is computed by a process that loads no plugin, None if nowhere.
-
-    The host, where that takes minutes at most; otherwise the device, if torch knows it by itself.
-    """
-    if not reference_on_device(config, lacks):
-        return "cpu"
-    return config.device if config.device.partition(":")[0] in _TORCHS_OWN else None
 
 
 def host_patience_s(config: RunConfig) -> float:

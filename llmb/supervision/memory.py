@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmb.audit.time import longest_stream
 from llmb.config import AuditMode, Mode, Parallelism, Precision, RunConfig
 from llmb.errors import NotEnoughMemoryError
 from llmb.records import draws
@@ -92,7 +91,7 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
         dropout=getattr(workload.shape, "dropout", 0.0),
         records_steps=False,
     )
-    steps = longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
+    steps = draws.longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
     optimizer = workload.recipe.optimizer
     rate = draws.mean_rate(optimizer, constant=config.constant_rate)
     return why is None and draws.steps_compared([rate] * steps, optimizer) == steps

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from llmb import workloads
-from llmb.audit.time import FENCE_EVERY, MOST_TAIL_STEPS, fence_every
 from llmb.config import Mode, RunConfig
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
-from llmb.records.draws import Draws
+from llmb.records.draws import FENCE_EVERY, MOST_TAIL_STEPS, Draws, fence_every
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming, StepClock, Tail
 from llmb.records.seeds import token_seed

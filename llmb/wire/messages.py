@@ -352,9 +352,8 @@ class RecomputeOrder(Frozen):
 
     kind: Literal["recompute"] = "recompute"
     config: RunConfig
-    #: Where they are computed: on the host, or on a device that torch knows without a plugin. None
-    #: where the host would take hours and the device needs its plugin: then nothing is computed.
-    device: str | None
+    #: Where they are computed: the run's own device where the host would take hours.
+    device: str
     steps: tuple[KeptStep, ...]
     evidence_folder: str
     scratch_folder: str

@@ -77,7 +77,6 @@ LIMITS: dict[str, dict[str, float]] = {
         "_DISTURBED_NS": 50_000_000,
         "_OLD_RELATIVE": 0.005,
         "_OLD_ABSOLUTE_NS": 50_000_000,
-        "FENCE_EVERY": 10,
         "LEAST_WINDOW_S": 5.0,
     },
     "audit.weights": {
@@ -157,9 +156,6 @@ LIMITS: dict[str, dict[str, float]] = {
     },
     "supervision.silence": {
         "LONG_S": 60.0,
-    },
-    "supervision.stream": {
-        "_MOST_TAIL_STEPS": 4,
     },
     "supervision.batch_search": {
         "_LEVEL_GAIN": 0.02,

@@ -67,10 +67,21 @@ def test_with_accumulation_and_weights_in_float32_too(
     assert 0 < float((shown(order) - right).norm() / right.norm()) < 2e-2
 
 
-def test_without_a_device_there_are_no_rows(replayed: Callable[..., RecomputeOrder]) -> None:
+@pytest.mark.parametrize("device", ["warp:0", "xla", "hpu"])
+def test_of_a_device_that_needs_its_plugin_there_are_no_rows(
+    replayed: Callable[..., RecomputeOrder], device: str
+) -> None:
     order = replayed(precision=FP32)
-    rows = recomputed(order.model_copy(update={"device": None}))
+    rows = recomputed(order.model_copy(update={"device": device}))
     assert rows.shape == (0, shown(order).shape[1])
+
+
+def test_a_device_that_torch_knows_and_that_fails_ends_in_an_error(
+    replayed: Callable[..., RecomputeOrder],
+) -> None:
+    order = replayed(precision=FP32)
+    with pytest.raises(RuntimeError):
+        recomputed(order.model_copy(update={"device": "cpu:99x"}))
 
 
 def test_gradients_that_were_put_right_after_the_answer_end_in_a_failed_run(

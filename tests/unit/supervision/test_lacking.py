@@ -6,12 +6,7 @@ import pytest
 
 from llmb.config import BF16, FP32, AuditMode, Precision
 from llmb.records.lacks import Lacks
-from llmb.supervision.lacking import (
-    consequences,
-    host_patience_s,
-    reference_on_device,
-    without_plugin,
-)
+from llmb.supervision.lacking import consequences, host_patience_s, reference_on_device
 from tests.unit.builders_runtime import TINY, run_config
 
 #: 64 sequences of llama-1.4b: 1.5e14 FLOPs.
@@ -71,24 +66,3 @@ def test_a_device_without_figures_and_with_a_slow_compiler_has_a_line_for_each()
 
 def test_a_host_with_much_to_compute_is_waited_for_ten_times_as_long_as_is_estimated() -> None:
     assert host_patience_s(run_config(**HEAVY)) == pytest.approx(4600, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("device", "where"),
-    [("cuda:0", "cuda:0"), ("xpu", "xpu"), ("warp:0", None)],
-)
-def test_a_heavy_step_is_computed_without_the_plugin_on_a_device_that_torch_knows(
-    device: str, where: str | None
-) -> None:
-    config = run_config(precision=FP32, **{**HEAVY, "device": device})
-    assert without_plugin(config, Lacks()) == where
-
-
-def test_a_light_step_is_computed_on_the_host() -> None:
-    config = run_config(device="warp:0", batch_size=64, shape_overrides=TINY)
-    assert without_plugin(config, Lacks()) == "cpu"
-
-
-def test_a_heavy_step_is_the_hosts_where_the_device_lacks_the_format() -> None:
-    config = run_config(precision=FP32, **HEAVY)
-    assert without_plugin(config, NO_FLOAT64) == "cpu"

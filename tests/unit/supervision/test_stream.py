@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.audit.time import FENCE_EVERY, longest_stream
 from llmb.config import RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock, host
 from llmb.measure.summary import EnergyMeter
-from llmb.records.draws import Draws
+from llmb.records.draws import FENCE_EVERY, Draws, longest_stream
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming
 from llmb.records.seeds import derive, token_seed

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from llmb.audit.time import fence_every, judge_schedule
+from llmb.audit.time import judge_schedule
 from llmb.config import Mode
+from llmb.records.draws import fence_every
 from llmb.records.finding import Status
 from llmb.supervision.stream import plan_trial, plan_window
 from tests.unit.builders_runtime import run_config, timing
