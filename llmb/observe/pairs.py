@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from llmb.observe import probes
-from llmb.records.recipe import ATTENTION, FORWARD, INPUT, WEIGHT, PairSeen
+from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.shapes import LlamaShape, Shape
 
@@ -132,7 +132,7 @@ class Pairs:
         return make_batch(0, 1, self._shape, tokens=tokens)
 
     def weight(self, name: str, like: Tensor) -> Tensor:
-        """Return the value of parameter ``name`` under the probe, shaped as ``like``, on the CPU."""
+        """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
         value = torch.zeros(like.shape, dtype=torch.float32)
         part = _part(name)
         if part.kind == "norm":
@@ -194,7 +194,7 @@ class Pairs:
 
     def _roles(self, layer: int) -> dict[str, int]:
         """Return which head does what: base, its equal, and those that are computed otherwise."""
-        every = ("base", "q", "k", "equal", "exchanged", "even")
+        every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
         if self._shape.num_attention_heads < len(every):
             every = every[:4] if layer % 2 == 0 else (every[0], *every[3:])
         return {role: n for n, role in enumerate(every)}
@@ -241,7 +241,7 @@ class Pairs:
         fine = self._fine((groups,), made) * scale
         rows[own.apart[1], self._groups[:, 0]] += fine
         rows[own.apart[1], self._groups[:, 1]] -= fine
-        inputs = (self._either, self._triples[0, 2:])
+        inputs = (self._either, tuple(self._triples[0, 2:].tolist()))
         for (plus, minus, middle), (one, other) in zip(own.triples, inputs, strict=True):
             rows[[plus, minus, middle], one] = scale * _A
             rows[plus, other], rows[minus, other] = scale * _A, -scale * _A
@@ -400,15 +400,15 @@ class Pairs:
             heads = {role: out[:, n * width : (n + 1) * width] for role, n in roles.items()}
             base = heads["base"]
             if "exchanged" in heads:
-                seen = _seen(ATTENTION[0], FORWARD, layer, base, heads["exchanged"])
+                seen = _seen(QK, FORWARD, layer, base, heads["exchanged"])
                 by_scores = float((_host(base) - _host(heads["even"])).norm())
                 # An error of a score is the larger, the larger scores are.
-                yield seen.model_copy(update={"length": by_scores * self._deviation_of_scores})
+                yield seen.model_copy(update={"length": self._deviation_of_scores * by_scores})
             apart, triples = self._value_rows.apart, self._value_rows.triples
             yield _seen("v", FORWARD, layer, base[:, apart[0]], base[:, apart[1]])
             for kind, direction, rows_of in (
                 ("o", WEIGHT, triples[0]),
-                (ATTENTION[1], FORWARD, triples[1]),
+                (PV, FORWARD, triples[1]),
             ):
                 plus, minus, middle = (_host(base[:, row]) for row in rows_of)
                 yield _seen(kind, direction, layer, 2 * middle, plus + minus)
@@ -541,12 +541,13 @@ def _host(value: Tensor) -> Tensor:
     return value.detach().to("cpu").double()
 
 
-def _seen(kind: str, direction: str, layer: int, right: Tensor, other: Tensor) -> PairSeen:
+def _seen(product: str, direction: Direction, layer: int, right: Tensor, other: Tensor) -> PairSeen:
+    """Return how far ``other`` lies from ``right``, which it should be."""
     right, other = _host(right), _host(other)
+    figures = float((right - other).norm()), float(right.norm())
+    if not all(map(math.isfinite, figures)):
+        figures = 0.0, 0.0
+    difference, length = (float(f"{figure:.5g}") for figure in figures)
     return PairSeen(
-        kind=kind,
-        direction=direction,
-        layer=layer,
-        difference=float((right - other).norm()),
-        length=float(right.norm()),
+        product=product, direction=direction, layer=layer, difference=difference, length=length
     )
