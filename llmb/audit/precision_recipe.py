@@ -9,6 +9,7 @@ is "not measured".
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,12 +39,12 @@ from llmb.workloads.arithmetic import gemms
 
 PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
 
-#: Bits that a pair shows beyond the explicit bits of its significand: measured for E2M1 to float32
-#: at two sizes of models, 1 to 2.2. Scores are sums over a head, and show fewer.
-_MORE, _MORE_OF_SCORES = 1.6, 1.0
+#: Bits that a pair shows beyond the explicit bits of its significand, measured for E2M1 to float32
+#: at three sizes of models: within 2 bits of these.
+_MORE, _MORE_BY_SCORES, _MORE_OF_SCORES = 1.6, 0.9, 1.9
 #: Explicit bits from which on a product is of a format that is not narrow, and from which on it is
 #: TF32 or FP16, and FP32: halfway between them, but for FP32, which has room.
-_BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 15.0, 2.0
+_BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 15.0, 1.5
 #: torch's dtype -> explicit bits of its operands, and the widest format that they can show.
 _SIGNIFICANDS, _MOST = {"bfloat16": 7.0, "float16": 10.0}, 23.0
 _WIDEST = {"bfloat16": "BF16", "float16": "FP16"}
@@ -55,6 +56,14 @@ _ORDER = ("FP32", "TF32", "FP16", "BF16", "FP8", "FP4")
 _NO_PAIR = "no probe isolates it"
 _OTHER_LAYERS = "seen in other layers: there are too few heads to show all in each"
 _COVERED = "narrow operands of the projections around it cover it"
+#: Through which products a pair is looked at that are not the same for both: where one of them is
+#: narrow, a small difference becomes a larger one.
+_AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
+    (PV, FORWARD): (("o", WEIGHT),),
+    (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), ("o", WEIGHT)),
+}
+#: Layers whose bits lie within so many of each other may have the same format.
+_ALIKE = 5.0
 
 
 @dataclass(frozen=True)
@@ -137,9 +146,9 @@ def _rows(
     own = _SIGNIFICANDS.get(precision.dtype, _MOST)
     for product in every:
         alike: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
+        found = _formats(bits, product, precision)
         for layer in range(product.layers):
-            found = _measured(bits, product, layer, precision)
-            name, reason = found if why is None else (None, why)
+            name, reason = found[layer] if why is None else (None, why)
             shown = bits.get((product.name, product.direction, layer), math.nan)
             alike[name, reason].append(shown)
         for (name, reason), values in alike.items():
@@ -177,28 +186,46 @@ def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
 
 
 def _explicit(pair: PairSeen) -> float:
-    more = _MORE_OF_SCORES if pair.product == QK else _MORE
+    more = _MORE
+    if pair.product == QK:
+        more = _MORE_OF_SCORES
+    elif (pair.product, pair.direction) in (("q", FORWARD), ("k", FORWARD)):
+        more = _MORE_BY_SCORES
     error = pair.difference / pair.length
     return min(_MOST, -math.log2(error) - more) if error > 0 else _MOST
 
 
-def _measured(
-    bits: Mapping[_Key, float], product: _Product, layer: int, precision: Precision
-) -> tuple[str | None, str | None]:
-    """Return the format of a product in a layer, or why it was not measured."""
-    shown = bits.get((product.name, product.direction, layer))
-    if shown is None:
-        elsewhere = any(key[:2] == (product.name, product.direction) for key in bits)
-        return None, _OTHER_LAYERS if elsewhere else _NO_PAIR
-    around: tuple[tuple[str, str], ...] = ()
-    if product.name == PV:  # the pairs that show it are looked at through this gradient
-        around = (("o", WEIGHT),)
-    elif product.name == QK:
-        around = (("q", FORWARD), ("k", FORWARD), ("o", WEIGHT))
-    covered = any(bits.get((*key, layer), 0.0) < _BF16 for key in around)
-    if shown < _BF16 and covered:
-        return None, _COVERED
-    return format_of(shown, precision), None
+def _formats(
+    bits: Mapping[_Key, float], product: _Product, precision: Precision
+) -> list[tuple[str | None, str | None]]:
+    """Return of each layer the format of a product, or why it was not measured.
+
+    Layers that are narrower than the run's own operands are told by their median: of one alone, a
+    format with 4 bits less or more may be as likely.
+    """
+    name, direction = product.name, product.direction
+    shown = [bits.get((name, direction, layer)) for layer in range(product.layers)]
+    # In 16 bits weights of the probe are exact: what is less than that is no BF16.
+    exact = direction != WEIGHT and name not in (QK, PV)
+    least = _TF32 if exact and precision.dtype in _WIDEST else _BF16
+    least = least if precision.dtype in _WIDEST else _FP32
+    narrow = [value for value in shown if value is not None and value < least]
+    usual = statistics.median(narrow) if narrow else 0.0
+    alike = bool(narrow) and max(narrow) - min(narrow) <= _ALIKE
+    found: list[tuple[str | None, str | None]] = []
+    for layer, value in enumerate(shown):
+        if value is None:
+            seen = any(one is not None for one in shown)
+            found.append((None, _OTHER_LAYERS if seen else _NO_PAIR))
+        elif value >= least:
+            found.append((format_of(_MOST, precision), None))
+        elif any(
+            bits.get((*key, layer), 0.0) < _BF16 for key in _AROUND.get((name, direction), ())
+        ):
+            found.append((None, _COVERED))
+        else:
+            found.append((format_of(usual if alike else value, precision), None))
+    return found
 
 
 def format_of(bits: float, precision: Precision) -> str:

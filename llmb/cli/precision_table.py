@@ -20,8 +20,8 @@ from llmb.records.precision_recipe import (
 NOT_MEASURED = "not measured"
 _DIRECTIONS = (FORWARD, INPUT, WEIGHT)
 _ABOUT = (
-    "What the probe of this run saw. A plugin that computes otherwise in its steps is caught by L1, "
-    "not here."
+    "What the probe of this run saw. A plugin that computes otherwise in its steps is caught by "
+    "L1, not here."
 )
 
 
@@ -69,9 +69,7 @@ def reasons(recipe: PrecisionRecipe) -> tuple[str, ...]:
     for row in recipe.rows:
         if row.why is not None:
             found.setdefault(row.why, []).append(f"{row.product} {row.direction}")
-    return tuple(
-        f"{_some(names)}: {why}" for why, names in found.items()
-    )
+    return tuple(f"{_some(names)}: {why}" for why, names in found.items())
 
 
 def _some(names: list[str]) -> str:

@@ -37,6 +37,8 @@ _IN_GROUP = 5  # hidden channels that are equal in every token
 _MOST_GROUPS = 32
 _SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
 _TRIPLES = 4
+#: Pairs of silent channels of the head: its words differ little, and one sum over them may cancel.
+_OF_HEAD = 8
 #: Value rows of a head: a pair and two triples, then at most so many times a pair, a triple and a
 #: pair, each of equal rows.
 _SINGLE_VALUES, _EQUAL_VALUES, _MOST_EQUAL_VALUES = 8, 7, 8
@@ -82,7 +84,7 @@ def _free(shape: LlamaShape) -> int:
     """Return the channels that are left for groups of equals."""
     if not probes.channels(shape):
         return 0
-    silent = 2 * (len(_READERS) * shape.num_hidden_layers + 1)
+    silent = 2 * (len(_READERS) * shape.num_hidden_layers + _OF_HEAD)
     return _base(shape) - silent - 4 * _TRIPLES - 2
 
 
@@ -114,10 +116,10 @@ class Pairs:
         #: Two channels of which each word has one.
         self._either = (at, at + 1)
         readers = [(i, kind) for i in range(shape.num_hidden_layers) for kind in _READERS]
-        #: By layer and kind, two channels that are zero in the input: gradients flow into them.
-        self._silent = {
-            key: (at + 2 + 2 * n, at + 3 + 2 * n) for n, key in enumerate([*readers, (0, "head")])
-        }
+        every = (at + 2 + torch.arange(2 * (len(readers) + _OF_HEAD))).view(-1, 2)
+        #: By layer and kind, pairs of channels that are zero in the input, with gradients.
+        self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
+        self._silent[0, "head"] = every[len(readers) :]
         self._rows = _Rows(shape.intermediate_size)
         self._value_rows = _ValueRows(shape.head_dim)
 
@@ -214,7 +216,7 @@ class Pairs:
         scale = self._scale_of_scores
         signs = self._signs(width, len(self._groups), made) * scale
         fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
-        silent, sizes = self._silent[layer, kind], self._weights((width,), made) * scale
+        (silent,), sizes = self._silent[layer, kind], self._weights((width,), made) * scale
         shift = self._fine((width,), made) * scale
         for role, head in self._roles(layer).items():
             rows = value[head * width : (head + 1) * width]
@@ -286,10 +288,10 @@ class Pairs:
         scale: float,
     ) -> None:
         """Let the gradients of equal ``rows`` flow into two channels that are zero in the input."""
-        one, other = self._silent[layer, kind]
-        weights, fine = (f((len(pairs),), made) * scale for f in (self._weights, self._fine))
-        rows[pairs[:, 0], one], rows[pairs[:, 1], one] = weights + fine, weights - fine
-        rows[pairs[:, 0], other] = rows[pairs[:, 1], other] = weights
+        for one, other in self._silent[layer, kind]:
+            weights, fine = (f((len(pairs),), made) * scale for f in (self._weights, self._fine))
+            rows[pairs[:, 0], one], rows[pairs[:, 1], one] = weights + fine, weights - fine
+            rows[pairs[:, 0], other] = rows[pairs[:, 1], other] = weights
 
     def _out(self, value: Tensor, layer: int) -> None:
         width, rows = self._shape.head_dim, self._value_rows
@@ -362,7 +364,7 @@ class Pairs:
         self, layer: int, kind: str, embedding: Tensor | None
     ) -> Iterator[PairSeen]:
         if embedding is not None:
-            one, other = self._silent[layer, kind]
+            one, other = self._silent[layer, kind].T
             yield _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
 
     def _seen_of_triples(self, kind: str, layer: int, gradient: Tensor) -> PairSeen:
