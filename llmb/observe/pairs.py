@@ -249,6 +249,10 @@ class Pairs:
             rows[plus, other], rows[minus, other] = scale * _A, -scale * _A
         for head in self._roles(layer).values():
             self._silent_pairs(rows, own.also_equal, layer, "v", made, scale)
+            # Their gradients are a few channels' and have one sign (``_written``): no sum cancels.
+            rows[:, self._silent[layer, "v"].flatten()] = rows[
+                :, self._silent[layer, "v"].flatten()
+            ].abs()
             value[head * width : (head + 1) * width] = rows
 
     def _gate(self, value: Tensor, layer: int) -> None:
@@ -333,6 +337,7 @@ class Pairs:
         value[one, triples[:, 1]] = value[other, triples[:, 1]] = weights
         value[one, triples[:, 2]], value[other, triples[:, 2]] = -fine, fine
         signs = self._signs(len(own.back), len(alike), made) * _FAINT * _A
+        signs[0] = signs[0].abs()
         for inputs in alike.T:
             value[one, inputs] = value[other, inputs] = signs
 
@@ -365,7 +370,11 @@ class Pairs:
     ) -> Iterator[PairSeen]:
         if embedding is not None:
             one, other = self._silent[layer, kind].T
-            yield _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
+            seen = _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
+            if kind == "v":  # of so many that add up, errors do so by the square root
+                count = len(self._value_rows.also_equal) * len(self._roles(layer))
+                seen = seen.model_copy(update={"length": seen.length / math.sqrt(count)})
+            yield seen
 
     def _seen_of_triples(self, kind: str, layer: int, gradient: Tensor) -> PairSeen:
         plus, minus, middle, _ = (_host(gradient[:, columns]) for columns in self._triples.T)
