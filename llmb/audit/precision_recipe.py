@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from llmb.audit.bench import Bench
+from llmb.audit.physics import shape_of
 from llmb.audit.rule import Evidence
 from llmb.audit.settings import LITMUS
 from llmb.config import Mode, Precision
@@ -34,7 +35,7 @@ from llmb.records.precision_recipe import (
     RecipeRow,
     StateRow,
 )
-from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
+from llmb.reference.shapes import LlamaShape, Shape
 from llmb.workloads.arithmetic import gemms
 
 PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
@@ -62,6 +63,7 @@ _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
     (PV, FORWARD): (("o", WEIGHT),),
     (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), ("o", WEIGHT)),
 }
+_MOST_LAYERS = 10_000
 #: Layers whose bits lie within so many of each other may have the same format.
 _ALIKE = 5.0
 
@@ -105,17 +107,22 @@ def _forward(shape: Shape) -> Iterator[tuple[str, int, int]]:
 def recipe_of(bench: Bench) -> PrecisionRecipe | None:
     """Return the recipe of a run, from the bench of its first repeat.
 
-    None where no repeat has evidence of the probe: of runs before it, and of other modes.
+    None where no repeat has evidence of the probe (runs before it, other modes), or where the
+    record states no shape.
     """
     facts, workload = bench.facts, bench.facts.workload
     every = [bench.of(n).read(PAIRS) for n in range(len(facts.repeats))]
     known = [one for one in every if one is not None]
     if workload.mode != Mode.TRAIN.value or not known:
         return None
-    shape = FAMILIES[workload.family](**workload.shapes)  # type: ignore[arg-type]
+    shape = shape_of(workload)
+    if shape is None:
+        return None
     why = next((one.obstacle for one in known if one.obstacle is not None), None)
     if len(known) < len(every):
         why = "a repeat was not looked at"
+    if shape.num_hidden_layers > _MOST_LAYERS:  # a stranger may claim any number
+        why = f"more than {_MOST_LAYERS:,} layers"
     rows = tuple(_rows(shape, [] if why else [one.seen for one in known], facts.precision, why))
     shares = _shares(rows)
     seen = [row.format for row in rows if row.format is not None]
@@ -145,19 +152,29 @@ def _rows(
     total = sum(product.flops * product.layers for product in every)
     own = _SIGNIFICANDS.get(precision.dtype, _MOST)
     for product in every:
+        share = product.flops / total
+        if why is not None:
+            yield RecipeRow(
+                product=product.name,
+                direction=product.direction,
+                format=None,
+                layers=product.layers,
+                flops_share=product.layers * share,
+                why=why,
+            )
+            continue
         alike: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
         found = _formats(bits, product, precision)
         for layer in range(product.layers):
-            name, reason = found[layer] if why is None else (None, why)
             shown = bits.get((product.name, product.direction, layer), math.nan)
-            alike[name, reason].append(shown)
+            alike[found[layer]].append(shown)
         for (name, reason), values in alike.items():
             yield RecipeRow(
                 product=product.name,
                 direction=product.direction,
                 format=name,
                 layers=len(values),
-                flops_share=len(values) * product.flops / total,
+                flops_share=len(values) * share,
                 significand_bits=round(min(*values, own), 1) if name is not None else None,
                 why=reason,
             )
