@@ -69,7 +69,7 @@ _ALIKE = 5.0
 
 
 @dataclass(frozen=True)
-class _Product:
+class ProductCost:
     """A kind of product in one direction: FLOPs of a layer's for one token, and how many layers."""
 
     name: str
@@ -78,17 +78,17 @@ class _Product:
     layers: int
 
 
-def products(shape: Shape) -> tuple[_Product, ...]:
+def products(shape: Shape) -> tuple[ProductCost, ...]:
     """Return every matrix product of a training step; FLOPs add up to ``flops_per_token``."""
     found = []
     for name, size, layers in _forward(shape):
         every: tuple[Direction, ...] = (FORWARD, INPUT, WEIGHT)
-        found += [_Product(name, direction, 2 * size, layers) for direction in every]
+        found += [ProductCost(name, direction, 2 * size, layers) for direction in every]
     width, layers = shape.num_attention_heads * shape.head_dim, shape.num_hidden_layers
     for name in (QK, PV):
         one = 2 * shape.sequence_length * width
-        found.append(_Product(name, FORWARD, one, layers))
-        found.append(_Product(name, INPUT, 2 * one, layers))  # of both factors
+        found.append(ProductCost(name, FORWARD, one, layers))
+        found.append(ProductCost(name, INPUT, 2 * one, layers))  # of both factors
     return tuple(found)
 
 
@@ -175,7 +175,7 @@ def _rows(
                 format=name,
                 layers=len(values),
                 flops_share=len(values) * share,
-                significand_bits=round(min(*values, own), 1) if name is not None else None,
+                significand_bits=round(min([*values, own]), 1) if name is not None else None,
                 why=reason,
             )
 
@@ -198,7 +198,8 @@ def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
         per_repeat.append(found)
     if not per_repeat:
         return {}
-    common = set.intersection(*(set(found) for found in per_repeat))
+    first, *others = per_repeat
+    common = [key for key in first if all(key in found for found in others)]
     return {key: min(found[key] for found in per_repeat) for key in common}
 
 
@@ -213,7 +214,7 @@ def _explicit(pair: PairSeen) -> float:
 
 
 def _formats(
-    bits: Mapping[_Key, float], product: _Product, precision: Precision
+    bits: Mapping[_Key, float], product: ProductCost, precision: Precision
 ) -> list[tuple[str | None, str | None]]:
     """Return of each layer the format of a product, or why it was not measured.
 

@@ -60,7 +60,11 @@ def obstacle(shape: Shape) -> str | None:
     need = (
         (shape.num_attention_heads, _HEADS, "attention heads"),
         (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),
-        (shape.intermediate_size, _Rows.EACH * _FEWEST_SETS, "channels in the feed-forward"),
+        (
+            shape.intermediate_size,
+            _FeedForwardRows.EACH * _FEWEST_SETS,
+            "channels in the feed-forward",
+        ),
         (shape.vocab_size, 64, "words"),
         (_own_width(shape), _OWN, "hidden channels for each branch to write into"),
         (_free(shape), 4 * _IN_GROUP, "hidden channels besides"),
@@ -120,7 +124,7 @@ class Pairs:
         #: By layer and kind, pairs of channels that are zero in the input, with gradients.
         self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
         self._silent[0, "head"] = every[len(readers) :]
-        self._rows = _Rows(shape.intermediate_size)
+        self._rows = _FeedForwardRows(shape.intermediate_size)
         self._value_rows = _ValueRows(shape.head_dim)
 
     # -- what the model is given -----------------------------------------------------------
@@ -262,7 +266,7 @@ class Pairs:
         self._read(value, layer, "up")
 
     def _read(self, value: Tensor, layer: int, kind: str) -> None:
-        """Make the gate's or the other rows of the feed-forward; see ``_Rows``."""
+        """Make the gate's or the other rows of the feed-forward; see ``_FeedForwardRows``."""
         made, rows = self._generator(f"{layer}/{kind}"), self._rows
         scale, groups = _power(_GATES / (2 * _A * self._deviation)), len(self._groups)
         first, second = self._groups[:, 0], self._groups[:, 1]
@@ -313,7 +317,7 @@ class Pairs:
         value: Tensor,
         layer: int,
         end: str,
-        rows: _Rows | _ValueRows,
+        rows: _FeedForwardRows | _ValueRows,
         made: torch.Generator,
     ) -> None:
         """Make a matrix through which a branch writes.
@@ -489,7 +493,7 @@ class Pairs:
         return (value * self._grid).round() / self._grid
 
 
-class _Rows:
+class _FeedForwardRows:
     """Which channels of the feed-forward do what."""
 
     EACH = 13
@@ -516,11 +520,12 @@ class _ValueRows:
         self.equal, self.equal_back, self.also_equal = take(2), take(3), take(2)
 
 
+@dataclass
 class _Taking:
     """Gives channels away in sets, from the first on."""
 
-    def __init__(self, sets: int, first: int = 0) -> None:
-        self._sets, self._next = sets, first
+    _sets: int
+    _next: int = 0
 
     def __call__(self, size: int) -> Tensor:
         first, self._next = self._next, self._next + self._sets * size
@@ -528,20 +533,20 @@ class _Taking:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Matrix:
     kind: str
     layer: int
 
 
-def _part(name: str) -> _Part:
+def _part(name: str) -> _Matrix:
     if name == "lm_head.weight":
-        return _Part("head", 0)
+        return _Matrix("head", 0)
     if "embed_tokens" in name:
-        return _Part("embedding", 0)
+        return _Matrix("embedding", 0)
     if "norm" in name:
-        return _Part("norm", 0)
+        return _Matrix("norm", 0)
     _, _, layer, _, module, _ = name.split(".")
-    return _Part(module.removesuffix("_proj"), int(layer))
+    return _Matrix(module.removesuffix("_proj"), int(layer))
 
 
 def _power(value: float) -> float:

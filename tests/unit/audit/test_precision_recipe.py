@@ -155,5 +155,6 @@ def test_a_format_is_told_by_its_explicit_bits(bits: float, precision, name: str
 def test_the_headline_is_in_whole_per_cents_that_add_up_to_a_hundred() -> None:
     found = recipe(seen(LINEAR_IN_FP8))
     assert found is not None
+    assert "FP8" in found.headline
     figures = [int(part.split()[0]) for part in found.headline.split(", ") if part[0] != "<"]
     assert sum(figures) in (99, 100)
