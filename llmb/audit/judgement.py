@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from llmb.audit import rules
+from llmb.audit import precision_recipe, rules
 from llmb.audit.bench import Bench, Facts, Files, UnreadableError
 from llmb.audit.precision import Measured
 from llmb.audit.rules import Judge
 from llmb.config import Mode
 from llmb.records.finding import Audit, Finding, Status
+from llmb.records.precision_recipe import PrecisionRecipe
 from llmb.records.run_record import PrecisionBits
 
 
@@ -25,6 +26,8 @@ class Judgement:
     effective: str | None
     bits: PrecisionBits
     precision_observed: bool
+    #: What each product was seen to keep; None where no probe looked.
+    precision_recipe: PrecisionRecipe | None = None
 
 
 def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) -> Judgement:
@@ -39,7 +42,8 @@ def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) ->
             bench = Bench(files, facts, repeat)
             per_repeat.append([*_findings(bench, judges, per_run=False)])
             measured.append(bench.measured)
-    except (KeyError, IndexError, ValueError, ArithmeticError) as error:
+        recipe = precision_recipe.recipe_of(Bench(files, facts, 0))
+    except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
         raise UnreadableError(
             f"evidence does not hold what it must ({type(error).__name__}: {error})"
         ) from error
@@ -51,6 +55,7 @@ def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) ->
         effective=lowest.effective if complete and lowest else None,
         bits=lowest.bits if lowest else PrecisionBits(),
         precision_observed=complete and lowest is not None,
+        precision_recipe=recipe,
     )
 
 

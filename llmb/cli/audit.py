@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from llmb.audit.rule import Rule
     from llmb.records.finding import Audit, Finding
+    from llmb.records.precision_recipe import PrecisionRecipe
 
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
@@ -27,6 +28,7 @@ def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
     """Show what the audit measured: PATH is a run directory, a record.json, or a bundle.
 
     Every rule with what was measured, what an honest run shows, the limit, and who observed it.
+    Then the measured precision: the format of each matrix product, and its share of the FLOPs.
     Exit status 5 where the verdict is INVALID. `llmb verify` judges a bundle again by itself.
 
     \b
@@ -46,19 +48,24 @@ def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
     for rule in wanted:
         if rule not in known:
             raise UsageError(f"--rule {rule}: there is no such rule (there are {', '.join(known)})")
-    audit = read_record(path).audit
+    record = read_record(path)
+    audit, recipe = record.audit, None if wanted else record.precision_recipe
     if wanted:
         kept = tuple(f for f in audit.findings if f.id in wanted)
         audit = audit.model_copy(update={"findings": kept})
     if as_json:
-        click.echo(json.dumps(to_json(audit), indent=1))
+        shown = to_json(audit)
+        if recipe is not None:
+            shown["precision_recipe"] = to_json(recipe)
+        click.echo(json.dumps(shown, indent=1))
     else:
-        _show(for_terminal(audit), [rule for rule in RULES if rule.id in wanted])
+        asked = [rule for rule in RULES if rule.id in wanted]
+        _show(for_terminal(audit), asked, None if recipe is None else for_terminal(recipe))
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
 
 
-def _show(audit: Audit, asked: Sequence[Rule]) -> None:
+def _show(audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -69,6 +76,10 @@ def _show(audit: Audit, asked: Sequence[Rule]) -> None:
         console.print("\nWhat no audit can see:", style="dim")
         for limit in audit.limits:
             console.print(f"  {limit}", style="dim", markup=False, soft_wrap=True)
+    if recipe is not None:
+        from llmb.cli.precision_table import print_recipe
+
+        print_recipe(console, recipe)
     _say_verdict(console, audit)
 
 

@@ -40,9 +40,15 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
 
         click.echo(json.dumps(to_json(record), indent=1))
     else:
+        from rich.console import Console
+
+        from llmb.cli.precision_table import print_recipe
         from llmb.cli.summary import print_summary
 
-        print_summary(for_terminal(record))
+        shown = for_terminal(record)
+        print_summary(shown)
+        if shown.precision_recipe is not None:
+            print_recipe(Console(highlight=False), shown.precision_recipe)
 
 
 def command_line(record: RunRecord, *, same_seed: bool = True) -> str:

@@ -46,6 +46,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     device = next((d for d in devices if d.name == config.device), next(iter(devices), None))
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
     yield "precision", f"{config.precision.described} declared, effective {effective}"
+    if record.precision_recipe is not None:
+        yield "measured precision", f"{record.precision_recipe.headline} (of a step's FLOPs)"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
     if (how := ", ".join(_choices(record))) != "":
         yield "computed", how

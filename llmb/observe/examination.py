@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from llmb.observe import probes
+from llmb.observe import pairs, probes
 from llmb.observe.canonical import Canonical
 from llmb.observe.passes import LIVE, Sketches, copies_of
 from llmb.observe.sketch import side_for
 from llmb.plugin.backend import Backend
+from llmb.records.precision_recipe import PairSeen
 from llmb.reference.data import Batch
-from llmb.reference.shapes import Shape
+from llmb.reference.shapes import LlamaShape, Shape
 
 _DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
 
@@ -62,6 +63,18 @@ class Examination:
             parameter.grad = None
         self.edit(name, dtype)
         batch.fill(probes.batch(self._seed, name, self._shape))
+        loss, copies = self._pass(program, backend, dtype, batch, context)
+        self._take(name, loss, copies)
+
+    def _pass(
+        self,
+        program: Callable[..., Any],
+        backend: Backend,
+        dtype: str,
+        batch: Batch,
+        context: AbstractContextManager[object] | None,
+    ) -> tuple[Tensor, int]:
+        """Go forward and backward; return the loss, and by what it was multiplied."""
         backend.step_begin()
         with context or nullcontext():
             loss = program(batch.ids, labels=batch.labels, **batch.extra)
@@ -69,7 +82,31 @@ class Examination:
         (loss * copies if copies > 1 else loss).backward()  # the model's own, whatever it is
         backend.step_end()
         backend.synchronize()
-        self._take(name, loss, copies)
+        return loss, copies
+
+    def pairs(
+        self,
+        model: nn.Module,
+        program: Callable[..., Any],
+        backend: Backend,
+        dtype: str,
+        batch: Batch,
+        context: AbstractContextManager[object] | None = None,
+    ) -> tuple[PairSeen, ...]:
+        """Run the probe ``pairs`` as ``probe`` runs the others, and return what it shows.
+
+        All weights are overwritten, and stay so. The shape has no ``pairs.obstacle``.
+        """
+        assert isinstance(self._shape, LlamaShape)
+        made = pairs.Pairs(self._shape, self._seed, dtype)
+        for parameter in model.parameters():
+            parameter.grad = None
+        for name in self._canonical.names:
+            self._canonical.write(name, made.weight(name, self._canonical.value(name)))
+        self._saved = {}
+        batch.fill(made.batch())
+        self._pass(program, backend, dtype, batch, context)
+        return tuple(made.seen(self._canonical.gradient))
 
     def edit(self, name: str, dtype: str) -> None:
         """Write the weights of probe ``name``, from those that were trained."""

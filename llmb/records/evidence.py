@@ -31,6 +31,8 @@ NAMESPACE, LIBRARY, SURROUNDINGS, LITMUS = (
 
 #: What each rank was, where there are several.
 RANKS = "ranks.json"
+#: What each product keeps of its operands (``llmb.records.precision_recipe``).
+PAIRS = "pairs.json"
 
 
 def path(repeat: int, name: str) -> str:

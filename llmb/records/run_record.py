@@ -13,6 +13,7 @@ from llmb.config import NONCE, Frozen, OptionValue, Parallelism, RunConfig
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import Audit
 from llmb.records.lacks import Lacks
+from llmb.records.precision_recipe import PrecisionRecipe
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.system import SystemDescription
@@ -36,6 +37,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  plugin.lacks added: nothing is lacking in records before.
 # llmb.run/1  2026-11  timing.nonce and commitments, config.nonce and constant_rate added: nothing
 #                      of them in records before.
+# llmb.run/1  2026-11  precision_recipe added: optional, absent from records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -370,6 +372,8 @@ class RunRecord(Frozen):
     topology: Topology
     system: SystemDescription
     precision: PrecisionFacts
+    #: What each matrix product was seen to keep; None where no probe looked.
+    precision_recipe: PrecisionRecipe | None = None
     timing: Timing
     ceilings: Ceilings | None
     batch_size_search: SearchLog | None

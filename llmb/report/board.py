@@ -63,6 +63,10 @@ class BoardRow:
     fraction_of_ceiling: float | None
     mfu: float | None
     mfu_source: str | None
+    #: Shares of a step's FLOPs by measured format; then the lowest, and that of the largest share.
+    measured: str | None
+    measured_lowest: str | None
+    measured_largest: str | None
     verdict: Verdict
     class_: str
     strict: bool
@@ -181,6 +185,7 @@ def _index(names: Sequence[str], name: str) -> int:
 def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
+    recipe = record.precision_recipe
     group = Group(
         workload=record.workload.name,
         mode=record.workload.mode,
@@ -199,6 +204,9 @@ def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
         fraction_of_ceiling=result.fraction_of_ceiling,
         mfu=result.mfu.value if result.mfu else None,
         mfu_source=result.mfu.peak_source if result.mfu else None,
+        measured=recipe.headline if recipe else None,
+        measured_lowest=recipe.lowest if recipe else None,
+        measured_largest=recipe.largest if recipe else None,
         verdict=_verdict(record.audit.verdict, repetitions),
         class_=record.class_,
         strict=record.plugin.strict,

@@ -35,6 +35,7 @@ def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
         "search": _search(record),
         "findings": [_finding(finding) for finding in record.audit.findings[:_MOST_ROWS]],
         "limits": list(record.audit.limits),
+        "recipe": [list(line) for line in _recipe(record)][:_MOST_ROWS],
         "notes": [*row.marks, *record.warnings],
         "changes": [list(pair) for pair in _changes(record)],
         "diffs": [
@@ -93,6 +94,8 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     yield "Device", f"{row.devices} x {row.device} ({config.device})"
     yield "Plugin", f"{row.plugin} {row.plugin_version} ({record.plugin.distribution})"
     yield "Precision", f"{record.precision.declared} declared, {_effective(record)}"
+    recipe = record.precision_recipe
+    yield "Measured precision", recipe.headline if recipe else NOT_MEASURED
     yield "Batch size", f"{config.batch_size} ({record.workload.tokens_per_step:,} tokens a step)"
     yield "Executor", row.executor
     yield "Per device", f"{number(row.tokens_per_second_per_device)} tokens/s"
@@ -119,6 +122,19 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     yield "Signatures", _signatures(row)
     yield "Bundle id", row.bundle_id
     yield "Files", row.entry.path
+
+
+def _recipe(record: RunRecord) -> Iterator[tuple[str, str, str, str]]:
+    """Yield product, direction or type of state, what was measured, and its share or how."""
+    recipe = record.precision_recipe
+    if recipe is None:
+        return
+    for row in recipe.rows:
+        layers = f" in {row.layers} layer{'s' if row.layers > 1 else ''}"
+        measured = (row.format or NOT_MEASURED) + layers
+        yield row.product, row.direction, measured, row.why or f"{row.flops_share:.1%} of FLOPs"
+    for state in recipe.state:
+        yield state.name, "state", state.value or NOT_MEASURED, state.how
 
 
 def _effective(record: RunRecord) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -34,6 +34,7 @@ COLUMNS = (
     ("Tokens/J", "tpj", "number"),
     ("Of ceiling", "ceiling", "number"),
     ("MFU", "mfu", "number"),
+    ("Measured precision", "measured", "text"),
     ("Verdict", "verdict", "number"),
     ("Window", "window", "number"),
     ("Date", "date", "text"),
@@ -105,11 +106,19 @@ def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
         ("Workload", "workload", _unique(group.workload for group in groups)),
         ("Mode", "mode", _unique(group.mode for group in groups)),
         ("Effective precision", "precision", _unique(group.precision for group in groups)),
+        ("Lowest measured", "lowest", _formats(row.measured_lowest for row in rows)),
+        ("Largest share", "largest", _formats(row.measured_largest for row in rows)),
         ("Plugin (vendor)", "plugin", sorted(_unique(row.plugin for row in rows))),
         ("Verdict", "verdict", [name for name in _VERDICTS if name in verdicts]),
         ("Openness", "openness", sorted({_openness(row) for row in rows}, reverse=True)),
         ("Devices", "devices", [str(count) for count in devices]),
     ]
+
+
+def _formats(names: Iterable[str | None]) -> list[str]:
+    """Return the measured formats by name; what was not measured is one of them, the last."""
+    every = {plain(name) if name else NOT_MEASURED for name in names}
+    return sorted(every, key=lambda name: (name == NOT_MEASURED, name))
 
 
 def _unique(names: Any) -> list[str]:
@@ -156,6 +165,9 @@ def _view(row: BoardRow) -> dict[str, Any]:
         "mfu": row.mfu,
         "mfu_text": "" if row.mfu is None else f"{row.mfu:.1%}",
         "mfu_source": plain(row.mfu_source or ""),
+        "measured": plain(row.measured or ""),
+        "lowest": plain(row.measured_lowest or NOT_MEASURED),
+        "largest": plain(row.measured_largest or NOT_MEASURED),
         "verdict": row.verdict.value,
         "verdict_order": _VERDICTS.index(row.verdict.value),
         "why": MARKED.get(row.verdict, ""),

@@ -22,7 +22,7 @@ REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
 )
 _RANKED = ("#", "System", "Device", "Tokens/s", "95 % interval", "Per device", "Tokens/J")
-_MORE = ("Of ceiling", "MFU", "Verdict", "Plugin", "Date", "Bundle")
+_MORE = ("Of ceiling", "MFU", "Measured precision", "Verdict", "Plugin", "Date", "Bundle")
 _COLUMNS = (
     "kind",
     "rank",
@@ -39,6 +39,9 @@ _COLUMNS = (
     "fraction_of_ceiling",
     "mfu",
     "mfu_source",
+    "measured_precision",
+    "measured_lowest",
+    "measured_largest",
     "verdict",
     "class",
     "strict",
@@ -106,6 +109,7 @@ def _cells(row: BoardRow) -> tuple[str, ...]:
         NOT_MEASURED if row.tokens_per_joule is None else number(row.tokens_per_joule),
         percent(row.fraction_of_ceiling),
         percent(row.mfu) + (f" ({row.mfu_source})" if row.mfu_source else ""),
+        row.measured or NOT_MEASURED,
         ", ".join((verdict_words(row), *row.marks)),
         f"{row.plugin} {row.plugin_version}",
         row.created_utc[:10],
@@ -209,6 +213,9 @@ def row_data(row: BoardRow) -> dict[str, Any]:
         "fraction_of_ceiling": row.fraction_of_ceiling,
         "mfu": row.mfu,
         "mfu_source": row.mfu_source,
+        "measured_precision": row.measured,
+        "measured_lowest": row.measured_lowest,
+        "measured_largest": row.measured_largest,
         "verdict": verdict.value,
         "class": row.class_,
         "strict": row.strict,

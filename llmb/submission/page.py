@@ -69,6 +69,11 @@ def _page_2(record: RunRecord) -> bytes:
     return _page(2, record, _repeats(record))
 
 
+def _page_3(record: RunRecord) -> bytes:
+    """Return the page with what each matrix product was seen to keep."""
+    return _page(3, record, _repeats(record), _recipe(record))
+
+
 def _page(version: int, record: RunRecord, *below_the_head: Iterable[str]) -> bytes:
     parts = (
         _head(record),
@@ -113,6 +118,26 @@ def _repeats(record: RunRecord) -> Iterator[str]:
         interval = f"{original.ci95[0]:,.2f} to {original.ci95[1]:,.2f}"
     yield f"- that has {original.tokens_per_second:,.2f} tokens/s, 95 % interval {interval}"
     yield f"- this run differs by {original.difference_percent:+.2f} %"
+
+
+def _recipe(record: RunRecord) -> Iterator[str]:
+    yield "## Measured precision"
+    recipe = record.precision_recipe
+    if recipe is None:
+        yield "Not measured."
+        return
+    yield f"**{code(recipe.headline)}** of a step's FLOPs, as a probe of this run saw it."
+    yield ""
+    yield "| product | direction | format | layers | of FLOPs |"
+    yield "|-|-|-|-|-|"
+    for row in recipe.rows:
+        name = code(row.format) if row.format else f"not measured: {code(row.why or '')}"
+        cells = (code(row.product), row.direction, name, f"{row.layers}", f"{row.flops_share:.1%}")
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+    for state in recipe.state:
+        value = code(state.value) if state.value else "not measured"
+        yield f"- {code(state.name)}: {value} ({code(state.how)})"
 
 
 def _result(record: RunRecord) -> Iterator[str]:
@@ -265,4 +290,4 @@ def _or_not(value: float | None, form: str) -> str:
 
 
 #: Version -> who writes it. Versions are only added.
-_PAGES: dict[int, Callable[[RunRecord], bytes]] = {1: _page_1, 2: _page_2}
+_PAGES: dict[int, Callable[[RunRecord], bytes]] = {1: _page_1, 2: _page_2, 3: _page_3}

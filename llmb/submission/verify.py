@@ -283,6 +283,8 @@ def _precision(case: Case) -> Iterator[str]:
             f"effective precision {facts.effective!r} with bits {facts.bits}, the evidence says "
             f"{judged.effective!r} with {judged.bits}"
         )
+    if judged is not None and record.precision_recipe != judged.precision_recipe:
+        yield "the measured recipe is not the one that the evidence shows"
     observed = any(
         f.id == "P1" and f.status is not Status.NOT_OBSERVED for f in record.audit.findings
     )
@@ -361,7 +363,7 @@ _AS_IT_SHOULD = {
     "plugin": "files, closed components and patches of the plugin are those in the record",
     "audit": "the evidence supports each finding",
     "verdict": "the verdict follows from the findings",
-    "precision": "the effective precision claims nothing that was not observed",
+    "precision": "effective precision and recipe claim nothing that was not observed",
     "diff": "the changes to the model are those in the evidence",
     "ranks": "hosts, devices and fences of the ranks are those in their evidence",
     "reference": "made with a published reference",

@@ -214,6 +214,7 @@ def _record(
             bits=judged.bits,
             how="measured" if judged.precision_observed else "not observed",
         ),
+        precision_recipe=judged.precision_recipe,
         timing=timing,
         ceilings=raw.ceilings,
         batch_size_search=raw.search,

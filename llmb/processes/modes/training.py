@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.config import AuditMode
-from llmb.observe import probes
+from llmb.observe import pairs, probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.optimizer import OptimizerBaseline
@@ -28,6 +28,7 @@ from llmb.processes.modes.stage import Stage
 from llmb.processes.step_stream import Batches, FencePayload, Last, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import audited, draws, evidence
+from llmb.records.precision_recipe import PairSeen, PairsEvidence
 from llmb.reference.data import Batch
 from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
@@ -213,6 +214,7 @@ class Training:
             again = partial(self._untimed_pass, self._batches.latest)
             writer.write(evidence.TYPES, of_all(self._stage.ranks, before.types.step(again)))
         self._probe(writer, examination, last)
+        self._measure_recipe(writer, examination)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
             for index, stored in sampler.gradients_seen()
@@ -275,6 +277,39 @@ class Training:
             failure=failure,
         )
         writer.write(audited.PROBED, probed)
+
+    def _measure_recipe(self, writer: EvidenceWriter, examination: Examination) -> None:
+        """Leave what each product keeps of its operands, and the types of the state."""
+        stage, canonical = self._stage, self._stage.canonical
+        types = {
+            "weights": _types_of(stage.model.parameters()),
+            "gradients": _types_of(p.grad for p in stage.model.parameters()),
+            "moments": _types_of(
+                value
+                for state in self.optimizer.state.values()
+                for name, value in state.items()
+                if name != "step"
+            ),
+        }
+        obstacle = "parameters were not found" if canonical.missing else pairs.obstacle(stage.shape)
+        seen: tuple[PairSeen, ...] = ()
+        if obstacle is None:
+            writer.phase("being audited: the recipe of precision")
+            seen = examination.pairs(
+                stage.model,
+                self.program,
+                stage.backend,
+                stage.config.precision.dtype,
+                self._batches.latest[-1],
+                stage.autocast(),
+            )
+        writer.write(evidence.PAIRS, PairsEvidence(seen=seen, obstacle=obstacle, **types))
+
+
+def _types_of(tensors: Iterable[object]) -> tuple[str, ...]:
+    """Return torch's names of the types of ``tensors``, each once; None is left out."""
+    types = {str(one.dtype) for one in tensors if isinstance(one, Tensor)}
+    return tuple(sorted(name.removeprefix("torch.") for name in types))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

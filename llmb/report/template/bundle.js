@@ -98,6 +98,7 @@ function showBundle(id, data) {
   const optional = [
     data.notes.length ? card('Notes', make('ul', {}, ...data.notes.map((note) => make('li', {}, note)))) : null,
     data.search.length ? card('Batch-size search', grid(['Batch', 'Outcome', 'Tokens/s', 'Peak memory'], data.search)) : null,
+    data.recipe.length ? card('Measured precision', grid(['Product', 'Direction', 'Measured', 'Share, or why'], data.recipe)) : null,
     closedCard(data.closed),
     data.helpers.length ?
       card('Declared helper threads', grid(['Thread', 'Reason', 'Of one core'], data.helpers)) : null,

@@ -2,7 +2,7 @@
 const form = document.getElementById('filters');
 const sections = Array.from(document.querySelectorAll('section.group'));
 const rowsOf = new Map(sections.map((section) => [section, Array.from(section.querySelectorAll('tbody tr'))]));
-const TEXTS = new Set(['system', 'submitter', 'device', 'date']);
+const TEXTS = new Set(['system', 'submitter', 'device', 'measured', 'date']);
 const LOW_FIRST = new Set(['rank', 'verdict', ...TEXTS]);
 const COLLATOR = new Intl.Collator('en', { numeric: true });
 const order = { key: 'rank', descending: false };
@@ -25,7 +25,7 @@ function applyFilters() {
     for (const row of rows) {
       const data = row.dataset;
       const fits = here && is('plugin', data.plugin) && is('verdict', data.name)
-        && is('openness', data.openness) && is('devices', data.devices)
+        && is('openness', data.openness) && is('lowest', data.lowest) && is('largest', data.largest) && is('devices', data.devices)
         && sought.every((word) => searched.get(row).includes(word));
       row.hidden = !fits;
       count += fits;

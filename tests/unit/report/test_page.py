@@ -163,3 +163,22 @@ def test_an_endless_diff_is_cut_and_says_so(tmp_path):
     text = page(board(gather([tmp_path])), {})
     assert len(text) < 200_000
     assert "characters more in the bundle" in text
+
+
+def test_a_run_is_found_by_its_lowest_measured_format_and_by_that_of_its_largest_share(tmp_path):
+    def measured(data):
+        shares = [{"format": "FP8", "flops_share": 0.94}, {"format": "BF16", "flops_share": 0.06}]
+        data["precision_recipe"] = {
+            "rows": [],
+            "shares": shares,
+            "lowest": "FP8",
+            "largest": "FP8",
+            "state": [],
+        }
+
+    put(tmp_path, record(change=measured))
+    shown = Parsed(page(board(gather([tmp_path])), {}))
+    (row,) = [attributes for attributes in shown.all("tr") if "data-lowest" in attributes]
+    assert (row["data-lowest"], row["data-largest"]) == ("FP8", "FP8")
+    assert row["data-measured"] == "94 % FP8, 6 % BF16"
+    assert {"lowest", "largest"} <= {one.get("name") for one in shown.all("select")}

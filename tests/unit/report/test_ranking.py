@@ -101,6 +101,9 @@ def of_row(row):
         "fraction_of_ceiling": result.fraction_of_ceiling,
         "mfu": result.mfu.value,
         "mfu_source": result.mfu.peak_source,
+        "measured_precision": None,
+        "measured_lowest": None,
+        "measured_largest": None,
         "batch_size": config.batch_size,
         "window_s": (timing.stop_ns - timing.start_ns) / 1e9,
     }

@@ -259,7 +259,7 @@ def test_a_bundle_has_a_page_that_its_manifest_lists(run, output):
     (path,) = package([run], "Acme", "box", output)
     listed = json.loads((path / "MANIFEST.json").read_bytes())["files"]
     assert "README.md" in listed
-    assert (path / "README.md").read_text().startswith("<!-- llmb.page/2 -->\n# `llama-1.4b train")
+    assert (path / "README.md").read_text().startswith("<!-- llmb.page/3 -->\n# `llama-1.4b train")
 
 
 def test_notes_beside_a_run_do_not_become_the_page(run, output):

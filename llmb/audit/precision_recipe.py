@@ -1,0 +1,319 @@
+"""The measured precision recipe, from what the probe ``pairs`` showed and the closed-form FLOPs.
+
+No rule: it describes, and changes no verdict. What a product keeps is told by pairs of units that
+are equal in exact arithmetic (``llmb.observe.pairs``): the difference that is left is the rounding
+of one operand of that product, 2^-(m + 1.6) for a significand of m explicit bits. What was not seen
+is "not measured".
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmb.audit.bench import Bench
+from llmb.audit.physics import shape_of
+from llmb.audit.rule import Evidence
+from llmb.audit.settings import LITMUS
+from llmb.config import Mode, Precision
+from llmb.formats import NARROW_BITS
+from llmb.records import evidence
+from llmb.records.precision_recipe import (
+    FORWARD,
+    INPUT,
+    PV,
+    QK,
+    WEIGHT,
+    Direction,
+    FormatShare,
+    PairSeen,
+    PairsEvidence,
+    PrecisionRecipe,
+    RecipeRow,
+    StateRow,
+)
+from llmb.reference.shapes import LlamaShape, Shape
+from llmb.workloads.arithmetic import gemms
+
+PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
+
+#: Bits that a pair shows beyond the explicit bits of its significand, measured for E2M1 to float32
+#: at three sizes of models: within 2 bits of these.
+_MORE, _MORE_BY_SCORES, _MORE_OF_SCORES = 1.6, 0.9, 1.9
+#: Explicit bits from which on a product is of a format that is not narrow, and from which on it is
+#: TF32 or FP16, and FP32: halfway between them, but for FP32, which has room.
+_BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 15.0, 1.5
+#: torch's dtype -> explicit bits of its operands, and the widest format that they can show.
+_SIGNIFICANDS, _MOST = {"bfloat16": 7.0, "float16": 10.0}, 23.0
+_WIDEST = {"bfloat16": "BF16", "float16": "FP16"}
+#: How far below its own explicit bits a declared narrow format may show, and above.
+_BELOW, _ABOVE = 1.3, 1.5
+#: Widest first, for the lowest of several.
+_ORDER = ("FP32", "TF32", "FP16", "BF16", "FP8", "FP4")
+#: Of a product in attention nobody sees: what flows back through it has two products each.
+_NO_PAIR = "no probe isolates it"
+_OTHER_LAYERS = "seen in other layers: there are too few heads to show all in each"
+_COVERED = "narrow operands of the projections around it cover it"
+#: Through which products a pair is looked at that are not the same for both: where one of them is
+#: narrow, a small difference becomes a larger one.
+_AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
+    (PV, FORWARD): (("o", WEIGHT),),
+    (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), ("o", WEIGHT)),
+}
+_MOST_LAYERS = 10_000
+#: Layers whose bits lie within so many of each other may have the same format.
+_ALIKE = 5.0
+
+
+@dataclass(frozen=True)
+class ProductCost:
+    """A kind of product in one direction: FLOPs of a layer's for one token, and how many layers."""
+
+    name: str
+    direction: Direction
+    flops: int
+    layers: int
+
+
+def products(shape: Shape) -> tuple[ProductCost, ...]:
+    """Return every matrix product of a training step; FLOPs add up to ``flops_per_token``."""
+    found = []
+    for name, size, layers in _forward(shape):
+        every: tuple[Direction, ...] = (FORWARD, INPUT, WEIGHT)
+        found += [ProductCost(name, direction, 2 * size, layers) for direction in every]
+    width, layers = shape.num_attention_heads * shape.head_dim, shape.num_hidden_layers
+    for name in (QK, PV):
+        one = 2 * shape.sequence_length * width
+        found.append(ProductCost(name, FORWARD, one, layers))
+        found.append(ProductCost(name, INPUT, 2 * one, layers))  # of both factors
+    return tuple(found)
+
+
+def _forward(shape: Shape) -> Iterator[tuple[str, int, int]]:
+    for gemm in gemms(shape):
+        names = [name.strip() for name in gemm.name.split(",")]
+        for name in names:
+            short = name.removesuffix("_proj").removeprefix("lm_")
+            yield (
+                short if isinstance(shape, LlamaShape) else name,
+                gemm.k * gemm.n,
+                gemm.count // len(names),
+            )
+
+
+def recipe_of(bench: Bench) -> PrecisionRecipe | None:
+    """Return the recipe of a run, from the bench of its first repeat.
+
+    None where no repeat has evidence of the probe (runs before it, other modes), or where the
+    record states no shape.
+    """
+    facts, workload = bench.facts, bench.facts.workload
+    every = [bench.of(n).read(PAIRS) for n in range(len(facts.repeats))]
+    known = [one for one in every if one is not None]
+    if workload.mode != Mode.TRAIN.value or not known:
+        return None
+    shape = shape_of(workload)
+    if shape is None:
+        return None
+    why = next((one.obstacle for one in known if one.obstacle is not None), None)
+    if len(known) < len(every):
+        why = "a repeat was not looked at"
+    if shape.num_hidden_layers > _MOST_LAYERS:  # a stranger may claim any number
+        why = f"more than {_MOST_LAYERS:,} layers"
+    rows = tuple(_rows(shape, [] if why else [one.seen for one in known], facts.precision, why))
+    shares = _shares(rows)
+    seen = [row.format for row in rows if row.format is not None]
+    first = next((share.format for share in shares if share.format is not None), None)
+    return PrecisionRecipe(
+        rows=rows,
+        shares=shares,
+        lowest=max(seen, key=_place, default=None),
+        largest=first,
+        state=tuple(_state(bench, known)),
+    )
+
+
+def _place(name: str) -> int:
+    """Return where a format stands among others; a narrow one that was declared by its bits."""
+    if name in _ORDER:
+        return 10 * _ORDER.index(name)
+    return 10 * _ORDER.index("FP8") + (5 if "4" in name or "6" in name else 1)
+
+
+def _rows(
+    shape: Shape, seen: Sequence[Sequence[PairSeen]], precision: Precision, why: str | None
+) -> Iterator[RecipeRow]:
+    """Yield the rows in the order of a step, layers that measured alike together."""
+    bits = _significands(seen)
+    every = products(shape)
+    total = sum(product.flops * product.layers for product in every)
+    own = _SIGNIFICANDS.get(precision.dtype, _MOST)
+    for product in every:
+        share = product.flops / total
+        if why is not None:
+            yield RecipeRow(
+                product=product.name,
+                direction=product.direction,
+                format=None,
+                layers=product.layers,
+                flops_share=product.layers * share,
+                why=why,
+            )
+            continue
+        alike: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
+        found = _formats(bits, product, precision)
+        for layer in range(product.layers):
+            shown = bits.get((product.name, product.direction, layer), math.nan)
+            alike[found[layer]].append(shown)
+        for (name, reason), values in alike.items():
+            yield RecipeRow(
+                product=product.name,
+                direction=product.direction,
+                format=name,
+                layers=len(values),
+                flops_share=len(values) * share,
+                significand_bits=round(min([*values, own]), 1) if name is not None else None,
+                why=reason,
+            )
+
+
+_Key = tuple[str, str, int]
+
+
+def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
+    """Return the explicit bits that each product showed, the fewest among repeats.
+
+    What one repeat did not show, none did.
+    """
+    per_repeat = []
+    for pairs in seen:
+        found: dict[_Key, float] = {}
+        for pair in pairs:
+            if pair.length > 0:
+                key = (pair.product, pair.direction, pair.layer)
+                found[key] = min(_explicit(pair), found.get(key, math.inf))
+        per_repeat.append(found)
+    if not per_repeat:
+        return {}
+    first, *others = per_repeat
+    common = [key for key in first if all(key in found for found in others)]
+    return {key: min(found[key] for found in per_repeat) for key in common}
+
+
+def _explicit(pair: PairSeen) -> float:
+    more = _MORE
+    if pair.product == QK:
+        more = _MORE_OF_SCORES
+    elif (pair.product, pair.direction) in (("q", FORWARD), ("k", FORWARD)):
+        more = _MORE_BY_SCORES
+    error = pair.difference / pair.length
+    return min(_MOST, -math.log2(error) - more) if error > 0 else _MOST
+
+
+def _formats(
+    bits: Mapping[_Key, float], product: ProductCost, precision: Precision
+) -> list[tuple[str | None, str | None]]:
+    """Return of each layer the format of a product, or why it was not measured.
+
+    Layers that are narrower than the run's own operands are told by their median: of one alone, a
+    format with 4 bits less or more may be as likely.
+    """
+    name, direction = product.name, product.direction
+    shown = [bits.get((name, direction, layer)) for layer in range(product.layers)]
+    # In 16 bits weights of the probe are exact: what is less than that is no BF16.
+    exact = direction != WEIGHT and name not in (QK, PV)
+    least = _TF32 if exact and precision.dtype in _WIDEST else _BF16
+    least = least if precision.dtype in _WIDEST else _FP32
+    narrow = [value for value in shown if value is not None and value < least]
+    usual = statistics.median(narrow) if narrow else 0.0
+    alike = bool(narrow) and max(narrow) - min(narrow) <= _ALIKE
+    found: list[tuple[str | None, str | None]] = []
+    for layer, value in enumerate(shown):
+        if value is None:
+            seen = any(one is not None for one in shown)
+            found.append((None, _OTHER_LAYERS if seen else _NO_PAIR))
+        elif value >= least:
+            found.append((format_of(_MOST, precision), None))
+        elif any(
+            bits.get((*key, layer), 0.0) < _BF16 for key in _AROUND.get((name, direction), ())
+        ):
+            found.append((None, _COVERED))
+        else:
+            found.append((format_of(usual if alike else value, precision), None))
+    return found
+
+
+def format_of(bits: float, precision: Precision) -> str:
+    """Return the format that an operand of so many explicit bits is of, in a run in ``precision``.
+
+    Formats with as many bits look alike: of two, the name is the declared one's if it fits. In a
+    run whose operands have 16 bits nothing wider can show.
+    """
+    if bits >= _BF16:
+        widest = _WIDEST.get(precision.dtype)
+        if widest == "BF16":
+            return widest
+        if bits >= _TF32:
+            return widest or ("FP32" if bits >= _FP32 else "TF32")
+        return "BF16"
+    known = precision.judged_as
+    data = known.format if known is not None and known.bits <= NARROW_BITS else None
+    if known is not None and data is not None:
+        own = data.forward.mantissa_bits
+        if own - _BELOW <= bits <= own + _ABOVE:
+            return known.name
+    return "FP8" if bits >= _FP8 else "FP4"
+
+
+def _shares(rows: Iterable[RecipeRow]) -> tuple[FormatShare, ...]:
+    """Return the share of each format, the largest first, what was not measured last."""
+    found: dict[str | None, float] = defaultdict(float)
+    for row in rows:
+        found[row.format] += row.flops_share
+    ordered = sorted(found.items(), key=lambda item: (item[0] is None, -item[1], item[0] or ""))
+    return tuple(FormatShare(format=name, flops_share=share) for name, share in ordered)
+
+
+def _state(bench: Bench, known: Sequence[PairsEvidence]) -> Iterator[StateRow]:
+    """Yield what is no product: types that torch shows, and what nobody measured."""
+    weights = _types(one.weights for one in known)
+    yield _typed("weights", weights)
+    yield _typed("gradients", _types(one.gradients for one in known))
+    yield _typed("moments", _types(one.moments for one in known))
+    if bench.facts.precision.master_weights:
+        yield _typed("master weights", weights)
+    else:
+        yield StateRow(
+            name="master weights", value="none", how="the stored weights are stepped (O1, O2)"
+        )
+    sums = bench.read(LITMUS)
+    if sums is None:
+        yield StateRow(name="accumulation", value=None, how="no honest run took the litmus")
+    else:
+        wide = int(sums.big).bit_length()
+        text = f"{wide} bits or more" if sums.kept == 1 else f"under {wide} bits"
+        yield StateRow(
+            name="accumulation",
+            value=text,
+            how="products of the device's own library (P3); not of the plugin's kernels",
+        )
+    yield StateRow(name="norms", value=None, how=_NO_PAIR)
+    yield StateRow(name="softmax", value=None, how=_NO_PAIR)
+    if bench.facts.world_size == 1:
+        yield StateRow(name="between ranks", value="nothing", how="there is one rank")
+    else:
+        yield StateRow(
+            name="between ranks", value=None, how="calls and bytes are counted, types are not"
+        )
+
+
+def _types(each: Iterable[Sequence[str]]) -> str:
+    return ", ".join(sorted({name for names in each for name in names}))
+
+
+def _typed(name: str, types: str) -> StateRow:
+    how = "the type of torch's tensors" if types else "the worker showed none"
+    return StateRow(name=name, value=types or None, how=how)

@@ -1,0 +1,569 @@
+"""The probe ``pairs``: which significand each matrix product of a training step keeps, by itself.
+
+The weights of the probe make pairs of units that are equal in exact arithmetic and whose operands
+are written differently in one product only. Example: ``h_1 = h_2`` in every token, and two rows of
+``up_proj`` are ``(A, A)`` and ``(A + F, A - F)``: both give ``2 A h_1``. A product that rounds its
+weights to 8 bits gives two different values, and the columns of ``down_proj``'s gradient that
+belong to them differ. Whatever else the step rounds, it rounds alike for both, so that a product in
+FP8 cannot hide another in FP8. Nothing is compared with a reference: the right difference is zero.
+
+Measured is the operand that differs: the weight (forward, input gradient) or the activation (weight
+gradient), of QK^T both, of PV the values. Gradients' own rounding is not measured here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from llmb.observe import probes
+from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
+from llmb.reference.data import Batch, make_batch
+from llmb.reference.shapes import LlamaShape, Shape
+
+PAIRS = "pairs"
+#: Size of weights that are all the same; those of pairs lie around it.
+_A = 45 / 32
+#: Explicit bits of the significand in which a run's weights are written, two less than float32 has:
+#: sums of a pair are to be exact.
+_GRID = {"bfloat16": 7, "float16": 10, "float32": 20}
+_IN_GROUP = 5  # hidden channels that are equal in every token
+_MOST_GROUPS = 32
+_SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
+_TRIPLES = 4
+#: Pairs of silent channels of the head: its words differ little, and one sum over them may cancel.
+_OF_HEAD = 8
+#: Value rows of a head: a pair and two triples, then at most so many times a pair, a triple and a
+#: pair, each of equal rows.
+_SINGLE_VALUES, _EQUAL_VALUES, _MOST_EQUAL_VALUES = 8, 7, 8
+_HEADS = 4
+_MOST_WORDS = 256
+_OWN = 4  # channels of a branch that are needed
+_FAINT = 2.0**-6
+_SCORES, _LOGITS, _GATES = 2.0, 1.0, 1.0  # standard deviations
+#: Matrices of a layer that read the hidden channels.
+_READERS = ("q", "k", "v", "gate", "up")
+
+
+def obstacle(shape: Shape) -> str | None:
+    """Return why the probe cannot be made of a model of ``shape``, None where it can."""
+    if not isinstance(shape, LlamaShape) or not shape.gated:
+        return "the probe knows the Llama family with a gated feed-forward"
+    if shape.num_key_value_heads != shape.num_attention_heads:
+        return "the probe knows heads with keys and values of their own"
+    need = (
+        (shape.num_attention_heads, _HEADS, "attention heads"),
+        (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),
+        (
+            shape.intermediate_size,
+            _FeedForwardRows.EACH * _FEWEST_SETS,
+            "channels in the feed-forward",
+        ),
+        (shape.vocab_size, 64, "words"),
+        (_own_width(shape), _OWN, "hidden channels for each branch to write into"),
+        (_free(shape), 4 * _IN_GROUP, "hidden channels besides"),
+    )
+    for there, least, what in need:
+        if there < least:
+            return f"the model has too few {what}: {max(0, there)}, the probe needs {least}"
+    return None
+
+
+def _own_width(shape: LlamaShape) -> int:
+    own = probes.channels(shape)
+    return min((c.width for c in own.values()), default=0)
+
+
+def _base(shape: LlamaShape) -> int:
+    return min(c.first for c in probes.channels(shape).values())
+
+
+def _free(shape: LlamaShape) -> int:
+    """Return the channels that are left for groups of equals."""
+    if not probes.channels(shape):
+        return 0
+    silent = 2 * (len(_READERS) * shape.num_hidden_layers + _OF_HEAD)
+    return _base(shape) - silent - 4 * _TRIPLES - 2
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What a branch writes into: pairs of channels for its own product, and for the way back."""
+
+    forward: Tensor  # [n, 2]
+    back: Tensor  # [n, 2]
+
+
+class Pairs:
+    """Writes the weights of the probe, and reads what its gradients show."""
+
+    def __init__(self, shape: LlamaShape, seed: int, dtype: str) -> None:
+        """Lay the probe out for weights stored in ``dtype`` (torch's name).
+
+        ``shape`` has no ``obstacle``.
+        """
+        self._shape, self._seed = shape, seed
+        self._grid = 2.0 ** _GRID.get(dtype, 20)
+        groups = min(_MOST_GROUPS, _free(shape) // _IN_GROUP)
+        #: Channels [groups, 5] that are equal in every token.
+        self._groups = torch.arange(groups * _IN_GROUP).view(groups, _IN_GROUP)
+        at = groups * _IN_GROUP
+        #: Channels [triples, 4]: alpha + phi, alpha - phi, alpha, phi.
+        self._triples = at + torch.arange(4 * _TRIPLES).view(_TRIPLES, 4)
+        at += 4 * _TRIPLES
+        #: Two channels of which each word has one.
+        self._either = (at, at + 1)
+        readers = [(i, kind) for i in range(shape.num_hidden_layers) for kind in _READERS]
+        every = (at + 2 + torch.arange(2 * (len(readers) + _OF_HEAD))).view(-1, 2)
+        #: By layer and kind, pairs of channels that are zero in the input, with gradients.
+        self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
+        self._silent[0, "head"] = every[len(readers) :]
+        self._rows = _FeedForwardRows(shape.intermediate_size)
+        self._value_rows = _ValueRows(shape.head_dim)
+
+    # -- what the model is given -----------------------------------------------------------
+
+    def batch(self) -> Batch:
+        """Return one sequence of words from the lower half of the vocabulary, on the CPU."""
+        half = self._shape.vocab_size // 2
+        tokens = torch.randint(
+            1, half, (1, self._shape.sequence_length), generator=self._generator("tokens")
+        )
+        return make_batch(0, 1, self._shape, tokens=tokens)
+
+    def weight(self, name: str, like: Tensor) -> Tensor:
+        """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
+        value = torch.zeros(like.shape, dtype=torch.float32)
+        part = _part(name)
+        if part.kind == "norm":
+            return value.fill_(1.0)
+        self._makers[part.kind](value, part.layer)
+        return value
+
+    @cached_property
+    def _makers(self) -> Mapping[str, Callable[[Tensor, int], None]]:
+        return {
+            "embedding": self._embedding,
+            "head": self._head,
+            "q": self._queries,
+            "k": self._keys,
+            "v": self._values,
+            "o": self._out,
+            "gate": self._gate,
+            "up": self._up,
+            "down": self._down,
+        }
+
+    def _embedding(self, value: Tensor, _: int) -> None:
+        made = self._generator("embedding")
+        words, groups = len(value), len(self._groups)
+        value[:, self._groups.flatten()] = self._signs(words, groups, made).repeat_interleave(
+            _IN_GROUP, 1
+        )
+        for plus, minus, middle, difference in self._triples:
+            sign = self._signs(words, 1, made)[:, 0]
+            alpha, phi = self._sizes((words,), made) * sign, self._fine((words,), made)
+            value[:, plus], value[:, minus] = alpha + phi, alpha - phi
+            value[:, middle], value[:, difference] = alpha, phi
+        first = self._signs(words, 1, made)[:, 0] > 0
+        sign = self._signs(words, 1, made)[:, 0]
+        value[:, self._either[0]], value[:, self._either[1]] = sign * first, sign * ~first
+
+    def _head(self, value: Tensor, _: int) -> None:
+        made, half, words = self._generator("head"), len(value) // 2, len(value)
+        scale = _power(_LOGITS / (2 * _A * self._deviation))
+        weights = self._weights((words, len(self._groups)), made)
+        fine = self._fine(weights.shape, made)
+        (begin, middle), (_, end) = self._pairs_of_words
+        weights[begin + 1 : end : 2] = weights[begin:end:2]
+        fine[:begin], fine[middle:], fine[begin + 1 : middle : 2] = 0, 0, 0
+        value[:, self._groups[:, 0]] = (weights + fine) * scale
+        value[:, self._groups[:, 1]] = (weights - fine) * scale
+        rows = torch.arange(middle, end).view(-1, 2)
+        self._silent_pairs(value, rows, 0, "head", made, 1.0)
+        for own in map(self._own, probes.channels(self._shape)):
+            signs = self._signs(half, len(own.back), made)
+            value[:half, own.back[:, 0]] = value[:half, own.back[:, 1]] = signs
+
+    @property
+    def _pairs_of_words(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Where in the vocabulary pairs lie whose logits are computed apart, and equal ones."""
+        vocab, half = self._shape.vocab_size, self._shape.vocab_size // 2
+        quarter = min(_MOST_WORDS, (vocab - half) // 4 * 2)
+        return (half, half + quarter), (half + quarter, half + 2 * quarter)
+
+    def _roles(self, layer: int) -> dict[str, int]:
+        """Return which head does what: base, its equal, and those that are computed otherwise."""
+        every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
+        if self._shape.num_attention_heads < len(every):
+            every = every[:4] if layer % 2 == 0 else (every[0], *every[3:])
+        return {role: n for n, role in enumerate(every)}
+
+    def _queries(self, value: Tensor, layer: int) -> None:
+        self._scored(value, layer, "q", usual=3, exchanged=5)
+
+    def _keys(self, value: Tensor, layer: int) -> None:
+        self._scored(value, layer, "k", usual=5, exchanged=3)
+
+    def _scored(self, value: Tensor, layer: int, kind: str, *, usual: int, exchanged: int) -> None:
+        """Make queries or keys: ``usual`` times a common vector, of one head ``exchanged`` times.
+
+        Queries of 3 and keys of 5 times a vector have the scores of queries of 5 and keys of 3.
+        """
+        made, width = self._generator(f"{layer}/{kind}"), self._shape.head_dim
+        scale = self._scale_of_scores
+        signs = self._signs(width, len(self._groups), made) * scale
+        fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
+        (silent,), sizes = self._silent[layer, kind], self._weights((width,), made) * scale
+        shift = self._fine((width,), made) * scale
+        for role, head in self._roles(layer).items():
+            rows = value[head * width : (head + 1) * width]
+            if role == "even":  # no scores: it attends to all tokens alike
+                continue
+            for column in range(exchanged if role == "exchanged" else usual):
+                rows[:, self._groups[:, column]] = signs * _A
+            if role == kind:
+                for column, by in enumerate((fine, more, -fine - more)):
+                    rows[:, self._groups[:, column]] = signs * (_A + by)
+            if role in ("base", "equal"):
+                rows[:, silent[0]] = sizes + (shift if role == "base" else -shift)
+                rows[:, silent[1]] = sizes
+
+    def _values(self, value: Tensor, layer: int) -> None:
+        made, groups = self._generator(f"{layer}/v"), len(self._groups)
+        scale, width = _power(1 / (2 * math.sqrt(groups) * _A)), self._shape.head_dim
+        own = self._value_rows
+        rows = torch.zeros(width, value.shape[1])
+        for equal in (own.apart, *own.equal, *own.equal_back, *own.also_equal):
+            weights = self._weights((groups,), made) * scale
+            for row in equal:
+                rows[row, self._groups[:, 0]] = rows[row, self._groups[:, 1]] = weights
+        fine = self._fine((groups,), made) * scale
+        rows[own.apart[1], self._groups[:, 0]] += fine
+        rows[own.apart[1], self._groups[:, 1]] -= fine
+        inputs = (self._either, tuple(self._triples[0, 2:].tolist()))
+        for (plus, minus, middle), (one, other) in zip(own.triples, inputs, strict=True):
+            rows[[plus, minus, middle], one] = scale * _A
+            rows[plus, other], rows[minus, other] = scale * _A, -scale * _A
+        for head in self._roles(layer).values():
+            self._silent_pairs(rows, own.also_equal, layer, "v", made, scale)
+            # Their gradients are a few channels' and have one sign (``_written``): no sum cancels.
+            rows[:, self._silent[layer, "v"].flatten()] = rows[
+                :, self._silent[layer, "v"].flatten()
+            ].abs()
+            value[head * width : (head + 1) * width] = rows
+
+    def _gate(self, value: Tensor, layer: int) -> None:
+        self._read(value, layer, "gate")
+
+    def _up(self, value: Tensor, layer: int) -> None:
+        self._read(value, layer, "up")
+
+    def _read(self, value: Tensor, layer: int, kind: str) -> None:
+        """Make the gate's or the other rows of the feed-forward; see ``_FeedForwardRows``."""
+        made, rows = self._generator(f"{layer}/{kind}"), self._rows
+        scale, groups = _power(_GATES / (2 * _A * self._deviation)), len(self._groups)
+        first, second = self._groups[:, 0], self._groups[:, 1]
+        for where in (rows.apart, rows.equal, rows.equal_back, rows.also_equal, rows.triples):
+            weights = self._weights((len(where), groups), made) * scale
+            for column in where.T:
+                value[column[:, None], first] = value[column[:, None], second] = weights
+        own = rows.apart[:, 1 if kind == "gate" else 2, None]
+        fine = self._fine((len(own), groups), made) * scale
+        value[own, first] += fine
+        value[own, second] -= fine
+        if kind == "up":
+            plus, minus, _ = rows.triples.T
+            value[rows.triples.flatten()] = 0
+            value[rows.triples.flatten(), self._triples[0, 2]] = scale * _A
+            value[plus, self._triples[0, 3]] = scale * _A
+            value[minus, self._triples[0, 3]] = -scale * _A
+        self._silent_pairs(value, rows.also_equal, layer, kind, made, scale)
+
+    def _silent_pairs(
+        self,
+        rows: Tensor,
+        pairs: Tensor,
+        layer: int,
+        kind: str,
+        made: torch.Generator,
+        scale: float,
+    ) -> None:
+        """Let the gradients of equal ``rows`` flow into two channels that are zero in the input."""
+        for one, other in self._silent[layer, kind]:
+            weights, fine = (f((len(pairs),), made) * scale for f in (self._weights, self._fine))
+            rows[pairs[:, 0], one], rows[pairs[:, 1], one] = weights + fine, weights - fine
+            rows[pairs[:, 0], other] = rows[pairs[:, 1], other] = weights
+
+    def _out(self, value: Tensor, layer: int) -> None:
+        width, rows = self._shape.head_dim, self._value_rows
+        for role, head in self._roles(layer).items():
+            made = self._generator(f"{layer}/o/{role if role in ('exchanged', 'even') else ''}")
+            block = value[:, head * width : (head + 1) * width]
+            self._written(block, layer, "self_attn.o_proj", rows, made)
+
+    def _down(self, value: Tensor, layer: int) -> None:
+        made = self._generator(f"{layer}/down")
+        self._written(value, layer, "mlp.down_proj", self._rows, made)
+
+    def _written(
+        self,
+        value: Tensor,
+        layer: int,
+        end: str,
+        rows: _FeedForwardRows | _ValueRows,
+        made: torch.Generator,
+    ) -> None:
+        """Make a matrix through which a branch writes.
+
+        Channels of ``forward`` see each pair ``rows.equal`` of inputs in two ways. Of three inputs
+        ``rows.equal_back`` the gradients of the first two come from pairs of channels of ``back``
+        in two ways, and the third makes the outputs of each pair equal. The gradients of inputs
+        ``rows.also_equal`` come alike.
+        """
+        pairs, triples, alike = rows.equal, rows.equal_back, rows.also_equal
+        own = self._own(f"model.layers.{layer}.{end}.weight")
+        weights = self._weights((len(own.forward), len(pairs)), made) * _FAINT
+        fine = self._fine(weights.shape, made) * _FAINT
+        one, other = own.forward[:, :1], own.forward[:, 1:]
+        value[one, pairs[:, 0]], value[one, pairs[:, 1]] = weights + fine, weights - fine
+        value[other, pairs[:, 0]] = value[other, pairs[:, 1]] = weights
+        weights = self._weights((len(own.back), len(triples)), made) * _FAINT
+        fine = self._fine(weights.shape, made) * _FAINT
+        one, other = own.back[:, :1], own.back[:, 1:]
+        value[one, triples[:, 0]], value[other, triples[:, 0]] = weights + fine, weights - fine
+        value[one, triples[:, 1]] = value[other, triples[:, 1]] = weights
+        value[one, triples[:, 2]], value[other, triples[:, 2]] = -fine, fine
+        signs = self._signs(len(own.back), len(alike), made) * _FAINT * _A
+        signs[0] = signs[0].abs()
+        for inputs in alike.T:
+            value[one, inputs] = value[other, inputs] = signs
+
+    def _own(self, out: str) -> _Own:
+        channels = probes.channels(self._shape)[out]
+        count = min(_SETS, channels.width // 4)
+        every = torch.arange(channels.first, channels.first + 4 * count).view(-1, 2)
+        return _Own(every[:count], every[count:])
+
+    # -- what it shows ---------------------------------------------------------------------
+
+    def seen(self, gradient: Callable[[str], Tensor | None]) -> Iterator[PairSeen]:
+        """Yield what each product shows, from the ``gradient`` of each canonical parameter."""
+        head, embedding = gradient("lm_head.weight"), gradient("model.embed_tokens.weight")
+        yield from self._seen_of_head(head, embedding)
+        for layer in range(self._shape.num_hidden_layers):
+            yield from self._seen_of_layer(layer, gradient, head, embedding)
+
+    def _seen_of_head(self, head: Tensor | None, embedding: Tensor | None) -> Iterator[PairSeen]:
+        begin, end = self._pairs_of_words[0]
+        base = slice(0, self._groups.numel())
+        if head is not None:
+            one, other = head[begin:end:2, base], head[begin + 1 : end : 2, base]
+            yield _seen("head", FORWARD, 0, one, other)
+            yield self._seen_of_triples("head", 0, head)
+        yield from self._seen_in_silence(0, "head", embedding)
+
+    def _seen_in_silence(
+        self, layer: int, kind: str, embedding: Tensor | None
+    ) -> Iterator[PairSeen]:
+        if embedding is not None:
+            one, other = self._silent[layer, kind].T
+            seen = _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
+            if kind == "v":  # of so many that add up, errors do so by the square root
+                count = len(self._value_rows.also_equal) * len(self._roles(layer))
+                seen = seen.model_copy(update={"length": seen.length / math.sqrt(count)})
+            yield seen
+
+    def _seen_of_triples(self, kind: str, layer: int, gradient: Tensor) -> PairSeen:
+        plus, minus, middle, _ = (_host(gradient[:, columns]) for columns in self._triples.T)
+        return _seen(kind, WEIGHT, layer, 2 * middle, plus + minus)
+
+    def _seen_of_layer(
+        self,
+        layer: int,
+        gradient: Callable[[str], Tensor | None],
+        head: Tensor | None,
+        embedding: Tensor | None,
+    ) -> Iterator[PairSeen]:
+        stem = f"model.layers.{layer}"
+        modules = {kind: f"{stem}.self_attn.{kind}_proj.weight" for kind in "qkvo"}
+        modules |= {kind: f"{stem}.mlp.{kind}_proj.weight" for kind in ("gate", "up", "down")}
+        found = {kind: gradient(name) for kind, name in modules.items()}
+        width, roles, rows = self._shape.head_dim, self._roles(layer), self._rows
+        for kind in _READERS:
+            gradient_of = found[kind]
+            if gradient_of is not None:
+                yield self._seen_of_triples(kind, layer, gradient_of)
+            yield from self._seen_in_silence(layer, kind, embedding)
+        if head is not None:
+            for kind in ("o", "down"):
+                one, other = self._own(modules[kind]).forward.T
+                yield _seen(kind, FORWARD, layer, head[:, other], head[:, one])
+        for kind, shows in (("q", "k"), ("k", "q")):  # a gradient of scores times the other
+            values = found[shows]
+            if values is not None and kind in roles:
+                one, other = (values[n * width : (n + 1) * width] for n in (0, roles[kind]))
+                yield _seen(kind, FORWARD, layer, one, other)
+        out, down, value = found["o"], found["down"], found["v"]
+        if out is not None:
+            heads = {role: out[:, n * width : (n + 1) * width] for role, n in roles.items()}
+            base = heads["base"]
+            if "exchanged" in heads:
+                seen = _seen(QK, FORWARD, layer, base, heads["exchanged"])
+                by_scores = float((_host(base) - _host(heads["even"])).norm())
+                # An error of a score is the larger, the larger scores are.
+                yield seen.model_copy(update={"length": self._deviation_of_scores * by_scores})
+            apart, triples = self._value_rows.apart, self._value_rows.triples
+            yield _seen("v", FORWARD, layer, base[:, apart[0]], base[:, apart[1]])
+            for kind, direction, rows_of in (
+                ("o", WEIGHT, triples[0]),
+                (PV, FORWARD, triples[1]),
+            ):
+                plus, minus, middle = (_host(base[:, row]) for row in rows_of)
+                yield _seen(kind, direction, layer, 2 * middle, plus + minus)
+        if down is not None:
+            usual, gates, ups = (down[:, columns] for columns in rows.apart.T)
+            yield _seen("gate", FORWARD, layer, usual, gates)
+            yield _seen("up", FORWARD, layer, usual, ups)
+            plus, minus, middle = (_host(down[:, columns]) for columns in rows.triples.T)
+            yield _seen("down", WEIGHT, layer, 2 * middle, plus + minus)
+        if value is not None:
+            heads_at = torch.tensor([n * width for n in roles.values()])[:, None]
+            one, other, _ = (
+                (rows_of + heads_at).flatten() for rows_of in self._value_rows.equal_back.T
+            )
+            yield _seen("o", INPUT, layer, value[other], value[one])
+        if found["gate"] is not None:
+            one, other, _ = rows.equal_back.T
+            yield _seen("down", INPUT, layer, found["gate"][other], found["gate"][one])
+
+    # -- numbers ---------------------------------------------------------------------------
+
+    @property
+    def _level(self) -> float:
+        """What a channel of size 1 is after the norm, about."""
+        return math.sqrt(self._shape.hidden_size / max(1, self._groups.numel() + 3 * _TRIPLES))
+
+    @property
+    def _score_of_one(self) -> float:
+        """The standard deviation of scores of queries and keys of scale 1, about."""
+        return 15 * _A * _A * len(self._groups) * self._level**2
+
+    @property
+    def _scale_of_scores(self) -> float:
+        return _power(math.sqrt(_SCORES / self._score_of_one))
+
+    @property
+    def _deviation_of_scores(self) -> float:
+        return self._score_of_one * self._scale_of_scores**2
+
+    @property
+    def _deviation(self) -> float:
+        return self._level * math.sqrt(len(self._groups))
+
+    def _generator(self, what: str) -> torch.Generator:
+        digest = hashlib.sha256(f"pairs:{self._seed}:{what}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+    def _signs(self, rows: int, columns: int, made: torch.Generator) -> Tensor:
+        return torch.randint(2, (rows, columns), generator=made).float() * 2 - 1
+
+    def _fine(self, shape: tuple[int, ...], made: torch.Generator, most: float = 0.25) -> Tensor:
+        """Return numbers between -``most`` and ``most`` as fine as the run's weights are."""
+        return self._on_grid((torch.rand(shape, generator=made) * 2 - 1) * most)
+
+    def _sizes(self, shape: tuple[int, ...], made: torch.Generator) -> Tensor:
+        """Return numbers from 1.25 to 1.5, as fine as the run's weights are.
+
+        They vary: at one single size a format might round each A + F and A - F alike.
+        """
+        return 1.375 + self._fine(shape, made, 0.125)
+
+    def _weights(self, shape: tuple[int, ...], made: torch.Generator) -> Tensor:
+        signs = torch.randint(2, shape, generator=made).float() * 2 - 1
+        return self._sizes(shape, made) * signs
+
+    def _on_grid(self, value: Tensor) -> Tensor:
+        return (value * self._grid).round() / self._grid
+
+
+class _FeedForwardRows:
+    """Which channels of the feed-forward do what."""
+
+    EACH = 13
+
+    def __init__(self, width: int) -> None:
+        """Divide as many of ``width`` channels as are needed."""
+        sets = min(_SETS, width // self.EACH)
+        take = _Taking(sets)
+        #: A base, one whose gate is computed apart, and one whose other product is.
+        self.apart = take(3)
+        self.triples = take(3)
+        self.equal, self.equal_back, self.also_equal = take(2), take(3), take(2)
+
+
+class _ValueRows:
+    """Which channels of a head's values do what."""
+
+    def __init__(self, width: int) -> None:
+        sets = min(_MOST_EQUAL_VALUES, (width - _SINGLE_VALUES) // _EQUAL_VALUES)
+        take = _Taking(sets, _SINGLE_VALUES)
+        self.apart = (0, 1)
+        #: For ``o_proj``'s weight gradient, and for the values' rounding in attention.
+        self.triples = ((2, 3, 4), (5, 6, 7))
+        self.equal, self.equal_back, self.also_equal = take(2), take(3), take(2)
+
+
+@dataclass
+class _Taking:
+    """Gives channels away in sets, from the first on."""
+
+    _sets: int
+    _next: int = 0
+
+    def __call__(self, size: int) -> Tensor:
+        first, self._next = self._next, self._next + self._sets * size
+        return torch.arange(first, self._next).view(self._sets, size)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    kind: str
+    layer: int
+
+
+def _part(name: str) -> _Matrix:
+    if name == "lm_head.weight":
+        return _Matrix("head", 0)
+    if "embed_tokens" in name:
+        return _Matrix("embedding", 0)
+    if "norm" in name:
+        return _Matrix("norm", 0)
+    _, _, layer, _, module, _ = name.split(".")
+    return _Matrix(module.removesuffix("_proj"), int(layer))
+
+
+def _power(value: float) -> float:
+    return 2.0 ** round(math.log2(value))
+
+
+def _host(value: Tensor) -> Tensor:
+    return value.detach().to("cpu").double()
+
+
+def _seen(product: str, direction: Direction, layer: int, right: Tensor, other: Tensor) -> PairSeen:
+    """Return how far ``other`` lies from ``right``, which it should be."""
+    right, other = _host(right), _host(other)
+    figures = float((right - other).norm()), float(right.norm())
+    if not all(map(math.isfinite, figures)):
+        figures = 0.0, 0.0
+    difference, length = (float(f"{figure:.5g}") for figure in figures)
+    return PairSeen(
+        product=product, direction=direction, layer=layer, difference=difference, length=length
+    )

@@ -1,0 +1,67 @@
+"""The measured precision recipe of real runs whose truth is known: one kind of product in FP8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import narrow_product
+from tests.e2e import harness
+from tests.narrow_product import KINDS, MIX, PROJECTIONS, SCORES
+
+SHAPES = (
+    "--hidden-size=192",
+    "--intermediate-size=128",
+    "--num-hidden-layers=2",
+    "--num-attention-heads=6",
+    "--sequence-length=32",
+    "--batch-size=1",
+    "--timed-steps=20",
+)
+HOOK = """
+@hookimpl
+def llmb_post_process_model(model):
+    return narrow(model, {kinds!r})
+"""
+
+
+def recipe(tmp_path: Path, *kinds: str) -> dict:
+    text = Path(narrow_product.__file__).read_text() + HOOK.format(kinds=kinds)
+    folder = harness.plugin(tmp_path / "plugins", "odd", text)
+    fixed = ("--plugin=odd", "--device=cpu", "--precision=FP32", *SHAPES, *harness.SAME)
+    ended = harness.run(tmp_path / "out", *fixed, plugins=[folder])
+    return ended.record["precision_recipe"]
+
+
+def formats(found: dict) -> dict[tuple[str, str], set[str | None]]:
+    shown: dict[tuple[str, str], set[str | None]] = {}
+    for row in found["rows"]:
+        shown.setdefault((row["product"], row["direction"]), set()).add(row["format"])
+    return shown
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=pytest.mark.quick) if k == "up" else k for k in KINDS]
+)
+def test_a_run_with_one_kind_of_product_in_fp8_is_told_which_and_all_others_are_fp32(
+    tmp_path: Path, kind: str
+) -> None:
+    shown = formats(recipe(tmp_path, kind))
+    for (product, direction), found in shown.items():
+        if product in (SCORES, MIX) and direction != "forward":
+            assert found == {None}, (product, direction)
+        elif (kind, product) == ("o", MIX):  # it is looked at through o's weight gradient
+            assert found == {None}
+        else:
+            assert found == {"FP8" if product == kind else "FP32"}, (product, direction)
+
+
+def test_all_projections_in_fp8_hide_none_of_each_other_and_the_head_stays_fp32(
+    tmp_path: Path,
+) -> None:
+    found = recipe(tmp_path, *PROJECTIONS[:-1])
+    shown = formats(found)
+    assert all(shown[kind, way] == {"FP8"} for kind, way in shown if kind in PROJECTIONS[:-1])
+    assert {tuple(shown["head", way]) for kind, way in shown if kind == "head"} == {("FP32",)}
+    assert found["lowest"] == "FP8"

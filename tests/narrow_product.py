@@ -1,0 +1,73 @@
+"""Computes one kind of product of a Llama in FP8: torch's own casts, one scale for a tensor.
+
+Written without llmb's emulator. Also the source of a plugin (tests/e2e/test_precision_recipe.py).
+"""
+
+import math
+import re
+
+import torch
+import torch.nn.functional as F
+
+PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down", "head")
+SCORES, MIX = "QK^T", "PV"
+KINDS = (*PROJECTIONS, SCORES, MIX)
+DIRECTIONS = ("forward", "input gradient", "weight gradient")
+
+
+def rounded(value, dtype=torch.float8_e4m3fn):
+    scale = value.detach().float().abs().amax().clamp(min=1e-30) / torch.finfo(dtype).max
+    return ((value.float() / scale).to(dtype).float() * scale).to(value.dtype)
+
+
+def straight(value):
+    """Round ``value``, and let its gradient through."""
+    return value + (rounded(value) - value).detach()
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w, directions):
+        ctx.save_for_backward(x, w)
+        ctx.directions = directions
+        return F.linear(rounded(x), rounded(w)) if "forward" in directions else F.linear(x, w)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, w = ctx.saved_tensors
+        small = rounded(grad, torch.float8_e5m2)
+        of_x = small @ rounded(w) if "input gradient" in ctx.directions else grad @ w
+        if "weight gradient" in ctx.directions:
+            of_w = small.flatten(0, -2).t() @ rounded(x).flatten(0, -2)
+        else:
+            of_w = grad.flatten(0, -2).t() @ x.flatten(0, -2)
+        return of_x, of_w, None
+
+
+def attention(kinds):
+    def attend(q, k, v, mask=None):
+        if SCORES in kinds:
+            q, k = straight(q), straight(k)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        if MIX in kinds:
+            weights, v = straight(weights), straight(v)
+        return weights @ v
+
+    return attend
+
+
+def narrow(model, kinds, directions=DIRECTIONS, layers=None):
+    """Let every product of ``kinds`` compute in FP8, in ``directions`` and ``layers`` (all)."""
+    for name, module in model.named_modules():
+        number = re.search(r"layers\.([0-9]+)\.", name)
+        if layers is not None and number and int(number.group(1)) not in layers:
+            continue
+        end = name.rpartition(".")[2]
+        kind = "head" if end == "lm_head" else end.removesuffix("_proj")
+        if kind in kinds and kind in PROJECTIONS and isinstance(module, torch.nn.Linear):
+            module.forward = lambda x, m=module: Product.apply(x, m.weight, directions)
+        elif end == "core_attention" and {SCORES, MIX} & set(kinds):
+            module.forward = attention(kinds)
+    return model

@@ -1,0 +1,127 @@
+"""The probe ``pairs``: what is equal in exact arithmetic differs where one product is narrow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from llmb.observe.pairs import Pairs, obstacle
+from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
+from llmb.reference.models import model_of
+from llmb.reference.shapes import Gpt2Shape, LlamaShape, UngatedLlamaShape
+from tests.narrow_product import KINDS, PROJECTIONS, narrow
+
+SHAPE = LlamaShape(
+    vocab_size=640,
+    hidden_size=192,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=6,
+    sequence_length=32,
+)
+#: Between FP32 (2^-18 at most) and FP8 (2^-7 at least).
+LEAST = 2.0**-12
+
+
+def seen(*kinds: str, shape: LlamaShape = SHAPE, seed: int = 3) -> tuple[PairSeen, ...]:
+    model, probe = model_of(shape), Pairs(shape, seed, "float32")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(probe.weight(name, parameter))
+    batch = probe.batch()
+    narrow(model, kinds)(batch.ids, labels=batch.labels).backward()
+    return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
+
+
+def narrow_ones(pairs: tuple[PairSeen, ...]) -> set[tuple[str, str, int]]:
+    return {(p.product, p.direction, p.layer) for p in pairs if not p.difference < LEAST * p.length}
+
+
+def test_in_a_float32_model_nothing_that_should_be_equal_differs() -> None:
+    assert narrow_ones(seen()) == set()
+
+
+def test_every_product_of_the_projections_is_looked_at_in_each_layer() -> None:
+    looked = {(p.product, p.direction, p.layer) for p in seen()}
+    each = [
+        (k, way, n) for k in PROJECTIONS[:-1] for way in (FORWARD, INPUT, WEIGHT) for n in (0, 1)
+    ]
+    assert looked == {
+        *each,
+        *(("head", way, 0) for way in (FORWARD, INPUT, WEIGHT)),
+        *((kind, FORWARD, n) for kind in (QK, PV) for n in (0, 1)),
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_where_one_kind_of_product_is_in_fp8_its_pairs_differ_and_no_others(kind: str) -> None:
+    layers = (0,) if kind == "head" else (0, 1)
+    ways = (FORWARD,) if kind in (QK, PV) else (FORWARD, INPUT, WEIGHT)
+    expected = {(kind, way, n) for way in ways for n in layers}
+    if kind == "o":  # the values are looked at through its weight gradient
+        expected |= {(PV, FORWARD, n) for n in layers}
+    assert narrow_ones(seen(kind)) == expected
+
+
+@pytest.mark.parametrize("way", [FORWARD, INPUT, WEIGHT])
+@pytest.mark.parametrize("kind", ["q", "o", "down", "head"])
+def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
+    model, probe = model_of(SHAPE), Pairs(SHAPE, 3, "float32")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(probe.weight(name, parameter))
+    batch = probe.batch()
+    narrow(model, (kind,), (way,))(batch.ids, labels=batch.labels).backward()
+    found = narrow_ones(tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get)))
+    covered = {(PV, FORWARD)} if (kind, way) == ("o", WEIGHT) else set()
+    assert {(product, direction) for product, direction, _ in found} == {(kind, way)} | covered
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(dtype: str) -> None:
+    probe = Pairs(SHAPE, 4, dtype)
+    for name, parameter in model_of(SHAPE).named_parameters():
+        value = probe.weight(name, parameter)
+        assert torch.equal(value.to(getattr(torch, dtype)).float(), value), name
+
+
+def test_other_seeds_have_other_weights() -> None:
+    name, like = "model.layers.0.mlp.up_proj.weight", torch.empty(128, 192)
+    one, other = (Pairs(SHAPE, seed, "float32").weight(name, like) for seed in (1, 2))
+    assert not torch.equal(one, other)
+
+
+def test_a_model_with_four_heads_shows_queries_and_scores_in_alternate_layers() -> None:
+    shape = replace(SHAPE, num_attention_heads=4, num_key_value_heads=4)
+    layers = {p.product: set() for p in seen(shape=shape)}
+    for pair in seen(shape=shape):
+        if pair.direction == FORWARD:
+            layers[pair.product].add(pair.layer)
+    assert (layers["q"], layers["k"], layers[QK]) == ({0}, {0}, {1})
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        (Gpt2Shape(), "Llama family"),
+        (UngatedLlamaShape(), "gated"),
+        (replace(SHAPE, num_key_value_heads=2), "keys and values of their own"),
+        (replace(SHAPE, hidden_size=60), "too few"),
+    ],
+)
+def test_of_a_model_for_which_the_probe_is_not_made_it_says_why(shape, words: str) -> None:
+    assert words in (obstacle(shape) or "")
+
+
+def test_it_is_made_for_every_size_of_the_ladder() -> None:
+    for hidden, heads in ((3200, 32), (1600, 16), (800, 8), (400, 4)):
+        ladder = LlamaShape(
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+        )
+        assert obstacle(ladder) is None
