@@ -47,7 +47,9 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     yield "workload", f"{workload.name} {workload.mode}, {workload.parameters:,} parameters"
     yield "precision", f"{config.precision.described} declared, effective {effective}"
     if record.precision_recipe is not None:
-        yield "measured precision", f"{record.precision_recipe.headline} (of a step's FLOPs)"
+        recipe = record.precision_recipe
+        of = " (of a step's FLOPs)" if recipe.largest is not None else ""
+        yield "measured precision", f"{recipe.headline}{of}"
     yield "batch size", f"{config.batch_size} ({workload.tokens_per_step:,} tokens a step)"
     if (how := ", ".join(_choices(record))) != "":
         yield "computed", how

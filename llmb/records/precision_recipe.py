@@ -88,7 +88,9 @@ class PrecisionRecipe(Frozen):
 
     @property
     def headline(self) -> str:
-        """The shares in one line. Example: "94 % FP8, 6 % BF16"."""
+        """The shares in one line. Example: "94 % FP8, 6 % BF16"; "not measured" of nothing."""
+        if self.largest is None:
+            return "not measured"
         percents = _whole_percents([share.flops_share for share in self.shares])
         return ", ".join(
             f"{percent} {share.format or 'not measured'}"

@@ -18,6 +18,7 @@ from llmb.records.precision_recipe import (
     PV,
     QK,
     WEIGHT,
+    FormatShare,
     PairSeen,
     PairsEvidence,
     PrecisionRecipe,
@@ -104,7 +105,7 @@ def test_of_two_repeats_the_narrower_counts() -> None:
 def test_where_a_repeat_was_not_looked_at_nothing_is_measured_and_it_says_so() -> None:
     found = recipe(seen(), None)
     assert found is not None
-    assert found.headline == "100 % not measured"
+    assert found.headline == "not measured"
     assert {row.why for row in found.rows} == {"a repeat was not looked at"}
 
 
@@ -158,3 +159,14 @@ def test_the_headline_is_in_whole_per_cents_that_add_up_to_a_hundred() -> None:
     assert "FP8" in found.headline
     figures = [int(part.split()[0]) for part in found.headline.split(", ") if part[0] != "<"]
     assert sum(figures) in (99, 100)
+
+
+def test_a_recipe_of_which_nothing_was_measured_says_so_in_two_words() -> None:
+    nothing = PrecisionRecipe(
+        rows=(),
+        shares=(FormatShare(format=None, flops_share=1.0),),
+        lowest=None,
+        largest=None,
+        state=(),
+    )
+    assert nothing.headline == "not measured"
