@@ -15,7 +15,8 @@ G1 = Rule(
     "G1",
     Level.BLOCK,
     "a timed step does what an audited step does",
-    measured="gradients of a step inside the window that was like any other until its pause",
+    measured="gradients of a step inside the window that was like any other until its pause; not "
+    "where L1 compares every step of training",
     limit="as E1",
     cannot_see="what is done in a random half of the steps, one time in four; parameters that no "
     "honest run gets right in that step, which it counts",

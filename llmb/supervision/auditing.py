@@ -180,9 +180,15 @@ class Examiner:
     def _again(
         self, streamed: Streamed, shown: _AuditTask, right: _AuditTask
     ) -> tuple[_AuditTask, ...]:
-        """Return the reference's task of computing replayed steps, none where none was replayed."""
-        replayed = shown.to_recompute and audited.REPLAYED in shown.evidence
-        if not replayed or right.failures:
+        """Return the reference's task of computing replayed steps, none where none was replayed.
+
+        An honest run that has left out the weights of a step that was drawn gets none either, so
+        that L1 is not observed.
+        """
+        drawn = sorted(shown.to_recompute.values())
+        due = [step for step in drawn if step in shown.commitments]
+        whole = due and due == sorted(shown.weights) and audited.REPLAYED in shown.evidence
+        if not whole or right.failures:
             return ()
         scratch = self._folders.scratch
         assert scratch is not None
@@ -196,9 +202,9 @@ class Examiner:
                     token_seed=streamed.token_seeds[step],
                     commitment=shown.commitments[step],
                     weights=audited.replayed_weights(step),
-                    sha256=digest,
+                    sha256=shown.weights[step],
                 )
-                for step, digest in sorted(shown.weights.items())
+                for step in due
             ),
             evidence_folder=str(self._folders.evidence.resolve()),
             scratch_folder=str(scratch.resolve()),

@@ -774,6 +774,24 @@ def test_weights_of_a_step_that_has_not_paused_are_refused(
     assert examine(**COMMITTED).failures[0].startswith("an honest run on the device failed")
 
 
+@pytest.mark.parametrize("kept", [(), RECOMPUTED[:1]], ids=["none", "one of two"])
+def test_an_honest_run_that_leaves_weights_out_has_no_step_computed(
+    examine: Examine, replays: list[tuple[str, Any]], child: type[FakeChild], kept: tuple[int, ...]
+) -> None:
+    names = {audited.replayed_weights(step) for step in RECOMPUTED if step not in kept}
+    script = [m for m in replaying() if not (isinstance(m, EvidenceFile) and m.name in names)]
+    child.script[HONEST_RUN] = script
+    assert audited.RECOMPUTED not in examine(**COMMITTED).evidence
+    assert not [message for _, message in replays if isinstance(message, RecomputeOrder)]
+
+
+def test_an_honest_run_that_stops_pausing_has_no_step_computed(
+    examine: Examine, replays: list[tuple[str, Any]], child: type[FakeChild]
+) -> None:
+    child.script[HONEST_RUN] = [HONEST, Paused(index=0, commitment="0" * 64), REPLAYED, Done()]
+    assert audited.RECOMPUTED not in examine(**COMMITTED).evidence
+
+
 def test_where_no_step_was_replayed_none_is_computed(
     examine: Examine, child: type[FakeChild], replays: list[tuple[str, Any]]
 ) -> None:
