@@ -94,7 +94,8 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
     steps = draws.longest_stream(config.mode.value, config.warmup_steps, config.timed_steps)
     optimizer = workload.recipe.optimizer
     rate = draws.mean_rate(optimizer, constant=config.constant_rate)
-    return why is None and draws.steps_compared([rate] * steps, optimizer) == steps
+    trains = config.mode is Mode.TRAIN
+    return trains and why is None and draws.steps_compared([rate] * steps, optimizer) == steps
 
 
 def needed_bytes(

@@ -19,7 +19,7 @@ from llmb.errors import UnavailableError
 from llmb.observe.passes import Numerics, Samples, Sketches, plain_pass
 from llmb.processes import worker
 from llmb.processes.modes import training
-from llmb.records import audited
+from llmb.records import audited, evidence
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, ProbedEvidence, StepsEvidence
 from llmb.reference.data import Batch, random_tokens
 from llmb.wire.messages import WorkOrder
@@ -53,6 +53,7 @@ LEFT = {
     audited.STEP_VALUES,
     audited.GRADIENTS,
     audited.PROBED,
+    evidence.PAIRS,
 }
 
 
