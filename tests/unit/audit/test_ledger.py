@@ -189,12 +189,25 @@ def test_small_elements_that_are_guessed_fail_though_the_large_ones_are_right(
     def guessed(rows: torch.Tensor) -> None:
         head = rows[:, own]
         small = head.abs() < head.abs().quantile(0.75)
-        head[small] *= 1.05
+        head[small] *= 1.08
 
     found = rewritten(run, guessed)
     assert found.status is Status.FAIL
-    assert "half the elements of lm_head.weight are more than 0.05" in found.message
+    assert "half the elements of lm_head.weight are more than 0.0" in found.message
     assert "all gradients together" not in found.message
+
+
+def test_small_elements_may_be_off_by_a_last_place_of_the_log_of_a_probability(
+    run: Audited,
+) -> None:
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index("lm_head.weight"), 64 * names.index("lm_head.weight") + 64)
+
+    def rounded(rows: torch.Tensor) -> None:
+        head = rows[:, own]
+        head[head.abs() < head.abs().quantile(0.75)] *= 1.03
+
+    assert rewritten(run, rounded).status is Status.PASS
 
 
 def test_in_eight_bits_small_elements_are_not_judged_by_themselves(
