@@ -61,7 +61,7 @@ def test_a_worker_that_dies_while_being_audited_leaves_a_finished_run_that_is_un
     assert record["result"]["tokens_per_second"] > 0
     assert record["timing"]["timed_steps"] == 20
     unseen = {rule for rule, status in findings(killed_run).items() if status == "not_observed"}
-    assert unseen >= {"W1", "E1", "E2", "E3", "P1", "O2", "G1"}
+    assert unseen >= {"W1", "E1", "E2", "E3", "P1", "O2", "L1"}
     assert "fail" not in findings(killed_run).values()
     assert record["precision"]["effective"] is None
 
@@ -122,7 +122,7 @@ def test_a_calibrator_that_dies_leaves_a_finished_run_that_is_unverified(tmp_pat
     assert "llmb.processes.honest_run was killed by SIGKILL" in warning
     found = findings(done)
     assert found["W1"] == "pass", "the verifier has looked nevertheless"
-    assert {found[rule] for rule in ("E1", "E2", "P1", "G1")} == {"not_observed"}
+    assert {found[rule] for rule in ("E1", "E2", "P1", "L1")} == {"not_observed"}
 
 
 # -- evidence that was touched ----------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_weights_altered_between_worker_and_verifier_prove_nothing(tmp_path: Pat
     assert all("live-weights.safetensors is not what the worker wrote" in w for w in warnings)
     assert done.record["audit"]["verdict"] == "UNVERIFIED"
     unseen = {rule for rule, status in findings(done).items() if status == "not_observed"}
-    assert unseen >= {"W1", "E1", "E2", "E3", "P1", "O2", "G1"}
+    assert unseen >= {"W1", "E1", "E2", "E3", "P1", "O2", "L1"}
 
 
 # -- a full audit -----------------------------------------------------------------------------

@@ -124,7 +124,7 @@ def test_an_honest_run_on_a_device_without_float64_that_says_so_is_consistent(
 def test_the_reference_of_a_device_with_narrow_products_is_made_with_full_ones(
     tmp_path: Path, fake_site: Path
 ) -> None:
-    # Without full products in the reference E1 and G1 are not observed: the probe ``branches``,
+    # Without full products in the reference E1 and L1 are not observed: the probe ``branches``,
     # which the host computes as well, shows that the device's wider format is none.
     done = run(
         *(tmp_path, fake_site, "--precision=BF16"),
@@ -133,7 +133,7 @@ def test_the_reference_of_a_device_with_narrow_products_is_made_with_full_ones(
         FAKEDEV_DEFECTS="bf16_products,noisy",
     )
     assert verdict(done) == (0, "CONSISTENT"), done.record["audit"]
-    assert {"branches", "live", "step"} <= passes(done, ON_DEVICE)
+    assert {"branches", "live"} <= passes(done, ON_DEVICE)
     assert "live" not in passes(done, ON_HOST)
 
 
@@ -175,7 +175,7 @@ def test_without_full_products_in_the_reference_a_narrow_device_is_unverified_an
         FAKEDEV_DEFECTS="bf16_products",
     )
     assert verdict(done) == (0, "UNVERIFIED")
-    assert findings(done)["E1"]["status"] == findings(done)["G1"]["status"] == "not_observed"
+    assert findings(done)["E1"]["status"] == findings(done)["L1"]["status"] == "not_observed"
 
 
 @pytest.mark.long

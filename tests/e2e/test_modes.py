@@ -100,7 +100,7 @@ def test_sgd_with_other_lengths_in_each_step_keeps_every_rule_and_leaves_a_trace
     flags = ("--workload=litgpt-train", "--dynamic", "--sac-freq=1/2", "--profile")
     ended = run_fast(tmp_path, *flags)
     found, record = assert_consistent(ended), ended.record
-    assert {found[rule] for rule in ("O1", "O2", "W1", "G1")} == {"pass"}
+    assert {found[rule] for rule in ("O1", "O2", "W1", "L1")} == {"pass"}
     o1 = next(f for f in record["audit"]["findings"] if f["id"] == "O1")
     assert o1["measured"].startswith("torch.optim.sgd.SGD")
     tokens = record["timing"]["step_tokens"]
