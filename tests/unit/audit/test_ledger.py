@@ -257,3 +257,16 @@ def test_where_no_step_can_be_replayed_it_says_why(
     found = replace(run, facts=replace(run.facts, **changes)).finding("L1")
     assert found.status is Status.NOT_APPLICABLE
     assert why in found.message
+
+
+def test_of_families_with_biases_small_elements_are_not_judged_by_themselves(run: Audited) -> None:
+    workload = run.facts.workload.model_copy(update={"family": "gpt2"})
+    run = replace(run, facts=replace(run.facts, workload=workload))
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index("lm_head.weight"), 64 * names.index("lm_head.weight") + 64)
+
+    def guessed(rows: torch.Tensor) -> None:
+        head = rows[:, own]
+        head[head.abs() < head.abs().quantile(0.75)] *= 1.08
+
+    assert "half the elements" not in rewritten(run, guessed).message
