@@ -23,8 +23,8 @@ from llmb.wire.messages import KeptStep, RecomputeOrder
 def recomputed(order: RecomputeOrder) -> Tensor:
     """Return the gradients of the steps of ``order``, ``[steps, elements]``, float32.
 
-    Row by row they are those elements that the honest run showed. There are no rows where the
-    device needs its plugin.
+    The elements of each row are those that the honest run showed of that step. Example: steps 7 and
+    31 give two rows. There are no rows where the device needs its plugin.
 
     Raises:
         RunFailedError: a file was altered, or the honest run shows other gradients than it had
@@ -46,11 +46,15 @@ def recomputed(order: RecomputeOrder) -> Tensor:
 def _is_known(device: str) -> bool:
     """Tell whether torch can compute on ``device`` by itself, without a package that adds it.
 
-    One that it knows and that fails, for want of memory or a driver, is known.
+    A device that torch knows, and that has no memory or driver left, is known: the step then fails.
     """
     try:
         torch.empty(1, device=torch.device(device))
-    except (NotImplementedError, ImportError, AssertionError):  # torch has the name alone
+    except (
+        NotImplementedError,
+        ImportError,
+        AssertionError,
+    ):  # torch knows its name, and has no kernels for it
         return False
     except RuntimeError as error:
         return "device type at start of device string" not in str(error)
