@@ -18,7 +18,7 @@ from llmb.config import Mode
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array
-from llmb.records.audited import LedgerEvidence
+from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment, Moment, half_of
 from llmb.records.finding import Finding, Level, Status
 
 #: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
@@ -85,6 +85,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
         return
+    if bench.trains:
+        _check_parameters(bench, ledger)
     rows, made = Rows(ledger, values[audited.ROWS]), len(timing.commitments)
     if bench.trains:
         compared: Sequence[int] = range(drawn.steps_compared(made))
@@ -110,7 +112,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
         return
     recomputed = bench.read(RECOMPUTED)
     checked = tuple(step for step in drawn.recomputed(len(compared)) if step < len(again))
-    right = Rows(ledger, recomputed[audited.ROWS]) if recomputed is not None else None
+    gradients = ledger.model_copy(update={"moments": ()})
+    right = Rows(gradients, recomputed[audited.ROWS]) if recomputed is not None else None
     if right is None or len(right) not in (0, len(checked)):
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
@@ -121,14 +124,20 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if bench.facts.workload.family != "llama":
         # Of a bias of queries and keys most elements are rounding alone, whoever computes them.
         of_element = None
-    worker = StepByStep(rows, again, error, of_element)
+    worker = StepByStep(rows.of_gradients(), again.of_gradients(), error, of_element)
+    moments = [
+        StepByStep(rows.of_moment(one), again.of_moment(one), error, None, one)
+        for one in ledger.moments
+    ]
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
-    yardstick = StepByStep(again.only(checked), right, wider, of_element)
-    yield _of_training(worker, yardstick, error, checked if len(right) else (), made, paths)
+    yardstick = StepByStep(again.of_gradients().only(checked), right, wider, of_element)
+    yield _of_training(
+        [worker, *moments], yardstick, error, checked if len(right) else (), made, paths
+    )
 
 
 def _of_training(
-    worker: StepByStep,
+    worker: Sequence[StepByStep],
     yardstick: StepByStep,
     honest: HonestError,
     checked: Sequence[int],
@@ -137,10 +146,13 @@ def _of_training(
 ) -> Finding:
     """Return L1 of a worker that has ``made`` so many steps.
 
+    ``worker`` has the distances of gradients, then of each moment, from the honest run;
     ``yardstick`` has the distances of the honest run from the reference in the steps ``checked``.
     """
-    faults, shown = worker.faults(), worker.measured()
-    good = f"{worker.steps} of {made} steps replayed: the gradients of each are as near to the "
+    faults = [fault for one in worker for fault in one.faults()]
+    shown = "; ".join(one.measured() for one in worker)
+    what = "gradients and moments" if len(worker) > 1 else "gradients"
+    good = f"{worker[0].steps} of {made} steps replayed: the {what} of each are as near to the "
     good += "honest run's as honest ones are"
     if checked:
         shown += f"; the honest run's own {yardstick.measured()}"
@@ -173,7 +185,9 @@ class Rows:
         self._ledger = ledger
         self.names = [segment.name for segment in ledger.segments]
         self._counts = [segment.elements for segment in ledger.segments]
-        self._length, self._values = sum(self._counts), values
+        self._halves = [half_of(count) for count in self._counts]
+        self._length = sum(self._counts) + len(ledger.moments) * sum(self._halves)
+        self._values = values
         if not self._length or len(values) % self._length:
             raise ValueError(f"{len(values)} elements are no rows of {self._length}")
 
@@ -185,6 +199,23 @@ class Rows:
         """Return the rows of ``steps`` alone."""
         return Rows(self._ledger, [value for step in steps for value in self.row(step)])
 
+    def of_gradients(self) -> Rows:
+        """Return the same rows without moments."""
+        return self._part(self._counts, 0)
+
+    def of_moment(self, name: Moment) -> Rows:
+        """Return rows of one moment alone, in place of gradients."""
+        before = self._ledger.moments.index(name) * sum(self._halves)
+        return self._part(self._halves, sum(self._counts) + before)
+
+    def _part(self, counts: Sequence[int], first: int) -> Rows:
+        """Return the columns from ``first`` on, so many of each parameter."""
+        named = zip(self.names, counts, strict=True)
+        segments = tuple(LedgerSegment(name=name, elements=count) for name, count in named)
+        rows = (self.row(number) for number in range(len(self)))
+        values = [value for row in rows for value in row[first : first + sum(counts)]]
+        return Rows(LedgerEvidence(segments=segments), values)
+
     def row(self, number: int) -> Array:
         """Return what was read in the step that row ``number`` is of."""
         return self._values[number * self._length : (number + 1) * self._length]
@@ -195,6 +226,26 @@ class Rows:
         for name, count in zip(self.names, self._counts, strict=True):
             yield name, row[first : first + count]
             first += count
+
+
+def _check_parameters(bench: Bench, ledger: LedgerEvidence) -> None:
+    """Hold the rows to the trained parameters that an audited step names, and to the moments.
+
+    Raises:
+        ValueError: they are others, so that something would not be compared.
+    """
+    if ledger.moments != MOMENTS[: bench.facts.workload.optimizer.moments]:
+        raise ValueError("the rows of the ledger do not show the moments of the optimizer")
+    steps = bench.read(STEPS)
+    if steps is None or not steps.steps:
+        return  # without an audited step no honest run repeats the steps
+    step = steps.steps[0]
+    sizes = {segment.name: segment.gradients for segment in step.segments}
+    most = max(segment.elements for segment in ledger.segments)
+    shown = {segment.name: segment.elements for segment in ledger.segments}
+    short = [name for name, count in shown.items() if count != min(most, sizes.get(name, count))]
+    if short or shown.keys() != sizes.keys() | {*step.without_gradient}:
+        raise ValueError("the rows of the ledger do not show every trained parameter")
 
 
 def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
@@ -267,13 +318,21 @@ class StepByStep:
     """The distances of what was read from what the honest run read, by step and parameter."""
 
     def __init__(
-        self, rows: Rows, again: Rows, honest: HonestError, least_of_element: float | None
+        self,
+        rows: Rows,
+        again: Rows,
+        honest: HonestError,
+        least_of_element: float | None,
+        moment: Moment | None = None,
     ) -> None:
         """Compare the first steps, as many as were replayed.
 
         ``least_of_element``: what the median element may be off at least, relative to itself; None
-        where an honest run gets only the large elements right.
+        where an honest run gets only the large elements right. ``moment``: what was read, if it was
+        no gradient.
         """
+        self._what, self._of = (f"{moment} ", f"{moment} of ") if moment else ("", "")
+        self._together = moment or "all gradients"
         self.steps, self._honest = min(len(again), len(rows)), honest
         #: Of each parameter, step by step: what the worker and the honest run read.
         self._pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in rows.names}
@@ -289,10 +348,11 @@ class StepByStep:
         honest, found = self._honest, list[str]()
         of_all, limit = self._of_all(), honest.times * honest.of_all
         if not of_all <= limit:  # a NaN must not pass
-            found.append(f"all gradients together are {of_all:.3g} off (limit {limit:.3g})")
+            found.append(f"{self._together} together are {of_all:.3g} off (limit {limit:.3g})")
         worst, largest = self._worst(self._lengths())
         if not largest <= honest.limit(worst):
-            found.append(f"{worst} is {largest:.3g} off (limit {honest.limit(worst):.3g})")
+            limit = honest.limit(worst)
+            found.append(f"{self._of}{worst} is {largest:.3g} off (limit {limit:.3g})")
         rough, median = self._worst(self._medians())
         limit = max(honest.limit(rough), self._least_of_element or 0.0)
         if not median <= limit:
@@ -306,10 +366,11 @@ class StepByStep:
     def measured(self) -> str:
         """Return the distances in words."""
         largest, median = (self._worst(one)[1] for one in (self._lengths(), self._medians()))
-        return (
-            f"{self._of_all():.3g} of all, worst {largest:.3g}, in one step "
-            f"{self._oddest_step()[0]:.3g}, element by element {median:.3g}"
-        )
+        shown = f"{self._what}{self._of_all():.3g} of all, worst {largest:.3g}, in one step "
+        shown += f"{self._oddest_step()[0]:.3g}"
+        if self._least_of_element is None:
+            return shown
+        return f"{shown}, element by element {median:.3g}"
 
     def _of_all(self) -> float:
         return total(one for own in self._gaps.values() for one in own).error
@@ -358,7 +419,7 @@ class StepByStep:
                 if not _tells(self._pairs[name][step][1]):
                     continue
                 if not distance <= limit and found is None:
-                    found = f"{name} is {distance:.3g} of its length off in step {step}"
+                    found = f"{self._of}{name} is {distance:.3g} of its length off in step {step}"
                     found += f" (limit {limit:.3g})"
                 largest = max(largest, distance)
         return largest, found

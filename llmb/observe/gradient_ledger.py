@@ -1,4 +1,4 @@
-"""Some elements of every gradient in every step, read in its pause (rule L1)."""
+"""Some elements of every gradient and moment in every step, read in its pause (rule L1)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import AdamW, Optimizer
 
 from llmb.observe.ledger import ELEMENTS, StepLedger
 from llmb.observe.places import SampledIndices, choose, fewer
-from llmb.records.audited import LedgerEvidence, LedgerSegment
+from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
 
 
 class GradientLedger(StepLedger):
-    """Reads elements of all gradients in each pause, and sets the learning rate of the step."""
+    """Reads elements of all gradients and moments in each pause, and sets the step's rate.
+
+    The moments are those that the optimizer's step before has left. A step that was left out shows
+    in ``exp_avg`` for about ten steps, in ``exp_avg_sq`` for the rest of the run.
+    """
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_count", "_optimizer", "_parameters", "_seeds", "rates")
+    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "rates")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Read the gradients of all trained parameters of ``model``, as they are stored."""
@@ -27,24 +31,25 @@ class GradientLedger(StepLedger):
         ]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
+        self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
         self._seeds: list[int] = []
         #: The learning rate of each step.
         self.rates: list[float] = []
 
     def take(self, places: int, rate: float) -> None:
-        """Read the gradients at ``places``, and let the step that follows have learning ``rate``.
+        """Read what is there at ``places``, and let the step that follows have learning ``rate``.
 
-        Zeros are read of a parameter without a gradient.
+        Zeros are read of a parameter without a gradient, and of one that has no moments yet.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        every = list(zip(self._parameters, self._places(places), strict=True))
         with torch.no_grad():
-            parts = [
-                torch.zeros(where.count, dtype=p.dtype, device=p.device)
-                if p.grad is None
-                else where.read(p.grad)
-                for (_, p), where in zip(self._parameters, self._places(places), strict=True)
-            ]
+            parts = [_read(where, p.grad, p) for (_, p), where in every]
+            for moment in self._moments:
+                for (_, p), where in every:
+                    state = self._optimizer.state.get(p, {})
+                    parts.append(_read(where.every_other(), state.get(moment), p))
             if len({part.dtype for part in parts}) > 1:
                 parts = [part.float() for part in parts]
             self._send(torch.cat(parts))
@@ -62,7 +67,7 @@ class GradientLedger(StepLedger):
     def in_steps(self, places: Tensor) -> Tensor:
         """Return ``places``, which are those of ``read_places`` one after another, by step.
 
-        The shape is that of ``rows``.
+        The shape is that of the gradients in ``rows``.
         """
         steps, first, parts = len(self._seeds), 0, []
         for count in self._counts():
@@ -76,7 +81,8 @@ class GradientLedger(StepLedger):
             segments=tuple(
                 LedgerSegment(name=name, elements=count)
                 for (name, _), count in zip(self._parameters, self._counts(), strict=True)
-            )
+            ),
+            moments=self._moments,
         )
 
     def _counts(self) -> list[int]:
@@ -85,3 +91,10 @@ class GradientLedger(StepLedger):
     def _places(self, seed: int) -> Sequence[SampledIndices]:
         sizes = ((name, p.numel()) for name, p in self._parameters)
         return [choose(seed, "ledger", name, size, self._count) for name, size in sizes]
+
+
+def _read(where: SampledIndices, value: Tensor | None, parameter: nn.Parameter) -> Tensor:
+    """Return the elements of ``value``, zeros where ``parameter`` has none."""
+    if value is None:
+        return torch.zeros(where.count, dtype=parameter.dtype, device=parameter.device)
+    return where.read(value)

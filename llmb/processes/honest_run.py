@@ -265,8 +265,9 @@ def whole_steps(
         return None
     channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
     where = load(rerun.inputs.read(audited.LEDGER_VALUES))[audited.WHERE]
+    ledger = audited.LedgerEvidence.model_validate_json(rerun.inputs.read(audited.LEDGER))
     overseer = _Replay(channel, exactness, Path(order.scratch_folder))
-    return StreamReplay(order.config, order.stream, where, steps.steps[0], overseer).rows()
+    return StreamReplay(order.config, order.stream, where, ledger, steps.steps[0], overseer).rows()
 
 
 @dataclass(frozen=True)

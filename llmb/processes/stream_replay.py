@@ -19,7 +19,7 @@ from llmb.observe.rerun import how, in_more_parts
 from llmb.observe.step_batches import StepBatches
 from llmb.observe.wide_products import as_computed
 from llmb.processes.modes.checkpointing import checkpoint_blocks
-from llmb.records.audited import AuditedStep
+from llmb.records.audited import AuditedStep, LedgerEvidence
 from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import build
@@ -45,12 +45,17 @@ class StreamReplay:
     #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
     #: through all parameters. -1 is padding of the worker's: its row has zero there.
     where: Tensor
+    #: Whose these elements are, and which moments follow in a row.
+    ledger: LedgerEvidence
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
     overseer: Overseer
 
     def rows(self) -> Tensor:
-        """Return the gradients at ``where`` of the steps that were replayed, float32 on the host.
+        """Return what the ledger has of the steps that were replayed, float32 on the host.
+
+        The shape is ``[steps, elements]``: gradients at ``where``, then of each moment the elements
+        at every second place.
 
         Raises:
             RuntimeError: the device has too little memory.
@@ -70,14 +75,24 @@ class StreamReplay:
         )
         batches, found = StepBatches(config, workload.shape), list[Tensor]()
         sizes = {name: p.numel() for name, p in model.named_parameters()}
+        halves = every_second(self.ledger)
 
         def pause(step: Step, loss: Tensor) -> bool:
-            samples = Samples(self.where[step.index].long(), sizes)
+            where = self.where[step.index].long()
+            gradients = Samples(where, sizes)
             for name, parameter in model.named_parameters():
                 if parameter.grad is not None:
-                    samples.add(name, parameter.grad)
-            self.overseer.pause(step.index, samples.values, model)
-            found.append(samples.values)
+                    gradients.add(name, parameter.grad)
+            parts = [gradients.values]
+            for moment in self.ledger.moments:
+                moments = Samples(where[halves], sizes)
+                for name, parameter in model.named_parameters():
+                    if (state := optimizer.state.get(parameter)) is not None:
+                        moments.add(name, state[moment])
+                parts.append(moments.values)
+            row = torch.cat(parts)
+            self.overseer.pause(step.index, row, model)
+            found.append(row)
             for group in optimizer.param_groups:
                 group["lr"] = self.stream.rates[step.index]
             return False
@@ -134,3 +149,12 @@ class StreamReplay:
             return torch.autocast(kind, getattr(torch, precision.dtype))
         except (RuntimeError, AssertionError):
             return nullcontext()
+
+
+def every_second(ledger: LedgerEvidence) -> Tensor:
+    """Return the columns of the gradients at whose places moments are read, int64."""
+    columns, first = [], 0
+    for segment in ledger.segments:
+        columns.append(torch.arange(first, first + segment.elements, 2))
+        first += segment.elements
+    return torch.cat(columns)

@@ -5,6 +5,8 @@ Arrays are float32 in safetensors files: a 16-bit number is one exactly.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from llmb.config import Frozen, RunConfig
@@ -16,14 +18,14 @@ STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
-#: Gradients of every step, or logits of every call: as the worker had them, and as an honest run
-#: repeats them (rule L1).
+#: Gradients and moments of every step, or logits of every call: as the worker had them, and as an
+#: honest run repeats them (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
 REPLAYED = "replayed.safetensors"  # honest run
 #: The rows of two replayed steps once more, in a wider format and without any plugin.
 RECOMPUTED = "recomputed.safetensors"  # reference run
-#: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` counts through all canonical
-#: parameters; -1 is padding.
+#: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` says which elements of the
+#: gradients are in a row, and counts through all canonical parameters; -1 is padding.
 ROWS, WHERE = "rows", "where"
 #: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
@@ -112,8 +114,16 @@ class StepsEvidence(Frozen):
     longest_pause_ns: int
 
 
+Moment = Literal["exp_avg", "exp_avg_sq"]
+#: Of AdamW, in the order in which a row of the ledger has them.
+MOMENTS: tuple[Moment, ...] = ("exp_avg", "exp_avg_sq")
+
+
 class LedgerSegment(Frozen):
-    """The elements of one stored parameter's gradient, or of one sequence's logits, in a row."""
+    """The elements of one stored parameter's gradient, or of one sequence's logits, in a row.
+
+    Of a moment of the parameter, half as many follow (``half_of``).
+    """
 
     name: str
     elements: int = Field(ge=1)
@@ -126,6 +136,14 @@ class LedgerEvidence(Frozen):
     """
 
     segments: tuple[LedgerSegment, ...]
+    #: What follows the gradients in a row: each of these moments, as the step before has left it,
+    #: at every second place of the gradients (``half_of``).
+    moments: tuple[Moment, ...] = ()
+
+
+def half_of(elements: int) -> int:
+    """Return how many elements of a moment are read where a gradient has ``elements``."""
+    return (elements + 1) // 2
 
 
 class ProbedEvidence(Frozen):

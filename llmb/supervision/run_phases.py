@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import AuditMode, Mode, RankAddress, RunConfig
+from llmb.config import AuditMode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records import draws
@@ -113,7 +113,7 @@ class RunPhases:
         self.say(f"starting worker{of}")
         folders = Folders(self.directory.evidence_folder(number), None)
         drawn = self._drawn(config, number)
-        window = plan_window(config, drawn.window)
+        window = plan_window(config, drawn)
         if config.audit is AuditMode.OFF:
             window = replace(window, audits=())
             streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
@@ -206,7 +206,7 @@ class RunPhases:
                     place=self.place,
                     repeat=number,
                     rank_timeout_s=self.rank_timeout_s,
-                    every_step=config.mode is Mode.TRAIN and drawn.compares_all(window.steps),
+                    every_step=window.every_step,
                 )
             )
             self.display.stream(window.end, tokens, label)

@@ -57,6 +57,8 @@ class Window:
     audits: tuple[int, ...] = ()
     #: Steps between two fences: where a step is a call of seconds, it has a fence of its own.
     every: int = FENCE_EVERY
+    #: The gradients of every step are compared afterwards (rule L1).
+    every_step: bool = False
 
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
@@ -81,19 +83,23 @@ class Window:
         return self.first_fence + self.every
 
 
-def plan_window(config: RunConfig, secret: int) -> Window:
-    """Draw the window of one repeat, and the steps that are audited, from ``secret``.
+def plan_window(config: RunConfig, drawn: Draws) -> Window:
+    """Draw the window of one repeat, and the steps that are audited.
 
-    It follows from the nonce of the repeat, not from the seed of the run: who started the run knows
-    the seed.
+    They follow from the nonce of the repeat, not from the seed of the run: who started the run
+    knows the seed.
     """
-    draw = random.Random(secret)
+    draw = random.Random(drawn.window)
     every = fence_every(config.mode.value)
     start = config.warmup_steps + every * draw.randrange(2)
     stop = start + config.timed_steps
+    end = stop + draw.randint(1, MOST_TAIL_STEPS)
+    if config.mode is Mode.TRAIN and drawn.compares_all(end + 1):
+        # Every step's gradients and moments are compared: of one, the optimizer's bits are as well.
+        audits: tuple[int, ...] = (draw.choice(range(start, stop)),)
+        return Window(config.warmup_steps, start, stop, end, audits, every, every_step=True)
     inside = _two_of(range(start, stop), every, draw)
     # What is done in every other step only shows in the last step or in the last audited one.
-    end = stop + draw.randint(1, MOST_TAIL_STEPS)
     end += (end - max(inside)) % 2 == 0
     # One in the warm-up, so that a device that compiles has met an audited step and the one after.
     audits = tuple(sorted({max(0, start - 2), *inside}))

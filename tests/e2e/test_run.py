@@ -383,9 +383,8 @@ def config(seed: int, timed_steps: int) -> RunConfig:
 
 def planned(nonce: str, timed_steps: int) -> stream.Window:
     """Return the window of a run with ``nonce``."""
-    return stream.plan_window(
-        config(7, timed_steps), Draws(nonce, OFFICIAL_OPTIMIZER, ledger=True).window
-    )
+    drawn = Draws(nonce, OFFICIAL_OPTIMIZER, ledger=True)
+    return stream.plan_window(config(7, timed_steps), drawn)
 
 
 def nonces(timed_steps: int) -> dict[int, str]:

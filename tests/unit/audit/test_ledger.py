@@ -83,6 +83,56 @@ def test_one_matrix_stale_in_one_step_fails_and_is_named(run: Audited) -> None:
     assert "in step 7" in found.message
 
 
+def moments_of(run: Audited, name: str, moment: str) -> slice:
+    """Return the columns of one moment of parameter ``name`` in a row of the ledger."""
+    ledger = LedgerEvidence.model_validate_json(run.files[LEDGER])
+    counts = [segment.elements for segment in ledger.segments]
+    halves = [audited.half_of(count) for count in counts]
+    number = [segment.name for segment in ledger.segments].index(name)
+    first = sum(counts) + ledger.moments.index(moment) * sum(halves) + sum(halves[:number])
+    return slice(first, first + halves[number])
+
+
+@pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
+def test_one_update_left_out_of_one_matrix_fails_and_is_named(
+    judged_run: Callable[..., Audited], precision: Precision
+) -> None:
+    run, matrix = judged_run(precision=precision), "model.layers.1.mlp.down_proj.weight"
+    ledger = LedgerEvidence.model_validate_json(run.files[LEDGER])
+    number = [segment.name for segment in ledger.segments].index(matrix)
+    gradient, mean = slice(64 * number, 64 * number + 64, 2), moments_of(run, matrix, "exp_avg")
+
+    def left_out(rows: torch.Tensor) -> None:
+        # The update of the step before adds a tenth of a gradient of this size.
+        rows[8, mean] -= 0.1 * rows[8, gradient]
+
+    found = rewritten(run, left_out)
+    assert found.status is Status.FAIL
+    assert f"exp_avg of {matrix} is" in found.message
+
+
+def test_squares_of_an_optimizer_that_ran_in_half_of_the_steps_fail(run: Audited) -> None:
+    own = moments_of(run, "model.layers.0.self_attn.q_proj.weight", "exp_avg_sq")
+    found = rewritten(run, lambda rows: rows[:, own].mul_(0.5))
+    assert found.status is Status.FAIL
+    assert "exp_avg_sq of model.layers.0.self_attn.q_proj.weight is 0.5 off" in found.message
+
+
+def test_rows_that_hide_a_parameter_or_the_moments_are_unreadable(run: Audited) -> None:
+    ledger = LedgerEvidence.model_validate_json(run.files[LEDGER])
+    one = ledger.segments[0]
+    hidden = one.model_copy(update={"name": ledger.segments[1].name})
+    for change, told in (
+        ({"moments": ()}, "do not show the moments"),
+        ({"segments": (hidden, *ledger.segments[1:])}, "every trained parameter"),
+        ({"segments": (one.model_copy(update={"elements": 3}), *ledger.segments[1:])}, "every"),
+    ):
+        changed = ledger.model_copy(update=change)
+        run.files[LEDGER] = changed.model_dump_json().encode()
+        with pytest.raises(UnreadableError, match=told):
+            run.judge()
+
+
 def test_all_gradients_a_hundredth_too_large_pass_as_rounding_does(run: Audited) -> None:
     assert rewritten(run, lambda rows: rows.mul_(1.01)).status is Status.PASS
 

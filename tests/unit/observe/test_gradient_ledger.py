@@ -1,4 +1,4 @@
-"""The ledger: elements of every gradient at places told in the pause, committed to a step later."""
+"""The ledger: elements of gradients and moments at places told in the pause, committed to later."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import nn
 
 from llmb.observe.gradient_ledger import ELEMENTS, GradientLedger
 from llmb.reference.optimizer import build_optimizer
+from llmb.reference.recipe import Optimizer
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -50,7 +51,40 @@ def test_a_row_has_some_elements_of_each_trained_parameter(
     _, ledger = two_steps
     told = {segment.name: segment.elements for segment in ledger.evidence().segments}
     assert told == {"matrix": ELEMENTS, "gain": 7}
-    assert ledger.rows().shape == (2, ELEMENTS + 7)
+    assert ledger.evidence().moments == ("exp_avg", "exp_avg_sq")
+    assert ledger.rows().shape == (2, ELEMENTS + 7 + 2 * (ELEMENTS // 2 + 4))
+
+
+def test_of_each_moment_every_second_place_is_read() -> None:
+    model = model_of()
+    optimizer = build_optimizer(model.parameters())
+    ledger = GradientLedger(model, optimizer)
+    numbered(model, add=1)
+    optimizer.step()
+    for state in optimizer.state.values():
+        shape = state["exp_avg"].shape
+        state["exp_avg"] = torch.arange(shape.numel(), dtype=torch.float32).view(shape)
+        state["exp_avg_sq"] = 2 * state["exp_avg"]
+    numbered(model)
+    ledger.take(5, 1e-4)
+    gradients, first, second = torch.split(ledger.rows()[0], [ELEMENTS + 7, 36, 36])
+    assert torch.equal(first, torch.cat((gradients[:ELEMENTS:2], gradients[ELEMENTS::2])))
+    assert torch.equal(second, 2 * first)
+
+
+def test_before_the_first_step_moments_are_zero(
+    two_steps: tuple[nn.Module, GradientLedger],
+) -> None:
+    assert not two_steps[1].rows()[:, ELEMENTS + 7 :].any()
+
+
+def test_an_optimizer_without_moments_shows_gradients_alone() -> None:
+    model = model_of()
+    ledger = GradientLedger(model, build_optimizer(model.parameters(), Optimizer(name="SGD")))
+    numbered(model)
+    ledger.take(5, 1e-4)
+    assert ledger.evidence().moments == ()
+    assert ledger.rows().shape == (1, ELEMENTS + 7)
 
 
 def test_what_was_read_is_what_lay_at_the_places_of_each_step(
@@ -58,7 +92,7 @@ def test_what_was_read_is_what_lay_at_the_places_of_each_step(
 ) -> None:
     _, ledger = two_steps
     places = torch.cat([indices for *_, indices in ledger.read_places()])
-    assert torch.equal(ledger.in_steps(places).float(), ledger.rows())
+    assert torch.equal(ledger.in_steps(places).float(), ledger.rows()[:, : ELEMENTS + 7])
 
 
 def test_each_step_is_read_at_places_of_its_own(
@@ -110,7 +144,7 @@ def test_a_parameter_without_a_gradient_shows_zeros() -> None:
     numbered(model, add=1)
     model.get_parameter("matrix").grad = None
     ledger.take(5, 1e-4)
-    row = ledger.rows()[0]
+    row = ledger.rows()[0, : ELEMENTS + 7]
     assert not row[:ELEMENTS].any()
     assert row[ELEMENTS:].all()
 
@@ -124,4 +158,4 @@ def test_a_transposed_gradient_is_read_by_its_rows() -> None:
     matrix.grad = matrix.grad.t().contiguous().t()
     ledger.take(5, 1e-4)
     places = torch.cat([indices for *_, indices in ledger.read_places()])
-    assert torch.equal(ledger.in_steps(places).float(), ledger.rows())
+    assert torch.equal(ledger.in_steps(places).float(), ledger.rows()[:, : ELEMENTS + 7])

@@ -43,9 +43,11 @@ def replayed(worked: Callable[..., Audited], tmp_path: Path) -> Callable[..., Re
 
 
 def shown(order: RecomputeOrder) -> torch.Tensor:
-    """Return what the honest run shows of the steps of ``order``."""
-    rows = load_file(Path(order.evidence_folder) / audited.REPLAYED)[audited.ROWS]
-    return rows[list(STEPS)]
+    """Return the gradients that the honest run shows of the steps of ``order``."""
+    folder = Path(order.evidence_folder)
+    rows = load_file(folder / audited.REPLAYED)[audited.ROWS]
+    gradients = load_file(folder / audited.LEDGER_VALUES)[audited.WHERE].shape[1]
+    return rows[list(STEPS), :gradients]
 
 
 @pytest.mark.parametrize(("precision", "most"), [(FP32, 2e-6), (BF16, 2e-2)], ids=["FP32", "BF16"])

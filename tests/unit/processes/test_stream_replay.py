@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from llmb.config import BF16, FP32, Precision
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited
-from llmb.records.audited import StepsEvidence
+from llmb.records.audited import LedgerEvidence, StepsEvidence
 from tests.unit.builders_audit import Audited, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
@@ -28,7 +28,9 @@ def replay_of(found: Audited, **changes: Any) -> StreamReplay:
     assert found.honest.stream is not None
     stream = found.honest.stream.model_copy(update=changes)
     overseer = SimpleNamespace(pause=lambda step, row, model: None)
-    return StreamReplay(found.config, stream, kept[audited.WHERE], steps.steps[0], overseer)
+    ledger = LedgerEvidence.model_validate_json((found.folder / audited.LEDGER).read_bytes())
+    where = kept[audited.WHERE]
+    return StreamReplay(found.config, stream, where, ledger, steps.steps[0], overseer)
 
 
 def shown(found: Audited) -> torch.Tensor:

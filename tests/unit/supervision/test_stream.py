@@ -56,11 +56,15 @@ OPTIMIZER = workloads.WORKLOADS["llama-1.4b"].recipe.optimizer
 # -- the plan -------------------------------------------------------------------------------
 
 
+def planned(config: RunConfig, secret: int, *, ledger: bool = False) -> Window:
+    return plan_window(config, Draws(f"{secret:032x}", OPTIMIZER, ledger=ledger))
+
+
 @pytest.mark.parametrize("secret", SECRETS)
 def test_start_is_the_first_or_the_second_fence_and_stop_exactly_the_timed_steps_later(
     secret: int,
 ) -> None:
-    window = plan_window(run_config(warmup_steps=3, timed_steps=60), secret)
+    window = planned(run_config(warmup_steps=3, timed_steps=60), secret)
     assert window.first_fence == 3
     assert window.start in (3, 3 + FENCE_EVERY)
     assert window.stop == window.start + 60
@@ -68,7 +72,7 @@ def test_start_is_the_first_or_the_second_fence_and_stop_exactly_the_timed_steps
 
 
 def test_over_secrets_both_starts_and_every_tail_occur() -> None:
-    windows = [plan_window(CONFIG, secret) for secret in SECRETS]
+    windows = [planned(CONFIG, secret) for secret in SECRETS]
     assert 70 < sum(window.start == window.first_fence for window in windows) < 130
     assert {window.end - window.stop for window in windows} == {1, 2, 3, 4, 5}
 
@@ -76,14 +80,14 @@ def test_over_secrets_both_starts_and_every_tail_occur() -> None:
 def test_the_window_follows_from_its_secret_and_not_from_the_seed_that_a_submitter_chooses() -> (
     None
 ):
-    windows = {plan_window(run_config(seed=seed), 5) for seed in range(50)}
-    assert windows == {plan_window(run_config(seed=7), 5)}
-    assert len({plan_window(CONFIG, secret) for secret in SECRETS}) > 190
+    windows = {planned(run_config(seed=seed), 5) for seed in range(50)}
+    assert windows == {planned(run_config(seed=7), 5)}
+    assert len({planned(CONFIG, secret) for secret in SECRETS}) > 190
 
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window(secret: int) -> None:
-    window = plan_window(run_config(warmup_steps=3, timed_steps=5), secret)
+    window = planned(run_config(warmup_steps=3, timed_steps=5), secret)
     first, *inside = window.audits
     assert first == window.start - 2
     assert len(set(inside)) == 2
@@ -93,7 +97,7 @@ def test_a_step_of_the_warm_up_is_audited_and_two_of_the_window(secret: int) -> 
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_no_two_audited_steps_of_the_window_lie_between_the_same_two_fences(secret: int) -> None:
-    window = plan_window(CONFIG, secret)
+    window = planned(CONFIG, secret)
     _, one, other = (step - window.start for step in window.audits)
     assert one // FENCE_EVERY != other // FENCE_EVERY
 
@@ -101,14 +105,14 @@ def test_no_two_audited_steps_of_the_window_lie_between_the_same_two_fences(secr
 def test_over_secrets_every_step_of_the_window_is_audited_at_some_time() -> None:
     audited = set()
     for secret in SECRETS:
-        window = plan_window(run_config(timed_steps=20), secret)
+        window = planned(run_config(timed_steps=20), secret)
         audited |= {step - window.start for step in window.audits}
     assert audited == {-2, *range(20)}
 
 
 @pytest.mark.parametrize("secret", SECRETS)
 def test_the_last_step_is_an_odd_number_of_steps_after_the_last_audited_one(secret: int) -> None:
-    window = plan_window(CONFIG, secret)
+    window = planned(CONFIG, secret)
     assert (window.end - window.audits[-1]) % 2 == 1
 
 
@@ -116,19 +120,35 @@ def test_the_last_step_is_an_odd_number_of_steps_after_the_last_audited_one(secr
 def test_a_window_too_short_for_two_audits_has_as_many_as_there_is_room_for(
     timed_steps: int, inside: int
 ) -> None:
-    window = plan_window(run_config(timed_steps=timed_steps), 0)
+    window = planned(run_config(timed_steps=timed_steps), 0)
     assert len(window.audits) == 1 + inside
 
 
+def test_where_every_step_is_compared_one_of_the_window_is_audited_and_none_before() -> None:
+    audited = set()
+    for secret in SECRETS:
+        window = planned(run_config(timed_steps=20), secret, ledger=True)
+        assert window.every_step
+        (step,) = window.audits
+        audited.add(step - window.start)
+    assert audited == set(range(20))
+
+
+def test_beyond_what_can_be_compared_three_steps_are_audited() -> None:
+    window = planned(run_config(timed_steps=90), 0, ledger=True)
+    assert not window.every_step
+    assert len(window.audits) == 3
+
+
 def test_fences_come_every_ten_steps_from_the_end_of_warm_up_for_ever() -> None:
-    window = plan_window(CONFIG, 0)
+    window = planned(CONFIG, 0)
     fences = [steps for steps in range(200) if window.is_fence(steps)]
     assert fences == list(range(3, 200, FENCE_EVERY))
 
 
 @pytest.mark.parametrize("secret", range(20))
 def test_a_window_of_any_length_ends_in_a_fence(secret: int) -> None:
-    window = plan_window(run_config(timed_steps=7), secret)
+    window = planned(run_config(timed_steps=7), secret)
     assert window.is_fence(window.start)
     assert window.is_fence(window.stop)
 
@@ -137,7 +157,7 @@ def test_nothing_in_the_orders_tells_one_start_from_the_other() -> None:
     # Two secrets with different windows: what is ordered has its fences at the same steps.
     by_start = {}
     for secret in SECRETS:
-        window = plan_window(CONFIG, secret)
+        window = planned(CONFIG, secret)
         by_start[window.start] = [window.is_fence(steps) for steps in range(100)]
     first, second = by_start.values()
     assert first == second
@@ -147,7 +167,7 @@ def test_nothing_in_the_orders_tells_one_start_from_the_other() -> None:
 def test_nothing_tells_stop_whatever_number_of_steps_is_official(timed_steps: int) -> None:
     by_start = {}
     for secret in SECRETS:
-        window = plan_window(run_config(timed_steps=timed_steps), secret)
+        window = planned(run_config(timed_steps=timed_steps), secret)
         by_start[window.start] = [window.is_fence(steps) for steps in range(window.stop + 1)]
     first, second = by_start.values()
     assert all(a == b for a, b in zip(first, second, strict=False))
@@ -172,7 +192,7 @@ def test_derived_seeds_are_63_bits_distinct_and_a_function_of_seed_and_label() -
 def test_an_irregular_stop_has_a_double_where_the_other_start_would_put_it(
     timed_steps: int, secret: int
 ) -> None:
-    window = plan_window(run_config(warmup_steps=3, timed_steps=timed_steps), secret)
+    window = planned(run_config(warmup_steps=3, timed_steps=timed_steps), secret)
     regular = set(range(3, 150, FENCE_EVERY))
     irregular = {steps for steps in range(150) if window.is_fence(steps)} - regular
     assert irregular == {3 + timed_steps, 13 + timed_steps}
@@ -278,7 +298,7 @@ def run(
     ledger: bool = False,
     display: Callable[[Message | None], None] = lambda message: None,
 ) -> Streamed:
-    window = window or plan_window(config, 0)
+    window = window or planned(config, 0)
     drawn = Draws(nonce, OPTIMIZER, ledger=ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_ns", lambda: worker.now)
@@ -288,7 +308,7 @@ def run(
 @pytest.fixture(params=range(6))
 def stamped(request: pytest.FixtureRequest) -> tuple[Window, RepeatTiming]:
     """Return one of several windows, and what was stamped of a run in it."""
-    window = plan_window(CONFIG, request.param)
+    window = planned(CONFIG, request.param)
     return window, run(Worker(), window=window).timing
 
 
@@ -331,7 +351,7 @@ def test_nothing_that_came_after_stop_is_part_of_the_run() -> None:
 
 def test_the_tokens_of_a_step_are_ordered_with_the_answer_in_the_pause_before_it() -> None:
     worker = Worker()
-    window = plan_window(CONFIG, 0)
+    window = planned(CONFIG, 0)
     run(worker, window=window)
     done = ordered = paused = 0
     for message in worker.history:
@@ -352,7 +372,7 @@ def test_the_tokens_of_a_step_are_ordered_with_the_answer_in_the_pause_before_it
 
 def test_nothing_of_the_steps_after_a_fence_is_known_before_it_is_stamped() -> None:
     worker = Worker()
-    window = plan_window(CONFIG, 0)
+    window = planned(CONFIG, 0)
     run(worker, window=window)
     fences = [m for m in worker.history if isinstance(m, Fence)]
     assert window.start in [each.steps for each in fences]
@@ -399,7 +419,7 @@ def test_until_it_has_asked_nothing_that_a_worker_is_sent_tells_an_audited_step(
 
 @pytest.mark.parametrize("secret", range(10))
 def test_the_end_is_told_in_the_pause_of_the_last_step_and_nowhere_else(secret: int) -> None:
-    window = plan_window(CONFIG, secret)
+    window = planned(CONFIG, secret)
     worker = Worker()
     run(worker, window=window)
     assert worker.ended_in == window.end
@@ -419,7 +439,7 @@ def test_a_trial_audits_nothing_and_ends_at_stop() -> None:
 
 def test_before_the_pause_it_ends_in_nothing_that_was_sent_tells_the_end() -> None:
     worker = Worker()
-    run(worker, window=plan_window(CONFIG, 0))
+    run(worker, window=planned(CONFIG, 0))
     assert worker.ended_in is not None
     before = worker.history[: worker.history.index(worker.answers[worker.ended_in])]
     orders = [message.index for message in before if isinstance(message, StepOrder)]
@@ -460,7 +480,7 @@ def test_every_request_has_a_seed_of_its_own_that_follows_from_the_nonce_alone()
 
 
 def test_no_stream_is_longer_than_is_said_beforehand() -> None:
-    steps = [plan_window(CONFIG, secret).steps for secret in range(500)]
+    steps = [planned(CONFIG, secret).steps for secret in range(500)]
     longest = longest_stream(CONFIG.mode.value, CONFIG.warmup_steps, CONFIG.timed_steps)
     assert max(steps) == longest
 
@@ -475,12 +495,12 @@ def committing(message: Message) -> list[Message]:
     if isinstance(message, Paused) and message.index:
         return [Paused(index=message.index, commitment=f"{message.index - 1:064x}")]
     if isinstance(message, StreamEnded):
-        return [StreamEnded(commitment=f"{plan_window(CONFIG, 0).end:064x}")]
+        return [StreamEnded(commitment=f"{planned(CONFIG, 0).end:064x}")]
     return [message]
 
 
 def test_with_a_ledger_each_step_is_told_its_places_and_its_rate() -> None:
-    worker, window = Worker(committing), plan_window(CONFIG, 0)
+    worker, window = Worker(committing), planned(CONFIG, 0)
     run(worker, window=window, ledger=True)
     told = {n: answer.draw for n, answer in worker.answers.items()}
     drawn = Draws(NONCE, OPTIMIZER, ledger=True)
@@ -490,7 +510,7 @@ def test_with_a_ledger_each_step_is_told_its_places_and_its_rate() -> None:
 
 
 def test_what_was_committed_to_is_kept_with_the_nonce_and_all_token_seeds() -> None:
-    worker, window = Worker(committing), plan_window(CONFIG, 0)
+    worker, window = Worker(committing), planned(CONFIG, 0)
     streamed = run(worker, window=window, ledger=True)
     assert streamed.timing.nonce == NONCE
     assert streamed.timing.commitments == tuple(f"{n:064x}" for n in range(window.steps))
@@ -507,9 +527,9 @@ def test_a_last_step_without_its_commitment_is_refused() -> None:
     def forgetful(message: Message) -> list[Message]:
         return [message] if isinstance(message, StreamEnded) else committing(message)
 
-    end = plan_window(CONFIG, 0).end
+    end = planned(CONFIG, 0).end
     with pytest.raises(RunFailedError, match=f"committed to nothing of step {end}"):
-        run(Worker(forgetful), ledger=True, window=plan_window(CONFIG, 0))
+        run(Worker(forgetful), ledger=True, window=planned(CONFIG, 0))
 
 
 def test_a_commitment_that_nobody_asked_for_is_refused() -> None:
@@ -804,7 +824,7 @@ def test_a_step_reported_before_the_worker_is_ready_is_refused() -> None:
 
 @pytest.mark.parametrize("secret", range(6))
 def test_a_window_of_an_irregular_length_is_driven_to_its_own_stop(secret: int) -> None:
-    window = plan_window(run_config(warmup_steps=3, timed_steps=55), secret)
+    window = planned(run_config(warmup_steps=3, timed_steps=55), secret)
     worker = Worker()
     timing = run(worker, window=window).timing
     assert timing.timed_steps == 55

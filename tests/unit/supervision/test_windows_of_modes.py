@@ -6,9 +6,10 @@ import pytest
 
 from llmb.audit.time import judge_schedule
 from llmb.config import Mode
-from llmb.records.draws import fence_every
+from llmb.records.draws import Draws, fence_every
 from llmb.records.finding import Status
-from llmb.supervision.stream import plan_trial, plan_window
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
+from llmb.supervision.stream import Window, plan_trial, plan_window
 from tests.unit.builders_runtime import run_config, timing
 
 MODES = [Mode.FORWARD, Mode.GENERATE]
@@ -18,12 +19,17 @@ def config_of(mode: Mode, **changes: object) -> object:
     return run_config(mode=mode, warmup_steps=1, timed_steps=10, **changes)
 
 
+def planned(mode: Mode, secret: int) -> Window:
+    drawn = Draws(f"{secret:032x}", OFFICIAL_OPTIMIZER, ledger=True)
+    return plan_window(config_of(mode), drawn)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("secret", range(20))
 def test_there_is_a_fence_after_every_step_from_the_end_of_the_warm_up_on(
     mode: Mode, secret: int
 ) -> None:
-    window = plan_window(config_of(mode), secret)
+    window = planned(mode, secret)
     assert [steps for steps in range(40) if window.is_fence(steps)] == list(range(1, 40))
     assert window.start in (1, 2)
     assert window.stop == window.start + 10
@@ -40,7 +46,7 @@ def test_a_trial_has_its_fences_there_too(mode: Mode) -> None:
 def test_two_steps_of_the_window_are_audited_and_one_before_it(mode: Mode) -> None:
     audited = set()
     for secret in range(200):
-        window = plan_window(config_of(mode), secret)
+        window = planned(mode, secret)
         first, one, other = window.audits
         assert first == max(0, window.start - 2)
         assert window.start <= one < other < window.stop
