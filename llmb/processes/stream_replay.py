@@ -45,7 +45,7 @@ class StreamReplay:
     #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
     #: through all parameters. -1 is padding of the worker's: its row has zero there.
     where: Tensor
-    #: Whose these elements are, and which moments follow in a row.
+    #: Whose these elements are, and which moments follow them, in turn.
     ledger: LedgerEvidence
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
@@ -54,8 +54,8 @@ class StreamReplay:
     def rows(self) -> Tensor:
         """Return what the ledger has of the steps that were replayed, float32 on the host.
 
-        The shape is ``[steps, elements]``: gradients at ``where``, then of each moment the elements
-        at every second place.
+        The shape is ``[steps, elements]``: gradients at ``where``, then of a moment the elements at
+        every second place.
 
         Raises:
             RuntimeError: the device has too little memory.
@@ -84,7 +84,8 @@ class StreamReplay:
                 if parameter.grad is not None:
                     gradients.add(name, parameter.grad)
             parts = [gradients.values]
-            for moment in self.ledger.moments:
+            if turns := self.ledger.moments:
+                moment = turns[step.index % len(turns)]
                 moments = Samples(where[halves], sizes)
                 for name, parameter in model.named_parameters():
                     if (state := optimizer.state.get(parameter)) is not None:

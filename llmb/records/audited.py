@@ -18,7 +18,7 @@ STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
-#: Gradients and moments of every step, or logits of every call: as the worker had them, and as an
+#: Gradients and a moment of every step, or logits of every call: as the worker had them, and as an
 #: honest run repeats them (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
 REPLAYED = "replayed.safetensors"  # honest run
@@ -136,8 +136,8 @@ class LedgerEvidence(Frozen):
     """
 
     segments: tuple[LedgerSegment, ...]
-    #: What follows the gradients in a row: each of these moments, as the step before has left it,
-    #: at every second place of the gradients (``half_of``).
+    #: What follows the gradients in a row: a moment, as the step before has left it, at every other
+    #: place of the gradients (``half_of``). Steps take turns: the first has the first moment.
     moments: tuple[Moment, ...] = ()
 
 
