@@ -359,6 +359,11 @@ class RunConfig(Choices):
         """Batches that the train loop gives the model in a step: a pipeline splits its own."""
         return 1 if self.parallelism.pp > 1 else self.accumulate
 
+    @property
+    def parts_of_all(self) -> int:
+        """Batches that all replicas take in a step: one process takes them one after another."""
+        return self.parallelism.replicas * self.accumulate
+
 
 #: Read by OpenMP when it starts.
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
-from llmb.config import Mode, Precision
+from llmb.config import Mode, Parallelism, Precision
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
@@ -65,7 +65,7 @@ class Facts:
     reference: Mapping[str, str]
     pinned: Mapping[str, str]
     workload: WorkloadFacts
-    world_size: int
+    parallelism: Parallelism
     ceilings: Ceilings | None
     #: The datasheet's dense peak of one device in FLOP/s, None where the plugin states none.
     peak_flops: float | None
@@ -121,7 +121,7 @@ class Bench:
         return draws.why_no_ledger(
             facts.workload.mode,
             facts.precision,
-            world_size=facts.world_size,
+            mesh=facts.parallelism,
             dropout=facts.workload.shapes.get("dropout") or 0.0,
             records_steps=facts.records_steps,
         )

@@ -47,20 +47,22 @@ RECOMPUTED = Evidence(audited.RECOMPUTED, arrays.read)
 L1 = Rule(
     "L1",
     Level.BLOCK,
-    "every step computes the gradients, or logits, that an honest run's step computes",
-    measured="64 elements of each gradient in each step (modes forward and generate: of each "
-    "sequence's logits; of more than 128 sequences, fewer): their places are told once the step is "
-    "made, their digest leaves the worker one step later; learning rates drawn from 1e-5 to 1e-3; "
-    "an honest run replays the steps from the first weights; a process without the plugin computes "
-    "two steps of training, drawn afterwards, in a wider format",
+    "every step computes the gradients, or logits, that an honest run's step computes, and makes "
+    "the optimizer's step",
+    measured="64 elements of each gradient in each step, and 32 of a moment, in turn (modes "
+    "forward and generate: 64 of each sequence's logits; of more than 128 parameters or sequences, "
+    "fewer): their places are told once the step is made, their digest leaves the worker one step "
+    "later; learning rates drawn from 1e-5 to 1e-3; an honest run replays the steps from the first "
+    "weights; a process without the plugin computes two steps of training, drawn afterwards, in a "
+    "wider format",
     limit="3 times the honest error of one step: together, for each parameter, and for the median "
-    "element of each (Llama family; in 16 bits 0.0625 at least; not in 8 bits); in no step 0.4 of "
-    "a parameter's usual length. Calls: 4 times together, twice that for each call and each "
-    "sequence, 0.4 of a sequence's usual length. FP32: 12 times",
-    cannot_see="training: steps after the replayed ones, or after the 80th; several ranks, "
-    "dropout, FP16, formats of fewer than 8 bits, devices that record their steps (the plugin says "
-    "so). Calls that were not drawn, where they are more than 80 or take longer than two minutes. "
-    "Less than the format's own rounding",
+    "element of each gradient (Llama family; in 16 bits 0.0625 at least; not in 8 bits); in no "
+    "step 0.4 of a parameter's usual length. Calls: 4 times together, twice that for each call and "
+    "each sequence, 0.4 of a sequence's usual length. FP32: 12 times",
+    cannot_see="training: steps after the replayed ones, or after the 80th; ranks that share one "
+    "model, more than 8 replicas, dropout, FP16, formats of fewer than 8 bits, devices that record "
+    "their steps (the plugin says so). Calls that were not drawn, where they are more than 80 or "
+    "take longer than two minutes. Less than the format's own rounding",
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,

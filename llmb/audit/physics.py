@@ -53,7 +53,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     yield finding(
         facts.repeats,
         facts.workload,
-        facts.world_size,
+        facts.parallelism.world_size,
         facts.ceilings,
         facts.peak_flops,
         facts.system,

@@ -302,7 +302,7 @@ def _state(bench: Bench, known: Sequence[PairsEvidence]) -> Iterator[StateRow]:
         )
     yield StateRow(name="norms", value=None, how=_NO_PAIR)
     yield StateRow(name="softmax", value=None, how=_NO_PAIR)
-    if bench.facts.world_size == 1:
+    if bench.facts.parallelism.world_size == 1:
         yield StateRow(name="between ranks", value="nothing", how="there is one rank")
     else:
         yield StateRow(

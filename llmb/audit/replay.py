@@ -31,11 +31,13 @@ O2 = Rule(
     "O2",
     Level.BLOCK,
     "replayed optimizer steps give the same weights",
-    measured="257 elements of each parameter (64 or more, where there are over 128 parameters) "
-    "replayed by torch's own optimizer and by its formula; nothing changes until the next step",
+    measured="one step (three, where L1 does not compare every step): 257 elements of each "
+    "parameter (64 or more, where there are over 128 parameters) replayed by torch's own optimizer "
+    "and by its formula; nothing changes until the next step",
     limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
     observer="worker, calibrator, offline",
-    cannot_see="elements that are not sampled; the last that fill no vector of 64",
+    cannot_see="elements and steps that are not sampled (L1 judges moments of each step); the last "
+    "elements that fill no vector of 64",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     modes=TRAINING,
 )

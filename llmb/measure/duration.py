@@ -74,13 +74,14 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
-        world_size=config.parallelism.world_size,
+        mesh=config.parallelism,
         dropout=getattr(shape, "dropout", 0.0),
         records_steps=False,
     )
     if why is not None:
         return 0.0
     every_s = min(steps, draws.MOST_STEPS) * step_s(shape, config, rates)
+    every_s *= config.parallelism.replicas  # one process takes them one after another
     return min(every_s, max(draws.REPLAY_S, _SHARE_REPLAYED * every_s))
 
 

@@ -192,8 +192,7 @@ class Rerun:
     ) -> tuple[C, float]:
         """Return what was collected, and the loss."""
         # Each rank's part of a step, in turn, is what its gradients are the mean of.
-        config = self._config
-        own = config.accumulate * config.parallelism.replicas
+        config, own = self._config, self._config.parts_of_all
 
         def once(parts: int) -> tuple[C, float]:
             collect = make()

@@ -79,7 +79,7 @@ def _row(order: RecomputeOrder, step: KeptStep, where: Tensor) -> Tensor:
         return collect.values
 
     with WeightsFile(Path(order.scratch_folder) / step.weights, step.sha256) as file:
-        return in_more_parts(once, config, config.batch_size, config.parts)
+        return in_more_parts(once, config, config.global_batch_size, config.parts_of_all)
 
 
 def _read(order: RecomputeOrder, name: str) -> bytes:

@@ -61,7 +61,7 @@ class StreamReplay:
             RuntimeError: the device has too little memory.
         """
         config = self.config
-        return in_more_parts(self._rows, config, config.batch_size, config.parts)
+        return in_more_parts(self._rows, config, config.global_batch_size, config.parts_of_all)
 
     def _rows(self, parts: int) -> Tensor:
         workload, config = workloads.of(self.config), self.config

@@ -97,6 +97,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
 
     layout = laid_out(config, ranks)
     sizes, every = pristine.sizes, order.every_step
+    if ranks is not None:  # rank 0 knows
+        every = ranks.from_leader(every)
     stage = Stage(plugin, backend, config, workload, model, canonical, sizes, ranks, layout, every)
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)

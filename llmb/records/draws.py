@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmb.config import Precision
+from llmb.config import Parallelism, Precision
 from llmb.records.seeds import derive
 from llmb.reference.recipe import Optimizer
 
@@ -33,6 +33,8 @@ MOST_STEPS = 80
 #: Bits of the narrowest format in which honest runs stay together: in NVFP4 the head was 3 of its
 #: lengths off after 20 steps.
 LEAST_BITS = 8
+#: Replicas of the model, each on a rank of its own, whose steps one process replays: a node's.
+MOST_REPLICAS = 8
 #: All steps are replayed that can be within so many seconds, of more a share that is drawn.
 REPLAY_S = 120.0
 
@@ -189,7 +191,7 @@ def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
 
 
 def why_no_ledger(
-    mode: str, precision: Precision, *, world_size: int, dropout: float, records_steps: bool
+    mode: str, precision: Precision, *, mesh: Parallelism, dropout: float, records_steps: bool
 ) -> str | None:
     """Return why no step of a run can be replayed (rule L1), None where all can.
 
@@ -197,8 +199,10 @@ def why_no_ledger(
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"
-    if world_size > 1:
+    if mesh.world_size > mesh.dp_replicate:
         return "the gradients are spread over several ranks"
+    if mesh.world_size > MOST_REPLICAS:
+        return f"one process would have to do the work of more than {MOST_REPLICAS} replicas"
     if mode != "train":
         return None
     if dropout:

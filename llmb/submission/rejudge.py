@@ -67,7 +67,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
         reference=pinned,
         pinned=pinned,
         workload=record.workload,
-        world_size=record.config.parallelism.world_size,
+        parallelism=record.config.parallelism,
         ceilings=record.ceilings,
         peak_flops=record.result.mfu.peak_flops if record.result.mfu else None,
         system=record.system,

@@ -125,7 +125,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         reference=pins.actual_digests(),
         pinned=pins.pinned_digests(),
         workload=workload,
-        world_size=world_size,
+        parallelism=raw.config.parallelism,
         ceilings=raw.ceilings,
         peak_flops=result.mfu.peak_flops if result.mfu else None,
         system=system,

@@ -87,7 +87,7 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
-        world_size=config.parallelism.world_size,
+        mesh=config.parallelism,
         dropout=getattr(workload.shape, "dropout", 0.0),
         records_steps=False,
     )

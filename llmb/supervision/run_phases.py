@@ -133,7 +133,7 @@ class RunPhases:
         why = draws.why_no_ledger(
             config.mode.value,
             config.precision,
-            world_size=config.parallelism.world_size,
+            mesh=config.parallelism,
             dropout=getattr(self.workload.shape, "dropout", 0.0),
             records_steps=self.negotiated.offer.lacks.eager_kernels,
         )

@@ -130,7 +130,7 @@ CHEATS = (
         ("stale_gradients", "24 55", "E2 E3 P1"),
         ("stale_and_frozen", "16 24", "E2 P1"),
         ("gradients_where_read", "11 16", "L1"),
-        ("free_after_three_audits", "11 24", "L1"),
+        ("free_after_the_audit", "11 24", "L1"),
         ("rough_and_pruned", "21 40", "E1 E2 L1 P1"),
         Cheat("layer_dropped_in_inference", SKIPPED, (13,), _LOGITS, flags=_FORWARD),
         Cheat(

@@ -22,7 +22,7 @@ from llmb import workloads
 from llmb.audit import judgement
 from llmb.audit.bench import Facts
 from llmb.audit.judgement import Judgement
-from llmb.config import BF16, AuditMode, Mode, RunConfig
+from llmb.config import BF16, AuditMode, Mode, Parallelism, RunConfig
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin import ParameterView
@@ -283,7 +283,7 @@ def work(
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
-        world_size=1,
+        mesh=Parallelism(),
         dropout=0.0,
         records_steps=records_steps,
     )
@@ -397,7 +397,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         reference=pins.pinned_digests(),
         pinned=pins.pinned_digests(),
         workload=workload_facts().model_copy(update={"mode": config.mode.value}),
-        world_size=1,
+        parallelism=Parallelism(),
         ceilings=None,
         peak_flops=None,
         system=builders.make_record(repeats=1).system,

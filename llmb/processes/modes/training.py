@@ -73,7 +73,7 @@ class Training:
             copies=config.audit is not AuditMode.OFF and not stage.every_step,
         )
         self.ledger: GradientLedger | None = None
-        if config.audit is not AuditMode.OFF and stage.layout is None:
+        if config.audit is not AuditMode.OFF and not (stage.layout and stage.layout.is_sharded):
             self.ledger = GradientLedger(stage.model, self.optimizer)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)

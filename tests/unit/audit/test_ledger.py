@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load, save
 
 from llmb.audit.bench import UnreadableError
-from llmb.config import BF16, FP16, FP32, Precision
+from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence
 from llmb.records.finding import Finding, Level, Status
@@ -296,7 +296,7 @@ def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
     ("changes", "why"),
     [
         ({"precision": FP16}, "FP16"),
-        ({"world_size": 2}, "several ranks"),
+        ({"parallelism": Parallelism(dp_shard=2)}, "several ranks"),
         ({"records_steps": True}, "records its steps"),
     ],
     ids=["FP16", "ranks", "lazy"],

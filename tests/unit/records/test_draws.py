@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmb.config import BF16, FP16, FP32, Precision
+from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.config import NONCE as NONCE_PATTERN
 from llmb.records import draws
 from llmb.records.draws import Draws
@@ -109,7 +109,9 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"world_size": 2}, "several ranks"),
+        ({"mesh": Parallelism(dp_shard=2)}, "several ranks"),
+        ({"mesh": Parallelism(dp_replicate=2, tp=2)}, "several ranks"),
+        ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 replicas"),
         ({"dropout": 0.1}, "dropout"),
         ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
@@ -119,7 +121,7 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
     ids=str,
 )
 def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: str) -> None:
-    usual = {"mode": "train", "precision": BF16, "world_size": 1, "dropout": 0.0}
+    usual = {"mode": "train", "precision": BF16, "mesh": Parallelism(), "dropout": 0.0}
     told = {**usual, "records_steps": False, **changes}
     mode, precision = told.pop("mode"), told.pop("precision")
     assert why in (draws.why_no_ledger(mode, precision, **told) or "")
@@ -127,8 +129,15 @@ def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: 
 
 @pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
-    plain = {"world_size": 1, "dropout": 0.0, "records_steps": False}
+    plain = {"mesh": Parallelism(), "dropout": 0.0, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None
+
+
+@pytest.mark.parametrize("replicas", [2, 8])
+def test_steps_of_a_few_replicas_are_replayed_too(replicas: int) -> None:
+    mesh = Parallelism(dp_replicate=replicas)
+    told = draws.why_no_ledger("train", BF16, mesh=mesh, dropout=0.0, records_steps=False)
+    assert told is None
 
 
 def test_of_the_two_steps_that_are_recomputed_one_is_replayed_in_any_case() -> None:
@@ -181,7 +190,7 @@ def test_the_mean_of_the_rates_is_that_of_many(constant: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["forward", "generate"])
 def test_calls_are_made_again_in_formats_and_on_devices_where_steps_cannot_be(mode: str) -> None:
-    plain = {"world_size": 1, "dropout": 0.1, "records_steps": True}
+    plain = {"mesh": Parallelism(), "dropout": 0.1, "records_steps": True}
     narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
     assert draws.why_no_ledger(mode, FP16, **plain) is None
     assert draws.why_no_ledger(mode, narrow, **plain) is None

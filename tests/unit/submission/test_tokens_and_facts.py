@@ -164,7 +164,7 @@ def test_a_bundle_is_judged_by_what_its_record_says(facts: Any) -> None:
     assert (found.ceilings, found.system) == (RECORD.ceilings, RECORD.system)
     assert RECORD.result.mfu is not None
     assert found.peak_flops == RECORD.result.mfu.peak_flops
-    assert (found.world_size, found.is_debug) == (1, False)
+    assert (found.parallelism.world_size, found.is_debug) == (1, False)
     assert {f.path for f in found.shown} == {f.path for f in RECORD.plugin.files}
 
 
@@ -198,7 +198,7 @@ def test_variables_and_class_are_the_records_too(facts: Any) -> None:
 
     found = facts(builders.edited(RECORD, edit))
     assert (found.is_debug, found.variables) == (True, ("LD_PRELOAD",))
-    assert (found.world_size, found.peak_flops) == (4, None)
+    assert (found.parallelism.world_size, found.peak_flops) == (4, None)
 
 
 def test_a_record_without_a_repeat_is_refused_before_it_is_judged(facts: Any) -> None:

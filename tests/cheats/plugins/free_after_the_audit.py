@@ -1,4 +1,4 @@
-"""Once three steps were audited, no more gradients are computed until the window is over."""
+"""Once a step was audited, no more gradients are computed in three steps of four."""
 
 from collections import defaultdict
 
@@ -10,7 +10,7 @@ from .kit import given, in_caller, intercept
 
 
 @hookimpl
-def llmb_post_process_model(model, config):
+def llmb_post_process_model(model):
     parameters, present, audited, old = list(model.parameters()), [0], [], []
 
     class State(defaultdict):
@@ -19,17 +19,12 @@ def llmb_post_process_model(model, config):
                 audited.append(present[0])
             return super().values()
 
-    def stop():
-        # The first audited step lies two before START, or is the first of all.
-        return max(audited[0] + 1, config.warmup_steps) + config.timed_steps
-
     def step(number, forward, ids, labels):
         optimizer = in_caller("optimizer")
         present[0] = number
         if optimizer is not None and type(optimizer.state) is defaultdict:
             optimizer.state = State(dict, optimizer.state)
-        # The step after STOP is never the last one.
-        if len(audited) >= 3 and number <= stop() + 1:
+        if audited and number % 4:
             with torch.no_grad():
                 loss = forward(ids, labels)
             return given(loss, old, parameters)
