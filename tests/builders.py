@@ -306,7 +306,7 @@ def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -
         reference=pinned,
         pinned=pinned,
         workload=draft.workload,
-        world_size=draft.topology.world_size,
+        parallelism=draft.topology.parallelism,
         ceilings=draft.ceilings,
         peak_flops=draft.result.mfu.peak_flops,
         system=draft.system,

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load, save
 
 from llmb.audit.bench import UnreadableError
+from llmb.audit.ledger import HonestError, Rows, StepByStep
 from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
-from llmb.records.audited import LedgerEvidence
+from llmb.records.audited import LedgerEvidence, LedgerSegment
 from llmb.records.finding import Finding, Level, Status
 from tests.unit import builders_audit
 from tests.unit.builders_audit import Audited, examine, small_vocabulary, worked
@@ -309,14 +310,20 @@ def test_where_no_step_can_be_replayed_it_says_why(
     assert why in found.message
 
 
-def test_of_families_with_biases_small_elements_are_not_judged_by_themselves(run: Audited) -> None:
-    workload = run.facts.workload.model_copy(update={"family": "gpt2"})
-    run = replace(run, facts=replace(run.facts, workload=workload))
-    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
-    own = slice(64 * names.index("lm_head.weight"), 64 * names.index("lm_head.weight") + 64)
-
-    def guessed(rows: torch.Tensor) -> None:
-        head = rows[:, own]
-        head[head.abs() < head.abs().quantile(0.75)] *= 1.08
-
-    assert "half the elements" not in rewritten(run, guessed).message
+@pytest.mark.parametrize(
+    ("name", "judged"), [("h.0.attn.c_attn.weight", True), ("h.0.b.bias", False)]
+)
+def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged: bool) -> None:
+    ledger = LedgerEvidence(segments=(LedgerSegment(name=name, elements=64),))
+    right = [1.0 if number < 24 else 1e-4 for number in range(64)] * 3
+    shown = [value if value == 1 else 2 * value for value in right]
+    error = HonestError(of_all=0.01, of_parts={name: 0.01}, times=3.0)
+    found = StepByStep(Rows(ledger, shown), Rows(ledger, right), error, 0.0625).faults()
+    assert (
+        found
+        == [
+            "half the elements of h.0.attn.c_attn.weight are more than 1 of themselves off "
+            "(limit 0.0625)"
+        ]
+        * judged
+    )
