@@ -28,7 +28,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.util import find_spec
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +47,10 @@ NUMERIC = ("L1", "E1", "E2", "P1", "O2")
 TINY, DEBUG, WIDE = "tiny", "debug preset", "true width"
 #: The order in which sizes are run.
 _SIZES = (TINY, DEBUG, WIDE)
-#: Tokens of a step, at most: the vocabulary has 32,000 words at any width.
-_MOST_TOKENS = 128
+#: Tokens of a step, at most: at these widths most of the time goes into the words of the head.
+_MOST_TOKENS = 64
+#: Words of a llama in two runs of three, instead of 32,000: a fourth of the time.
+_FEW_WORDS = 8000
 _SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**5))"
 _SAID = 500
 
@@ -71,6 +72,7 @@ class Case:
     length: int | None = None
     width: int | None = None
     layers: int | None = None
+    words: int | None = None
     steps: int | None = None
     threads: int | None = None
     audit: str | None = None
@@ -103,7 +105,12 @@ class Case:
             "seed": self.seed,
             "audit": self.audit,
         }
+        workload = self.workload
+        if self.words is not None:
+            workload = json.dumps({"family": "llama", "vocab_size": self.words})
         found = [f"--{name}={value}" for name, value in sizes.items() if value is not None]
+        if self.size != WIDE and not self.caught_by:  # theirs are among the other options
+            found += [f"--workload={workload}", f"--mode={self.mode}"]
         return [*found, f"--executor={self.executor}", *_RANKS[self.ranks], *self.more]
 
 
@@ -116,6 +123,8 @@ _RANKS: dict[str, tuple[str, ...]] = {
 }
 _FORWARD = ("litgpt-forward", "forward")
 _GENERATE = ("litgpt-generation", "generate")
+#: Workloads of llamas of which the words may be fewer.
+_WORDED = ("llama-1.4b", _FORWARD[0], _GENERATE[0])
 _UNKNOWN = ("E1", "E2", "G1", "P1")
 #: Name of the format, its bits, and ways to compute it (tests/e2e/number_formats.py).
 _FORMATS = {
@@ -188,29 +197,28 @@ def plan(runs: int, draw: int) -> list[Case]:
 
     The first of 300 are those of 200. Tiny ones come first, and compiled ones last of them.
     """
-    rng, every = random.Random(draw), [*_templates()]
-    rounds = (rng.sample(every, len(every)) for _ in range(-(-runs // len(every))))
-    drawn = [_drawn(case, rng) for case in islice(chain.from_iterable([*rounds]), runs)]
-    return sorted(drawn, key=lambda case: (_SIZES.index(case.size), case.compiled))
+    rng, every, drawn = random.Random(draw), [*_templates()], list[Case]()
+    while len(drawn) < runs:
+        drawn += [_drawn(case, rng) for case in rng.sample(every, len(every))]
+    return sorted(drawn[:runs], key=lambda case: (_SIZES.index(case.size), case.compiled))
 
 
 def _drawn(case: Case, rng: random.Random) -> Case:
     """Return ``case`` with all that is left to chance; a preset keeps its own sizes."""
-    more, batch = case.more, case.batch
-    shapes: dict[str, Any] = {}
-    length, own = rng.choice((16, 32, 64)), (1, 1, 2, 4) if case.ranks == "1" else (2, 4)
-    batch = rng.choice([n for n in own if n * length <= _MOST_TOKENS])
-    shapes = {
+    more, one_rank = case.more, case.ranks == "1"
+    length = rng.choice((16, 16, 32, 64))
+    batch = rng.choice([n for n in (1, 2, 3, 4) if n * length <= _MOST_TOKENS])
+    even = not one_rank or "--accumulate=2" in more
+    shapes: dict[str, Any] = {
         "length": length,
-        "batch": batch,
+        "batch": 2 * max(1, batch // 2) if even else batch,
         "width": rng.choice((64, 64, 96, 128)),
         "layers": case.layers or rng.choice((1, 2, 3)),
-        "steps": {"train": rng.choice((20, 20, 50)), "forward": 10, "generate": 5}[case.mode],
+        "words": rng.choice((None, _FEW_WORDS, _FEW_WORDS)) if case.workload in _WORDED else None,
+        "steps": {"train": rng.choice((20, 20, 20, 50)), "forward": 10, "generate": 5}[case.mode],
     }
     if case.mode == "generate":
         more = (*more, "--new-tokens=8")
-    if "--accumulate=2" in more:  # the batch is what one part has times the parts
-        batch = shapes["batch"] = max(2, batch)
     if case.size == DEBUG:
         shapes, more = {}, (*case.more, "--preset=debug")
     return replace(
@@ -248,10 +256,7 @@ def wide(*, cheating: bool) -> list[Case]:
 def started(case: Case, folder: Path) -> harness.Ended:
     """Make the run, in ``folder``, and return how it ended."""
     variables = {"OMP_NUM_THREADS": str(case.threads or 1)}
-    workload = (f"--workload={case.workload}", f"--mode={case.mode}")
-    if case.size == WIDE or case.caught_by:
-        workload = ()  # theirs is among their options
-    options = (*workload, *case.options)
+    options = case.options
     if case.subject == "cpu":
         fixed = ("--plugin=cpu", f"--precision={case.precision}")
         return harness.run(folder / "out", *fixed, *options, **variables)
