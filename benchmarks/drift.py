@@ -59,7 +59,8 @@ SHAPE = LlamaShape(
 #: A rate at which the loss falls within the steps: a model that stays where it is cannot drift.
 OPTIMIZER = Optimizer(lr=1e-3, eps=1e-8)
 SEQUENCES, SEED = 8, 5
-#: Of two runs at each rate, sequences of a step, and elements of each gradient that are compared.
+#: Of two runs at each rate: shapes, sequences of a step, elements of each gradient to compare.
+SMALLER = replace(SHAPE, hidden_size=128, intermediate_size=256, sequence_length=32)
 FEW_SEQUENCES, ELEMENTS = 2, 1024
 NONCE = "17" * 16
 
@@ -195,14 +196,14 @@ def gradients(
     """
     narrow = getattr(torch, precision.dtype)
     mixed = recipe.mixed_precision and precision is not FP32
-    model = build(SHAPE, SEED, torch.float32 if mixed else narrow)
+    model = build(SMALLER, SEED, torch.float32 if mixed else narrow)
     if wide:
         model, mixed = model.to(torch.float64), False
     optimizer = build_optimizer(model.parameters(), recipe.optimizer, foreach=True)
     found: list[Tensor] = []
 
     def batches(seed: int) -> list[Batch]:
-        return make_batch(seed, FEW_SEQUENCES, SHAPE).split(parts)
+        return make_batch(seed, FEW_SEQUENCES, SMALLER).split(parts)
 
     def pause(step: Step, loss: Tensor) -> bool:
         for group in optimizer.param_groups:

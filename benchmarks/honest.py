@@ -139,22 +139,33 @@ _FORMATS = {
 _DATA = {"ACME5": "Format(Element(2, 2, 7.0, scale='e8m0', block=32))"}
 
 
-def _moded(subject: str, precision: str, flags: Sequence[str]) -> Case:
-    """Return a case of a twin with a ``--workload`` that trains nothing."""
-    workload, mode = _FORWARD if f"--workload={_FORWARD[0]}" in flags else _GENERATE
-    executor = "inductor" if "--executor=inductor" in flags else "eager"
-    known = ("--workload=", "--executor=", "--timed-steps=", "--new-tokens=")
-    more = tuple(flag for flag in flags if not flag.startswith(known))
-    return Case(subject, precision, workload=workload, mode=mode, executor=executor, more=more)
+#: What the flags of a twin say of an axis; lengths of windows and answers are drawn.
+_AXES = {"workload": str, "executor": str, "batch-size": int, "sequence-length": int}
+_NAMES = {"batch-size": "batch", "sequence-length": "length"}
+
+
+def _twin(subject: str, precision: str, flags: Sequence[str]) -> Case:
+    """Return the case of an honest twin, whose ``flags`` are fixed."""
+    fixed: dict[str, Any] = {}
+    more = []
+    for flag in flags:
+        name, _, value = flag.removeprefix("--").partition("=")
+        if name in _AXES:
+            fixed[_NAMES.get(name, name)] = _AXES[name](value)
+        elif name not in ("timed-steps", "new-tokens"):
+            more.append(flag)
+    modes = dict((_FORWARD, _GENERATE))
+    mode = modes.get(fixed.get("workload", ""), "train")
+    return Case(subject, precision, mode=mode, more=tuple(more), **fixed)
 
 
 def _templates() -> Iterator[Case]:
     """Yield every kind of honest run, in which the rest is drawn."""
     for twin in TWINS:
         if twin.needs is None or find_spec(twin.needs) is not None:
-            yield Case(twin.plugin, twin.precision, more=twin.flags)
+            yield _twin(twin.plugin, twin.precision, twin.flags)
     for subject, precision, flags in CASES:
-        yield _moded(subject, precision, flags)
+        yield _twin(subject, precision, flags)
     for name, (_, ways) in _FORMATS.items():
         yield from (Case(f"format:{way}", name) for way in ways)
     for name in ("MXFP8", "NVFP4", "MXFP4"):
@@ -210,8 +221,8 @@ def _drawn(case: Case, rng: random.Random) -> Case:
     batch = rng.choice([n for n in (1, 2, 3, 4) if n * length <= _MOST_TOKENS])
     even = not one_rank or "--accumulate=2" in more
     shapes: dict[str, Any] = {
-        "length": length,
-        "batch": 2 * max(1, batch // 2) if even else batch,
+        "length": case.length or length,
+        "batch": case.batch or (2 * max(1, batch // 2) if even else batch),
         "width": rng.choice((64, 64, 96, 128)),
         "layers": case.layers or rng.choice((1, 2, 3)),
         "words": rng.choice((None, *3 * (_FEW_WORDS,))) if case.workload in _WORDED else None,
