@@ -196,6 +196,11 @@ def _templates() -> Iterator[Case]:
         yield Case("cpu", "BF16", workload=workload, more=("--no-mixed-precision",))
     for workload in ("alcf-1t-readme", "llama-3.1-8b", "nanotron-llama2-7b", "litgpt-train"):
         yield Case("cpu", "BF16", workload=workload)
+    # Other kernels than the honest run's, at every constant rate of a llama: they drift apart.
+    for workload in ("alcf-7b", "llama-3.1-8b", "nanotron-llama2-7b", "litgpt-train"):
+        for precision in ("FP32", "BF16"):
+            yield Case("honest_explicit_attention", precision, workload=workload)
+    yield Case("honest_fused", "BF16", workload="alcf-7b")
     for workload in ("llama-1.4b", "gpt2-125m", "nemo-bert-base"):
         yield Case("cpu", "BF16", DEBUG, workload)
     yield Case("cpu", "FP32", DEBUG)
