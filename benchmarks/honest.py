@@ -52,6 +52,8 @@ _MOST_TOKENS = 64
 #: Words of a llama in three runs of four, instead of 32,000, at which a run takes twice as long.
 _FEW_WORDS = 8000
 _SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(10**5))"
+#: Share of the runs that have two busy processes beside them.
+_LOADED = 0.15
 _SAID = 500
 
 
@@ -243,7 +245,7 @@ def _drawn(case: Case, rng: random.Random) -> Case:
         more=more,
         threads=rng.choice((*5 * (1,), 2)),
         audit=rng.choice(("quick", "quick", "full")),
-        loaded=rng.random() < 0.25,
+        loaded=rng.random() < _LOADED,
         seed=rng.getrandbits(62),
     )
 
