@@ -1,11 +1,18 @@
-"""How far ranks drift from one process: the loss of each of 20 steps, in FP32 and in BF16.
+"""How far honest runs drift apart: ranks from one process, and runs at each workload's rate.
 
-The same model and sequences, by gloo ranks and by one process that takes each step in as many parts
-as there are replicas. Sums in another order round otherwise; beside it stands what another order
-does in one process: each step whole instead of in two parts.
+By default the loss of each of 20 steps, in FP32 and in BF16: the same model and sequences, by gloo
+ranks and by one process that takes each step in as many parts as there are replicas. Sums in
+another order round otherwise; beside it stands what another order does in one process: each step
+whole instead of in two parts.
+
+With ``--rates``: for how many steps two honest runs agree at the learning rate of each workload, on
+fresh random tokens, at this script's shapes. One takes each step whole, the other in two parts. A
+step agrees while its gradients differ by at most 3 times (FP32: 12) the honest error of one step,
+as rule L1 asks of all compared steps together.
 
     python benchmarks/drift.py
     python benchmarks/drift.py --ranks 4 --steps 50
+    python benchmarks/drift.py --rates --steps 80
 """
 
 from __future__ import annotations
@@ -16,20 +23,27 @@ import multiprocessing
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from llmb import workloads
+from llmb.audit import equivalence, ledger
 from llmb.config import BF16, FP32, Mode, Parallelism, Precision, RankAddress, RunConfig
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
+from llmb.records import draws
+from llmb.records.draws import Draws
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
-from llmb.reference.recipe import Optimizer
+from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
 
@@ -45,6 +59,10 @@ SHAPE = LlamaShape(
 #: A rate at which the loss falls within the steps: a model that stays where it is cannot drift.
 OPTIMIZER = Optimizer(lr=1e-3, eps=1e-8)
 SEQUENCES, SEED = 8, 5
+#: Of two runs at each rate: shapes, sequences of a step, elements of each gradient to compare.
+SMALLER = replace(SHAPE, hidden_size=128, intermediate_size=256, sequence_length=32)
+FEW_SEQUENCES, ELEMENTS = 2, 1024
+NONCE = "17" * 16
 
 
 def meshes(ranks: int) -> dict[str, Parallelism]:
@@ -159,12 +177,103 @@ def _row(precision: Precision, name: str, fell: str, a: list[float], b: list[flo
     return f"| {precision.name} | {name} | {fell} | {far[0]:.1e} | {max(far):.1e} | {far[-1]:.1e} |"
 
 
+def recipes() -> dict[Recipe, list[str]]:
+    """Return how the workloads are trained, but for batch sizes, and the workloads of each."""
+    found: dict[Recipe, list[str]] = {}
+    for name, workload in workloads.WORKLOADS.items():
+        if Mode.TRAIN in workload.modes:
+            one = replace(workload.recipe, micro_batch_size=None, accumulate=1)
+            found.setdefault(one, []).append(name)
+    return found
+
+
+def gradients(
+    recipe: Recipe, precision: Precision, rates: Sequence[float], parts: int, *, wide: bool = False
+) -> list[Tensor]:
+    """Return gradients of a step for each of ``rates``, in float64: a sample of each parameter.
+
+    The run takes each step in ``parts``. ``wide``: from the same weights, computed in FP32.
+    """
+    narrow = getattr(torch, precision.dtype)
+    mixed = recipe.mixed_precision and precision is not FP32
+    model = build(SMALLER, SEED, torch.float32 if mixed else narrow)
+    if wide:
+        model, mixed = model.to(torch.float64), False
+    optimizer = build_optimizer(model.parameters(), recipe.optimizer, foreach=True)
+    found: list[Tensor] = []
+
+    def batches(seed: int) -> list[Batch]:
+        return make_batch(seed, FEW_SEQUENCES, SMALLER).split(parts)
+
+    def pause(step: Step, loss: Tensor) -> bool:
+        for group in optimizer.param_groups:
+            group["lr"] = rates[step.index]
+        every = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        found.append(torch.cat([g[:: -(-len(g) // ELEMENTS)].double() for g in every]))
+        return False
+
+    stream = [Step(index, index, fence=False) for index in range(len(rates))]
+    context = partial(torch.autocast, "cpu", narrow) if mixed else nullcontext
+    clip = recipe.clip_grad_norm
+    for _ in train_loop(
+        model, optimizer, stream, batches, pause, context=context, clip_grad_norm=clip
+    ):
+        pass
+    return found
+
+
+def agreement(recipe: Recipe, names: Sequence[str], precision: Precision, steps: int) -> str:
+    """Return a line of the table: how far two honest runs at the rate of ``names`` are apart."""
+    drawn = Draws(NONCE, recipe.optimizer, ledger=True)
+    rates = [drawn.rate(step) for step in range(steps)]
+    whole, halved = (gradients(recipe, precision, rates, parts) for parts in (1, 2))
+    (right,) = gradients(recipe, precision, rates[:1], 1, wide=True)
+    honest = max(_apart(whole[:1], [right]), equivalence.least_error(precision))
+    limit = honest * (ledger._TIMES_IN_FP32 if precision is FP32 else ledger._TIMES)
+    apart = [_apart([a], [b]) for a, b in zip(halved, whole, strict=True)]
+    compared = draws.steps_compared(rates, recipe.optimizer)
+    together = _apart(halved[:compared], whole[:compared])
+    agreed = next((step for step, far in enumerate(apart) if not far <= limit), None)
+    told = f"all {steps}" if agreed is None else str(agreed)
+    drawing = f"{recipe.optimizer.lr:g}" + " to 0.001" * drawn.varies
+    return (
+        f"| {recipe.optimizer.name} {drawing} | {', '.join(names[:2])}{', ...' * (len(names) > 2)} "
+        f"| {precision.name}{' mixed' * (recipe.mixed_precision and precision is not FP32)} "
+        f"| {honest:.1e} | {told} | {apart[0] / limit:.2f} | {max(apart) / limit:.2f} "
+        f"| {compared} | {together / limit:.2f} |"
+    )
+
+
+def _apart(some: Sequence[Tensor], others: Sequence[Tensor]) -> float:
+    """Return the relative distance of all gradients together."""
+    one, other = torch.cat([*some]), torch.cat([*others])
+    return float((one - other).norm() / other.norm())
+
+
+def by_rate(steps: int) -> Iterator[str]:
+    """Yield the table of how long honest runs agree."""
+    yield (
+        "| optimizer, rate | workloads | precision | honest error | steps that agree | first step "
+        "by limit | worst step by limit | compared by L1 | these together by limit |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for recipe, names in recipes().items():
+        for precision in (FP32, BF16):
+            yield agreement(recipe, names, precision, steps)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2, choices=(2, 4, 8))
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rates", action="store_true", help="runs at the rate of each workload")
     given = parser.parse_args()
+    if given.rates:
+        torch.set_num_threads(1)
+        for line in by_rate(given.steps):
+            print(line, flush=True)
+        return
     shared = together(given.ranks, given.steps)
     torch.set_num_threads(1)
     print("| precision | ranks share | loss | step 1 | worst step | last step |")

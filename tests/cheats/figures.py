@@ -1,29 +1,23 @@
 """How well the audit separates: figures from the records of many runs.
 
 LLMB_KEEP_RECORDS=FOLDER pytest tests/cheats     keep the record of every run
-python -m tests.cheats.figures honest FOLDER --runs 30     more honest runs, at mixed shapes
-python -m tests.cheats.figures show FOLDER                 the tables
+python -m tests.cheats.figures FOLDER            the tables
+
+More honest runs, and the numbers of every rule: benchmarks/honest.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tests.cheats import runner
 from tests.cheats.corpus import CHEATS, GROUPS, TWINS
-
-#: Widths, depths and lengths that honest runs are drawn from.
-_HIDDEN, _LAYERS, _LENGTHS, _BATCHES = (64, 128, 256), (1, 2, 3), (16, 32, 64), (1, 2, 4)
 
 
 def _numbers(text: str | None) -> list[float]:
@@ -155,33 +149,6 @@ def accusations(found: dict[str, dict[str, Any]]) -> str:
     return "\n".join([f"{len(honest)} honest runs: {said}; accused: {len(accused)}", *accused])
 
 
-def honest(folder: Path, runs: int, seed: int) -> None:
-    """Make ``runs`` honest runs at mixed shapes, formats and seeds, and keep their records."""
-    draw = random.Random(seed)
-    twins = [twin for twin in TWINS if twin.needs is None or find_spec(twin.needs) is not None]
-    for number in range(runs):
-        twin = draw.choice(twins)
-        hidden = draw.choice(_HIDDEN)
-        flags = (
-            f"--hidden-size={hidden}",
-            f"--intermediate-size={hidden * 3}",
-            f"--num-hidden-layers={draw.choice(_LAYERS)}",
-            "--num-attention-heads=4",
-            f"--sequence-length={draw.choice(_LENGTHS)}",
-            f"--batch-size={draw.choice(_BATCHES)}",
-            f"--seed={draw.getrandbits(62)}",
-            f"--audit={draw.choice(('quick', 'full'))}",
-        )
-        with tempfile.TemporaryDirectory() as place:
-            ended = runner.run(Path(place), twin.plugin, twin.precision, *flags)
-            shape = " ".join(flags)
-            if not ended.finished:
-                print(f"{twin.plugin} {twin.precision} {shape}: {ended.stderr.strip()[-300:]}")
-                continue
-            runner.keep(folder, f"{twin.plugin}-{twin.precision}-{seed}-{number}", ended.record)
-            print(f"{twin.plugin} {twin.precision} {shape}: {ended.record['audit']['verdict']}")
-
-
 def show(folders: Iterable[Path]) -> None:
     """Print every table."""
     for folder in folders:
@@ -193,20 +160,10 @@ def show(folders: Iterable[Path]) -> None:
 
 
 def main() -> None:
-    """Carry out one command."""
+    """Print the tables of each folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    more = commands.add_parser("honest")
-    more.add_argument("folder", type=Path)
-    more.add_argument("--runs", type=int, default=30)
-    more.add_argument("--seed", type=int, default=1)
-    shown = commands.add_parser("show")
-    shown.add_argument("folders", type=Path, nargs="+")
-    arguments = parser.parse_args()
-    if arguments.command == "honest":
-        honest(arguments.folder, arguments.runs, arguments.seed)
-    else:
-        show(arguments.folders)
+    parser.add_argument("folders", type=Path, nargs="+")
+    show(parser.parse_args().folders)
 
 
 if __name__ == "__main__":
