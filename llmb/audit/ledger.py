@@ -87,15 +87,14 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if drawn is None or ledger is None or values is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "the worker left nothing of its steps")
         return
-    if bench.trains:
-        _check_parameters(bench, ledger)
     rows, made = Rows(ledger, values[audited.ROWS]), len(timing.commitments)
     if bench.trains:
         compared: Sequence[int] = range(drawn.steps_compared(made))
+        hidden = _hidden(bench, ledger)
     else:
         _check_sequences(rows.names, generates=bench.facts.workload.mode == Mode.GENERATE.value)
-        compared = drawn.calls_compared(made)
-    broken = _broken(rows, {step: timing.commitments[step] for step in compared})
+        compared, hidden = drawn.calls_compared(made), None
+    broken = hidden or _broken(rows, {step: timing.commitments[step] for step in compared})
     if broken:
         yield L1.finding(Status.FAIL, broken, evidence=paths)
         return
@@ -234,24 +233,20 @@ class Rows:
             first += count
 
 
-def _check_parameters(bench: Bench, ledger: LedgerEvidence) -> None:
-    """Hold the rows to the trained parameters that an audited step names, and to the moments.
-
-    Raises:
-        ValueError: they are others, so that something would not be compared.
-    """
+def _hidden(bench: Bench, ledger: LedgerEvidence) -> str | None:
+    """Return a sentence where rows leave out a moment, or a parameter that an audited step had."""
     if ledger.moments != MOMENTS[: bench.facts.workload.optimizer.moments]:
-        raise ValueError("the rows of the ledger do not show the moments of the optimizer")
-    steps = bench.read(STEPS)
-    if steps is None or not steps.steps:
-        return  # without an audited step no honest run repeats the steps
-    step = steps.steps[0]
-    sizes = {segment.name: segment.gradients for segment in step.segments}
-    most = max(segment.elements for segment in ledger.segments)
+        return "the rows of the steps do not show the moments of the optimizer"
+    steps, most = bench.read(STEPS), max(segment.elements for segment in ledger.segments)
     shown = {segment.name: segment.elements for segment in ledger.segments}
-    short = [name for name, count in shown.items() if count != min(most, sizes.get(name, count))]
-    if short or shown.keys() != sizes.keys() | {*step.without_gradient}:
-        raise ValueError("the rows of the ledger do not show every trained parameter")
+    for step in steps.steps if steps is not None else ():
+        due = {segment.name: min(most, segment.gradients) for segment in step.segments}
+        due |= dict.fromkeys(step.without_gradient, 1)
+        for name, elements in due.items():
+            if shown.get(name, 0) < elements:
+                found = f"the rows of the steps show {shown.get(name, 0)} elements of {name}, "
+                return found + f"and step {step.index} had {elements}"
+    return None
 
 
 def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
