@@ -13,7 +13,7 @@ from llmb.audit import equivalence, outputs
 from llmb.audit.bench import HONEST, STEPS, Bench
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ways
-from llmb.audit.rule import Evidence, Rule
+from llmb.audit.rule import Evidence, PartFinding, Rule
 from llmb.config import Mode
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
@@ -64,6 +64,11 @@ L1 = Rule(
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
+    causes=(
+        "packed copies of weights that are refreshed every few steps, or once too late",
+        "another kernel in the honest run than in the worker, because a variable or switch "
+        "was set by hand",
+    ),
 )
 RULES = (L1,)
 
@@ -115,16 +120,33 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
-    error, precision = _honest_error(bench), bench.facts.precision
-    of_element = _LAST_PLACE.get(precision.dtype) if precision.bits > NARROW_BITS else None
-    if bench.facts.workload.family != "llama":
-        # Of a bias of queries and keys most elements are rounding alone, whoever computes them.
-        of_element = None
+    error, of_element = _honest_error(bench), _of_element(bench)
     worker = StepByStep(rows, again, error, of_element)
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
     yardstick = StepByStep(again.only(checked), right, wider, of_element)
     yield _of_training(worker, yardstick, error, checked if len(right) else (), made, paths)
+
+
+def parts(bench: Bench) -> Iterator[PartFinding]:
+    """Yield what L1 says of each stored parameter, from the steps that an honest run replayed.
+
+    Nothing where none was, or nothing was left of the worker's own.
+    """
+    ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
+    if ledger is None or values is None or replayed is None:
+        return
+    rows, again = Rows(ledger, values[audited.ROWS]), Rows(ledger, replayed[audited.ROWS])
+    yield from StepByStep(rows, again, _honest_error(bench), _of_element(bench)).parts()
+
+
+def _of_element(bench: Bench) -> float | None:
+    """Return what the median element of a parameter may be off at least; None: it is not judged."""
+    # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
+    # Outside the Llama family: of a bias of keys most elements are rounding, whoever computes them.
+    precision = bench.facts.precision
+    if precision.bits <= NARROW_BITS or bench.facts.workload.family != "llama":
+        return None
+    return _LAST_PLACE.get(precision.dtype)
 
 
 def _of_training(
@@ -303,6 +325,33 @@ class StepByStep:
         odd = self._oddest_step()[1]
         return [*found, odd] if odd is not None else found
 
+    def parts(self) -> Iterator[PartFinding]:
+        """Yield of each parameter the distance that is nearest to its limit, or furthest beyond."""
+        lengths, medians, odd = self._lengths(), self._medians(), self._odd_steps()
+        for name in self._pairs:
+            limit = self._honest.limit(name)
+            found = [("relative error of sampled gradients in all steps", lengths.get(name), limit)]
+            least = max(limit, self._least_of_element or 0.0)
+            found.append(("relative error of the median element", medians.get(name), least))
+            found += [
+                (f"relative error in step {step}", distance, most)
+                for of, step, distance, most in odd
+                if of == name
+            ]
+            told = [(what, value, most) for what, value, most in found if value is not None]
+            if not told:
+                continue
+            what, value, most = max(told, key=lambda one: _ratio(one[1], one[2]))
+            yield PartFinding(
+                part=name,
+                what=what,
+                measured=f"{value:.3g}",
+                honest=f"{limit / self._honest.times:.3g}",
+                limit=f"{most:.3g}",
+                kept=value <= most,
+                badness=_ratio(value, most),
+            )
+
     def measured(self) -> str:
         """Return the distances in words."""
         largest, median = (self._worst(one)[1] for one in (self._lengths(), self._medians()))
@@ -348,6 +397,15 @@ class StepByStep:
     def _oddest_step(self) -> tuple[float, str | None]:
         """Return the largest distance in a single step, in usual lengths, and what is wrong."""
         largest, found = 0.0, None
+        for name, step, distance, limit in self._odd_steps():
+            if not distance <= limit and found is None:
+                found = f"{name} is {distance:.3g} of its length off in step {step}"
+                found += f" (limit {limit:.3g})"
+            largest = max(largest, distance)
+        return largest, found
+
+    def _odd_steps(self) -> Iterator[tuple[str, int, float, float]]:
+        """Yield parameter, step, the distance in usual lengths, and the limit of that."""
         for name, own in self._gaps.items():
             usual = math.sqrt(sum(one.length**2 for one in own) / max(1, len(own)))
             if not usual or name.endswith(UNSEEN):
@@ -355,13 +413,8 @@ class StepByStep:
             distances = [one.distance / usual for one in own]
             limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
             for step, distance in enumerate(distances):
-                if not _tells(self._pairs[name][step][1]):
-                    continue
-                if not distance <= limit and found is None:
-                    found = f"{name} is {distance:.3g} of its length off in step {step}"
-                    found += f" (limit {limit:.3g})"
-                largest = max(largest, distance)
-        return largest, found
+                if _tells(self._pairs[name][step][1]):
+                    yield name, step, distance, limit
 
 
 def _median(errors: Sequence[float]) -> float:

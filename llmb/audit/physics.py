@@ -38,6 +38,11 @@ K1 = Rule(
     cannot_see="a device's ceiling that was lowered by its own plugin",
     observer="supervisor, calibrator",
     per_run=True,
+    causes=(
+        "peak_flops of the plugin that states another variant of the device, or one without "
+        "sparsity as with it",
+        "a ceiling that was measured while another program used the device",
+    ),
 )
 RULES = (K1,)
 _MAY_BE_ZERO = ("padding_idx", "dropout")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from llmb.audit.distance import Gap, gaps
-from llmb.audit.rule import compared, not_observed
+from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
@@ -286,6 +286,35 @@ class Probes:
             honest=f"{border.honest.by_name[item]:.2f} bits",
             limit=f"{border.limit(item):.2f} bits",
         )
+
+    def parts(self, *, classes: bool) -> Iterator[PartFinding]:
+        """Yield of each parameter the item that lacks most bits, as E2 judges it.
+
+        ``classes``: say which format each reaches, as P1 does.
+        """
+        border = self._declared
+        assert border is not None  # ``honest_is_honest`` has been asked
+        short = [(one.name, one.short(self._shown)) for one in self._borders]
+        lacks = {
+            item: max(border.limit(item), border.floor(item)) - value
+            for item, value in self._shown.by_name.items()
+        }
+        worst: dict[str, str] = {}
+        for item in sorted(lacks, key=lambda item: -lacks[item]):
+            worst.setdefault(item.partition("/")[2].removeprefix("out/"), item)
+        for parameter, item in worst.items():
+            value = self._shown.by_name[item]
+            reached = next((name for name, missed in short if item not in missed), None)
+            of_class = f" ({reached or 'no known format'})" if classes else ""
+            yield PartFinding(
+                part=parameter,
+                what=_readable(item) if "/out/" in item else f"gradient of {_readable(item)}",
+                measured=f"{_said(value)} bits{of_class}",
+                honest=f"{_said(border.honest.by_name[item])} bits",
+                limit=f"{_said(value + lacks[item])} bits",
+                kept=item not in short[0][1],
+                badness=lacks[item],
+            )
 
     def live(self) -> Finding:
         """Return E3."""

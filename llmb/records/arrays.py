@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
+from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, deserialize
 
@@ -31,3 +38,73 @@ def read(data: bytes) -> dict[str, Array]:
         for name, entry in sorted(found, key=itemgetter(0))  # the library gives them in any order
         if entry["dtype"] == "F32"
     }
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where an array of float32 lies in a safetensors file: read when it is asked for."""
+
+    path: Path
+    shape: tuple[int, ...]
+    #: In bytes from the start of the file.
+    begin: int
+    end: int
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        return (self.end - self.begin) // 4
+
+    def sample(self, most: int) -> Array:
+        """Return at most ``most`` of its numbers, equally far apart; all where they are fewer."""
+        values = array("f")
+        with self.path.open("rb") as file:
+            file.seek(self.begin)
+            values.fromfile(file, self.elements)
+        if sys.byteorder == "big":
+            values.byteswap()
+        return values[:: max(1, -(-len(values) // most))] if len(values) else values
+
+
+def stored(path: Path) -> dict[str, Stored]:
+    """Return the float32 arrays of the safetensors file ``path``, which llmb has written."""
+    return {
+        name: Stored(path, tuple(entry["shape"]), *(begin + n for n in entry["data_offsets"]))
+        for begin, header in [_header(path)]
+        for name, entry in header.items()
+        if entry["dtype"] == "F32"
+    }
+
+
+def join(sources: Sequence[Path], target: Path, about: Mapping[str, str]) -> None:
+    """Write the arrays of ``sources``, whose names all differ, into one file; ``about`` names it.
+
+    The format is that of https://huggingface.co/docs/safetensors: eight bytes with the length of
+    the header, a JSON header, then the arrays.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    begins, total = [], 0
+    for source in sources:
+        begin, own = _header(source)
+        begins.append(begin)
+        for name, entry in own.items():
+            offsets = [total + n for n in entry["data_offsets"]]
+            header[name] = {**entry, "data_offsets": offsets}
+        total += source.stat().st_size - begin
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with target.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for source, begin in zip(sources, begins, strict=True):
+            with source.open("rb") as data:
+                data.seek(begin)
+                shutil.copyfileobj(data, file)
+
+
+def _header(path: Path) -> tuple[int, dict[str, Any]]:
+    """Return where the numbers of a safetensors file begin, and its entries by name."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries: dict[str, Any] = json.loads(file.read(length))
+    entries.pop("__metadata__", None)
+    return 8 + length, entries
