@@ -301,7 +301,7 @@ class _GradientComparison:
         if not self._global <= of_all * self._honest:
             found.append(
                 f"the gradients are {_times(self._global, self._honest)} as far from the "
-                f"reference as an honest run's (limit {of_all})"
+                f"reference as an honest run's (limit {of_all}), furthest {self._worst_name}"
             )
         if not self._worst <= of_worst * self._honest_worst:
             found.append(

@@ -312,6 +312,7 @@ class StepByStep:
         of_all, limit = self._of_all(), honest.times * honest.of_all
         if not of_all <= limit:  # a NaN must not pass
             found.append(f"all gradients together are {of_all:.3g} off (limit {limit:.3g})")
+            found[0] += f", furthest {self._worst(self._lengths())[0]}"
         worst, largest = self._worst(self._lengths())
         if not largest <= honest.limit(worst):
             found.append(f"{worst} is {largest:.3g} off (limit {honest.limit(worst):.3g})")

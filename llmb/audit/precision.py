@@ -304,8 +304,10 @@ class Probes:
             worst.setdefault(item.partition("/")[2].removeprefix("out/"), item)
         for parameter, item in worst.items():
             value = self._shown.by_name[item]
-            reached = next((name for name, missed in short if item not in missed), None)
-            of_class = f" ({reached or 'no known format'})" if classes else ""
+            reached = [name for name, missed in short if item not in missed]
+            if not reached and not self._borders[1:]:  # the audit was quick
+                reached = [one.name for one in self._below if value >= one.floor]
+            of_class = f" ({(*reached, 'no known format')[0]})" if classes else ""
             yield PartFinding(
                 part=parameter,
                 what=_readable(item) if "/out/" in item else f"gradient of {_readable(item)}",
@@ -332,6 +334,9 @@ class Probes:
             message = f"computes in {declared}, forward and backward"
         else:
             message = f"declared {declared}, computes in {effective or 'no known format'}"
+            if self._declared is not None and self._declared.short(self._shown):
+                worst = max(self.parts(classes=False), key=lambda one: one.badness)
+                message += f": {worst.what} has {worst.measured}, honest {worst.honest}"
         return compared(
             "P1",
             effective == declared,

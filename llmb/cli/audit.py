@@ -99,6 +99,7 @@ def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) 
     else:
         asked = [rule for rule in RULES if rule.id in wanted]
         _show(for_terminal(audit), asked, None if recipe is None else for_terminal(recipe))
+        _say_how_to_repeat(path, audit)
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
 
@@ -143,11 +144,17 @@ def _table(audit: Audit) -> Table:
 
 
 def _figures(finding: Finding) -> list[str]:
-    """Return measured, honest and limit, and who observed it, as lines."""
+    """Return measured, honest and limit, and who observed it, as lines.
+
+    The limit of a finding that was not kept is its rule's where it has none of its own.
+    """
+    limit = f"{finding.limit} ({finding.basis})" if finding.limit else None
+    if limit is None and _is_broken(finding) and (rule := _rule(finding.id)) is not None:
+        limit = rule.limit
     named = (
         ("measured", finding.measured),
         ("honest", finding.honest),
-        ("limit", f"{finding.limit} ({finding.basis})" if finding.limit else None),
+        ("limit", limit),
     )
     lines = [f"{name}: {value}" for name, value in named if value]
     return [*lines, f"by {finding.observer}"] if finding.observer != "none" else lines
@@ -155,13 +162,30 @@ def _figures(finding: Finding) -> list[str]:
 
 def _causes(finding: Finding) -> list[str]:
     """Return the likely honest causes of a finding that failed or flagged, as lines."""
-    from llmb.audit.rules import RULES
+    rule = _rule(finding.id) if _is_broken(finding) else None
+    return [f"likely honest cause: {cause}" for cause in rule.causes] if rule else []
+
+
+def _is_broken(finding: Finding) -> bool:
     from llmb.records.finding import Status
 
-    if finding.status not in (Status.FAIL, Status.FLAG):
-        return []
-    causes = next((rule.causes for rule in RULES if rule.id == finding.id), ())
-    return [f"likely honest cause: {cause}" for cause in causes]
+    return finding.status in (Status.FAIL, Status.FLAG)
+
+
+def _rule(name: str) -> Rule | None:
+    from llmb.audit.rules import RULES
+
+    return next((rule for rule in RULES if rule.id == name), None)
+
+
+def _say_how_to_repeat(path: Path, audit: Audit) -> None:
+    """Say how the first broken rule that has parts is judged again, if there is one."""
+    from llmb.audit.one_part import PASSES
+    from llmb.records.printable import printable
+
+    broken = [f.id for f in audit.findings if f.id in PASSES and _is_broken(f)]
+    if broken:
+        click.echo(f"to look closer: llmb audit {printable(str(path))} --only {broken[0]}")
 
 
 def _say_verdict(console: Console, audit: Audit) -> None:

@@ -161,8 +161,13 @@ def _show(repeated: Repeated, written: tuple[Path, Path]) -> None:
         table.add_row(what, f"{measured:.2f} bits, honest {honest:.2f}")
     if repeated.why is not None:
         table.add_row("input, output", Text(f"not captured: {printable(repeated.why)}"))
-    table.add_row("all parts", f"{len(repeated.broken)} of {repeated.judged} break the rule here")
+    told = f"{len(repeated.broken)} of {repeated.judged} break the rule here"
+    if repeated.broken:
+        told += f": {', '.join(map(printable, repeated.broken))}"
+    table.add_row("all parts", Text(told))
     console.print(table)
+    if not finding.kept and repeated.came_in_wrong:
+        console.print("\nits input is off already: look at what computes the input")
     if not finding.kept:
         console.print("\nthe two most likely honest causes:", style="dim")
         for cause in next(rule.causes for rule in RULES if rule.id == repeated.rule):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ Array = Sequence[float]
 Arrays = Mapping[str, Array]
 #: Of one array: a sample of 1,024 elements of each of 4,096 parameters.
 MAX_ELEMENTS = 4 * 2**20
+_CHUNK = 2**24
 
 
 def read(data: bytes) -> dict[str, Array]:
@@ -63,48 +63,41 @@ class Stored:
             values.fromfile(file, self.elements)
         if sys.byteorder == "big":
             values.byteswap()
-        return values[:: max(1, -(-len(values) // most))] if len(values) else values
+        return values[:: max(1, -(-len(values) // most))]
 
 
 def stored(path: Path) -> dict[str, Stored]:
     """Return the float32 arrays of the safetensors file ``path``, which llmb has written."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
     return {
-        name: Stored(path, tuple(entry["shape"]), *(begin + n for n in entry["data_offsets"]))
-        for begin, header in [_header(path)]
-        for name, entry in header.items()
-        if entry["dtype"] == "F32"
+        name: Stored(path, tuple(one["shape"]), *(8 + length + n for n in one["data_offsets"]))
+        for name, one in header.items()
+        if one["dtype"] == "F32"
     }
 
 
-def join(sources: Sequence[Path], target: Path, about: Mapping[str, str]) -> None:
-    """Write the arrays of ``sources``, whose names all differ, into one file; ``about`` names it.
+def write(tensors: Mapping[str, Stored], target: Path, about: Mapping[str, str]) -> None:
+    """Copy ``tensors`` into one safetensors file, whose metadata are ``about``.
 
-    The format is that of https://huggingface.co/docs/safetensors: eight bytes with the length of
-    the header, a JSON header, then the arrays.
+    Eight bytes with the length of the header, a JSON header, then the numbers, as
+    https://huggingface.co/docs/safetensors has it.
     """
     header: dict[str, Any] = {"__metadata__": dict(about)}
-    begins, total = [], 0
-    for source in sources:
-        begin, own = _header(source)
-        begins.append(begin)
-        for name, entry in own.items():
-            offsets = [total + n for n in entry["data_offsets"]]
-            header[name] = {**entry, "data_offsets": offsets}
-        total += source.stat().st_size - begin
+    total = 0
+    for name, one in tensors.items():
+        offsets = [total, total + one.end - one.begin]
+        header[name] = {"dtype": "F32", "shape": one.shape, "data_offsets": offsets}
+        total = offsets[1]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with target.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for source, begin in zip(sources, begins, strict=True):
-            with source.open("rb") as data:
-                data.seek(begin)
-                shutil.copyfileobj(data, file)
-
-
-def _header(path: Path) -> tuple[int, dict[str, Any]]:
-    """Return where the numbers of a safetensors file begin, and its entries by name."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        entries: dict[str, Any] = json.loads(file.read(length))
-    entries.pop("__metadata__", None)
-    return 8 + length, entries
+        for one in tensors.values():
+            with one.path.open("rb") as source:
+                source.seek(one.begin)
+                left = one.end - one.begin
+                while left:
+                    left -= file.write(source.read(min(left, _CHUNK)))

@@ -23,7 +23,7 @@ from llmb.errors import LlmbError, RunFailedError, UsageError
 from llmb.inputs.parameters import parameter_sizes
 from llmb.measure import clock
 from llmb.records import arrays, audited
-from llmb.records.arrays import Array, Stored
+from llmb.records.arrays import Array, Stored, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
 from llmb.records.run_record import RunRecord
@@ -64,6 +64,12 @@ class Repeated:
     #: Why there is neither input nor output, None where there are.
     why: str | None
     seconds: float
+
+    @property
+    def came_in_wrong(self) -> bool:
+        """Tell whether the input of the module has a bit less than an honest run's."""
+        measured, honest = self.bits.get(audited.INPUT, (0.0, 0.0))
+        return measured < honest - 1
 
 
 @dataclass(frozen=True)
@@ -190,9 +196,10 @@ def repeat(question: Question, request: RunRequest, output: Path, display: Displ
                 repeats=(seen.streamed.timing,),
             )
             bench = Bench(lambda name: _read(directory.path / name), facts, 0)
-            found = _judged(question, bench, folders, seen)
+            tensors = _kept(scratch)
+            found = _judged(question, bench, tensors, seen)
             about = {"rule": rule, "part": question.parameter, "use": "no part of any verdict"}
-            arrays.join(_kept(folders), output, about)
+            arrays.write(tensors, output, about)
         except LlmbError as error:
             log = output.with_suffix(".log")
             log.write_bytes((directory.path / LOG).read_bytes())
@@ -221,14 +228,20 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def _kept(folders: Folders) -> list[Path]:
-    """Return the files with what worker, honest run and reference have kept of the part."""
-    assert folders.scratch is not None
-    names = (audited.PART, audited.PART_HONEST, audited.PART_REFERENCE)
-    return [folders.scratch / name for name in names]
+def _kept(scratch: Path) -> dict[str, Stored]:
+    """Return what worker, honest run and reference have kept of the part.
+
+    Of passes that the reference has: with silent layers it makes the probe ``head`` without them.
+    """
+    files = [scratch / name for name in (audited.PART, audited.PART_HONEST, audited.PART_REFERENCE)]
+    found = {name: one for path in files if path.exists() for name, one in stored(path).items()}
+    right = {name.split("/")[1] for name in found if name.startswith(f"{audited.IS_RIGHT}/")}
+    return {name: one for name, one in found.items() if name.split("/")[1] in right}
 
 
-def _judged(question: Question, bench: Bench, folders: Folders, seen: Repeat) -> Repeated:
+def _judged(
+    question: Question, bench: Bench, tensors: Mapping[str, Stored], seen: Repeat
+) -> Repeated:
     """Return the judgement from the evidence of a repetition.
 
     Raises:
@@ -237,7 +250,7 @@ def _judged(question: Question, bench: Bench, folders: Folders, seen: Repeat) ->
     """
     rule, parameter = question.rule, question.parameter
     failures = seen.examined.failures
-    if seen.streamed.failure is not None or failures or not all(p.exists() for p in _kept(folders)):
+    if seen.streamed.failure is not None or failures or not tensors:
         raise RunFailedError(
             f"{rule} was not repeated: {'; '.join(failures) or 'nothing was left'}"
         )
@@ -259,8 +272,7 @@ def _judged(question: Question, bench: Bench, folders: Folders, seen: Repeat) ->
             f"{', '.join(one.part for one in every[:_NEAREST])}"
         )
     broken = tuple(one.part for one in every if not one.kept)
-    tensors = {name: one for path in _kept(folders) for name, one in arrays.stored(path).items()}
-    name_of_pass = _pass_of(rule, tensors)
+    name_of_pass = _pass_of(mine, rule)
     return Repeated(
         rule=rule,
         parameter=parameter,
@@ -279,13 +291,10 @@ def _of(every: Sequence[PartFinding], name: str | None) -> PartFinding | None:
     return next((one for one in every if one.part == name), None)
 
 
-def _pass_of(rule: str, tensors: Mapping[str, Stored]) -> str:
-    """Return the first pass in which the reference has a gradient of the part."""
-    for name in PASSES[rule]:
-        right = tensors.get(f"{audited.IS_RIGHT}/{name}/{audited.GRADIENT}")
-        if right is not None and any(right.sample(_MOST)):
-            return name
-    return PASSES[rule][0]
+def _pass_of(finding: PartFinding, rule: str) -> str:
+    """Return the pass that the part was judged by."""
+    named = [name for name in PASSES[rule] if finding.what.endswith(f" in probe {name}")]
+    return named[0] if named else PASSES[rule][0]
 
 
 def compared(
