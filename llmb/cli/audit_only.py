@@ -151,6 +151,8 @@ def _show(repeated: Repeated, written: tuple[Path, Path]) -> None:
     style = "green" if finding.kept else "bold red"
     table.add_row("rule", Text(f"{repeated.rule}: {_status(finding)}", style=style))
     table.add_row("part", Text(repeated.parameter))
+    if finding.part != repeated.parameter:
+        table.add_row("stored in", Text(printable(finding.part)))
     for name, value in _figures(finding).items():
         table.add_row(name, Text(value))
     if repeated.recorded is not None:

@@ -80,5 +80,5 @@ def find(part: OnePart, model: nn.Module, canonical: Canonical) -> PartSeen:
     module = min(endings, key=len, default=None)
     if module is None:
         why = f"the post-processed model has no module {wanted}"
-        return PartSeen(module=None, stored=stored, why=why)
-    return PartSeen(module=module, stored=stored)
+        return PartSeen(module=None, stored=None, why=why)
+    return PartSeen(module=module, stored=None)

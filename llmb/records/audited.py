@@ -83,7 +83,7 @@ class PartSeen(Frozen):
 
     #: The module whose input and output were kept; None where there is none.
     module: str | None
-    #: The parameter as it is stored; None where only the plugin's map tells.
+    #: The stored parameter that holds it, where steps have shown their gradients (rule L1).
     stored: str | None
     #: Why there is no input and no output, None where there are both.
     why: str | None = None

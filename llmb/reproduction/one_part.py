@@ -167,6 +167,10 @@ def accused(found: Sequence[PartFinding], names: Sequence[str]) -> str:
         endings = [name for name in names if one.part == name or one.part.endswith(f".{name}")]
         if endings:
             return max(endings, key=len)
+        raise UsageError(
+            f"--only: {one.part} is accused, which the plugin stores in a form of its own: name a "
+            "parameter in it with --part"
+        )
     raise UsageError("--only: the evidence beside the record accuses no part: name one with --part")
 
 

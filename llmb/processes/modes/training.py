@@ -223,28 +223,50 @@ class Training:
         self._probe(writer, examination, last)
         if keeper is None:
             self._measure_recipe(writer, examination)
-        elif seen is not None:
-            self._write_part(writer, keeper, seen)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
             for index, stored in sampler.gradients_seen()
         }
-        self._write_ledger(writer)
+        holder = self._write_ledger(writer)
+        if keeper is not None and seen is not None:
+            self._write_part(writer, keeper, seen.model_copy(update={"stored": holder}))
         steps = sampler.tensors() | where | _on_host(glances)
         steps |= glances_of_all(self._stage.ranks, steps)
         writer.write_bytes(audited.STEP_VALUES, save(steps))
 
-    def _write_ledger(self, writer: EvidenceWriter) -> None:
-        """Leave what was read of every step, and where that lies in the canonical model."""
+    def _write_ledger(self, writer: EvidenceWriter) -> str | None:
+        """Leave what was read of every step, and where that lies in the canonical model.
+
+        Returns the stored parameter that holds the one part that is looked at, if there is one.
+        """
         ledger = self.ledger
         if ledger is None or not len(rows := ledger.rows()):
-            return
-        where = places(self._stage.canonical, self._stage.sizes, ledger.read_places())
+            return None
+        read = ledger.read_places()
+        where = places(self._stage.canonical, self._stage.sizes, read)
+        each = torch.split(where, [len(indices) for *_, indices in read])
+        holder = self._holder({name: one for (name, *_), one in zip(read, each, strict=True)})
         count = draws.steps_compared(ledger.rates, self._stage.workload.recipe.optimizer)
         kept = {audited.ROWS: rows, audited.WHERE: _narrowest(ledger.in_steps(where))}
         kept = {name: values[:count].contiguous() for name, values in kept.items()}
         writer.write(audited.LEDGER, ledger.evidence())
         writer.write_bytes(audited.LEDGER_VALUES, save(kept))
+        return holder
+
+    def _holder(self, where: Mapping[str, Tensor]) -> str | None:
+        """Return the stored parameter some of whose elements are the one part's.
+
+        ``where`` has the numbers of elements in the canonical model by stored parameter.
+        """
+        if self._stage.only is None:
+            return None
+        first, wanted = 0, self._stage.only.parameter
+        for name, size in self._stage.sizes.items():
+            if name == wanted:
+                break
+            first += size
+        end = first + self._stage.sizes[wanted]
+        return next((n for n, one in where.items() if ((one >= first) & (one < end)).any()), None)
 
     def _keeper(self) -> tuple[PartKeeper | None, audited.PartSeen | None]:
         """Return what keeps the one part that is looked at, and where that part is; or nothing."""
