@@ -39,8 +39,7 @@ K1 = Rule(
     observer="supervisor, calibrator",
     per_run=True,
     causes=(
-        "peak_flops of the plugin that states another variant of the device, or one without "
-        "sparsity as with it",
+        "a hook llmb_peak_flops that states the datasheet of a slower variant of the device",
         "a ceiling that was measured while another program used the device",
     ),
 )

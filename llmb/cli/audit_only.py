@@ -85,14 +85,14 @@ def _default(path: Path, rule: str, parameter: str) -> Path:
 
 
 def _check_writable(target: Path) -> None:
+    import os
+
     from llmb.errors import UsageError
 
     if target.suffix != ".safetensors":
         raise UsageError(f"--output {target}: the name must end in .safetensors")
-    try:
-        target.touch()
-    except OSError as error:
-        raise UsageError(f"--output {target}: cannot write there ({error.strerror})") from None
+    if not os.access(target.parent, os.W_OK) or target.is_dir():
+        raise UsageError(f"--output {target}: cannot write there; choose another file")
 
 
 def _as_json(repeated: Repeated, target: Path, picture: Path) -> dict[str, Any]:

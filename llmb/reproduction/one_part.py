@@ -10,6 +10,7 @@ import difflib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from llmb.audit.one_part import PASSES, parts
 from llmb.audit.rule import Evidence, PartFinding
 from llmb.config import AuditMode, Mode, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UsageError
+from llmb.formats import UNKNOWN
 from llmb.inputs.parameters import parameter_sizes
 from llmb.measure import clock
 from llmb.records import arrays, audited
@@ -30,6 +32,7 @@ from llmb.records.run_record import RunRecord
 from llmb.reference.shapes import BertShape
 from llmb.supervision.assembly import Repeat
 from llmb.supervision.auditing import Folders
+from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import negotiate
 from llmb.supervision.run_phases import Display, RunPhases
 from llmb.supervision.stream import Window
@@ -106,6 +109,17 @@ def check(record: RunRecord, rule: str) -> None:
     if record.config.parallelism.world_size > 1:
         ranks = record.config.parallelism.world_size
         raise UsageError(f"--only: the run has {ranks} ranks; repeat it with one, and take that")
+    if record.config.precision.judged_as is None:
+        raise UsageError(f"--only: {UNKNOWN}")
+    if not record.timing.repeats:
+        raise UsageError("--only: the record has no repeat")
+    why = Bench(_nothing, facts_of(record, (), {}), 0).why_no_ledger
+    if rule == "L1" and why is not None:
+        raise UsageError(f"--only L1: no step can be replayed: {why}; E1 looks at a single step")
+
+
+def _nothing(_: str) -> None:
+    """Return that there is no such file."""
 
 
 def recorded(record: RunRecord, files: Files, rule: str) -> tuple[PartFinding, ...]:
@@ -181,6 +195,7 @@ def repeat(question: Question, request: RunRequest, output: Path, display: Displ
         LlmbError: it cannot be done here, or a process failed; its log is left beside ``output``.
     """
     began_ns = clock.now_ns()
+    check_installed(request.executor)
     display.phase("asking the plugins")
     negotiated = negotiate(request, workloads.of(request))
     rule = question.rule
@@ -203,10 +218,17 @@ def repeat(question: Question, request: RunRequest, output: Path, display: Displ
             tensors = _kept(scratch)
             found = _judged(question, bench, tensors, seen)
             about = {"rule": rule, "part": question.parameter, "use": "no part of any verdict"}
-            arrays.write(tensors, output, about)
+            try:
+                arrays.write(tensors, output, about)
+            except OSError as error:
+                output.unlink(missing_ok=True)
+                raise RunFailedError(f"cannot write {output}: {error.strerror}") from error
         except LlmbError as error:
+            if isinstance(error, UsageError):
+                raise
             log = output.with_suffix(".log")
-            log.write_bytes((directory.path / LOG).read_bytes())
+            with suppress(OSError):
+                log.write_bytes((directory.path / LOG).read_bytes())
             raise type(error)(f"{error} (see {log})") from error
         finally:
             directory.abandon("one part was looked at, nothing was timed")
@@ -277,6 +299,10 @@ def _judged(
         )
     broken = tuple(one.part for one in every if not one.kept)
     name_of_pass = _pass_of(mine, rule)
+    bits = {what: found for what in _WHATS if (found := _bits(tensors, name_of_pass, what))}
+    why = where.why
+    if why is None and audited.OUTPUT not in bits:
+        why = f"module {where.module} takes or gives tensors of another shape than the reference's"
     return Repeated(
         rule=rule,
         parameter=parameter,
@@ -285,8 +311,8 @@ def _judged(
         broken=broken,
         judged=len(every),
         pass_name=name_of_pass,
-        bits={what: found for what in _WHATS if (found := _bits(tensors, name_of_pass, what))},
-        why=where.why,
+        bits=bits,
+        why=why,
         seconds=0.0,
     )
 
