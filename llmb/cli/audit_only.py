@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +60,6 @@ def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: 
 
 def _files(path: Path) -> Files:
     """Return what gives the files of the run at ``path``; those of a single record are none."""
-    import os
-
     from llmb.records import members
     from llmb.records.bundle import MANIFEST, read_bundle
     from llmb.submission import layout
@@ -75,8 +74,6 @@ def _files(path: Path) -> Files:
 
 def _default(path: Path, rule: str, parameter: str) -> Path:
     """Return where the tensors go: into the run directory, but into no bundle."""
-    import os
-
     from llmb.records.bundle import MANIFEST
 
     short = parameter.removesuffix(".weight").removeprefix("model.")
@@ -85,8 +82,6 @@ def _default(path: Path, rule: str, parameter: str) -> Path:
 
 
 def _check_writable(target: Path) -> None:
-    import os
-
     from llmb.errors import UsageError
 
     if target.suffix != ".safetensors":

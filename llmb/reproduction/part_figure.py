@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PANEL_IN, _HEIGHT_IN = 4.6, 4.4
-#: Okabe and Ito's blue and vermillion. https://jfly.uni-koeln.de/color/
+#: Okabe and Ito's blue and vermilion. https://jfly.uni-koeln.de/color/
 _HONEST, _MEASURED = "#0072B2", "#D55E00"
 #: Elements of each tensor that are drawn, equally far apart.
 _MOST = 400

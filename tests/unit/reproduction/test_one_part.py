@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from llmb.audit.one_part import PASSES
 from llmb.audit.rule import PartFinding
-from llmb.config import Mode
+from llmb.config import FP16, Mode, Parallelism, Precision
 from llmb.errors import UsageError
 from llmb.reproduction import one_part
 from tests import builders
@@ -56,8 +58,19 @@ def test_a_rule_about_the_whole_run_is_refused_and_the_others_are_named() -> Non
         one_part.check(builders.make_record(), "T1")
 
 
-def test_a_run_that_trains_nothing_has_no_parts() -> None:
+@pytest.mark.parametrize(
+    ("rule", "changes", "said"),
+    [
+        ("E1", {"mode": Mode.FORWARD}, "mode forward"),
+        ("E1", {"parallelism": Parallelism(dp_replicate=2)}, "2 ranks"),
+        ("E2", {"precision": Precision(name="ACME5", bits=5, dtype="bfloat16")}, "format"),
+        ("L1", {"precision": FP16}, "no step can be replayed"),
+    ],
+)
+def test_what_has_no_parts_is_refused_before_anything_is_done(
+    rule: str, changes: dict[str, Any], said: str
+) -> None:
     record = builders.make_record()
-    config = record.config.model_copy(update={"mode": Mode.FORWARD})
-    with pytest.raises(UsageError, match="mode forward"):
-        one_part.check(record.model_copy(update={"config": config}), "E1")
+    config = record.config.model_copy(update=changes)
+    with pytest.raises(UsageError, match=said):
+        one_part.check(record.model_copy(update={"config": config}), rule)
