@@ -41,7 +41,7 @@ def read(data: bytes) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class Stored:
+class FileArray:
     """Where an array of float32 lies in a safetensors file: read when it is asked for."""
 
     path: Path
@@ -66,20 +66,21 @@ class Stored:
         return values[:: max(1, -(-len(values) // most))]
 
 
-def stored(path: Path) -> dict[str, Stored]:
+def stored(path: Path) -> dict[str, FileArray]:
     """Return the float32 arrays of the safetensors file ``path``, which llmb has written."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header: dict[str, Any] = json.loads(file.read(length))
     header.pop("__metadata__", None)
-    return {
-        name: Stored(path, tuple(one["shape"]), *(8 + length + n for n in one["data_offsets"]))
-        for name, one in header.items()
-        if one["dtype"] == "F32"
-    }
+    found, data = {}, 8 + length
+    for name, one in header.items():
+        if one["dtype"] == "F32":
+            begin, end = one["data_offsets"]
+            found[name] = FileArray(path, tuple(one["shape"]), data + begin, data + end)
+    return found
 
 
-def write(tensors: Mapping[str, Stored], target: Path, about: Mapping[str, str]) -> None:
+def write(tensors: Mapping[str, FileArray], target: Path, about: Mapping[str, str]) -> None:
     """Copy ``tensors`` into one safetensors file, whose metadata are ``about``.
 
     Eight bytes with the length of the header, a JSON header, then the numbers, as

@@ -25,7 +25,7 @@ from llmb.formats import UNKNOWN
 from llmb.inputs.parameters import parameter_sizes
 from llmb.measure import clock
 from llmb.records import arrays, audited
-from llmb.records.arrays import Array, Stored, stored
+from llmb.records.arrays import Array, FileArray, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
 from llmb.records.run_record import RunRecord
@@ -254,7 +254,7 @@ def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def _kept(scratch: Path) -> dict[str, Stored]:
+def _kept(scratch: Path) -> dict[str, FileArray]:
     """Return what worker, honest run and reference have kept of the part.
 
     Of passes that the reference has: with silent layers it makes the probe ``head`` without them.
@@ -266,7 +266,7 @@ def _kept(scratch: Path) -> dict[str, Stored]:
 
 
 def _judged(
-    question: Question, bench: Bench, tensors: Mapping[str, Stored], seen: Repeat
+    question: Question, bench: Bench, tensors: Mapping[str, FileArray], seen: Repeat
 ) -> Repeated:
     """Return the judgement from the evidence of a repetition.
 
@@ -328,7 +328,7 @@ def _pass_of(finding: PartFinding, rule: str) -> str:
 
 
 def compared(
-    tensors: Mapping[str, Stored], name: str, what: str, most: int
+    tensors: Mapping[str, FileArray], name: str, what: str, most: int
 ) -> tuple[Array, Array, Array] | None:
     """Return measured, honest and right elements of ``what`` in pass ``name``, at most ``most``.
 
@@ -342,7 +342,7 @@ def compared(
     return measured, honest, right
 
 
-def _bits(tensors: Mapping[str, Stored], name: str, what: str) -> tuple[float, float] | None:
+def _bits(tensors: Mapping[str, FileArray], name: str, what: str) -> tuple[float, float] | None:
     three = compared(tensors, name, what, _MOST)
     if three is None:
         return None
