@@ -39,7 +39,7 @@ K1 = Rule(
     observer="supervisor, calibrator",
     per_run=True,
     causes=(
-        "a hook llmb_peak_flops that states the datasheet of a slower variant of the device",
+        "a backend whose peak_flops states the datasheet of a slower variant of the device",
         "a ceiling that was measured while another program used the device",
     ),
 )
