@@ -17,12 +17,13 @@ from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
 from llmb.records.draws import Draws
-from llmb.records.finding import RULES_VERSION
+from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION
 from llmb.records.run_record import (
     DeclaredHelper,
     DeclaredPatch,
     FileDigest,
     RepeatTiming,
+    RunRecord,
     WorkloadFacts,
 )
 from llmb.records.system import SystemDescription
@@ -82,6 +83,33 @@ class Facts:
     constant_rate: bool = False
     #: The rules that were in force when the run was made.
     rules_version: str = RULES_VERSION
+
+
+def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[str, str]) -> Facts:
+    """Return what ``record`` says of its run, beside the plugin's files that are ``shown``.
+
+    ``reference`` are the digests of the reference's files, taken to be those of the run.
+    """
+    known = record.rules_version in JUDGED_VERSIONS
+    return Facts(
+        precision=record.config.precision,
+        repeats=record.timing.repeats,
+        shown=shown,
+        reference=reference,
+        pinned=reference,
+        workload=record.workload,
+        parallelism=record.config.parallelism,
+        ceilings=record.ceilings,
+        peak_flops=record.result.mfu.peak_flops if record.result.mfu else None,
+        system=record.system,
+        patches=record.plugin.declared_patches,
+        helpers=record.plugin.declared_helpers,
+        variables=record.plugin.environment,
+        is_debug=record.class_ == "debug",
+        records_steps=record.plugin.lacks.eager_kernels,
+        constant_rate=record.config.constant_rate,
+        rules_version=record.rules_version if known else RULES_VERSION,
+    )
 
 
 @dataclass

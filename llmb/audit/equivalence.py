@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ROUGH, of_class, ways
-from llmb.audit.rule import compared, not_observed
+from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, PrecisionClass
 from llmb.records.arrays import Array, Arrays
@@ -60,6 +60,15 @@ def judge_live(
     faults += _loss_fault(seen, own, reference, precision)
     faults += _glance_fault(glanced, probed.last_step) if glanced is not None else []
     return comparison.finding("E1", faults, "the last step's loss and gradients", evidence)
+
+
+def live_parts(
+    seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision
+) -> Iterator[PartFinding]:
+    """Yield what E1 says of the gradient of each parameter in the step the stream ended in."""
+    mine = gaps(seen, reference, "live/")
+    theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
+    return _GradientComparison(mine, theirs, precision).parts()
 
 
 def judge_step(
@@ -265,10 +274,25 @@ class _GradientComparison:
         usual = statistics.median(own.values()) if own else 0.0
         honest = {name: max(least, usual, error) for name, error in own.items()}
         told = {name: one.error for name, one in mine.items() if name in honest}
+        self._of_parts = {name: (told[name], honest[name]) for name in told}
         # Each against its own honest error: the worst honest one would hide most others.
         self._worst_name = max(told, key=lambda name: _ratio(told[name], honest[name]), default="")
         self._worst = told.get(self._worst_name, 0.0)
         self._honest_worst = honest.get(self._worst_name, least)
+
+    def parts(self) -> Iterator[PartFinding]:
+        """Yield what is to be said of each parameter by itself."""
+        times = self._limits[1]
+        for name, (error, honest) in self._of_parts.items():
+            yield PartFinding(
+                part=name,
+                what="relative error of the gradient",
+                measured=f"{error:.3g}",
+                honest=f"{honest:.3g}",
+                limit=f"{times * honest:.3g} ({times} times honest)",
+                kept=error <= times * honest,
+                badness=_ratio(error, honest),
+            )
 
     def faults(self) -> list[str]:
         found = []
@@ -277,7 +301,7 @@ class _GradientComparison:
         if not self._global <= of_all * self._honest:
             found.append(
                 f"the gradients are {_times(self._global, self._honest)} as far from the "
-                f"reference as an honest run's (limit {of_all})"
+                f"reference as an honest run's (limit {of_all}), furthest {self._worst_name}"
             )
         if not self._worst <= of_worst * self._honest_worst:
             found.append(

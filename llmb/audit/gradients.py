@@ -29,6 +29,10 @@ E1 = Rule(
     limit="1.5 times the honest error together, 2 times for each parameter (FP32: 4 and 6)",
     cannot_see="what is smaller than the format's own rounding through all layers",
     evidence=(*_PASSES, STEP_VALUES),
+    causes=(
+        "a fused kernel that adds up in BF16 instead of FP32",
+        "a parameter map that reads or writes the wrong half of a fused weight",
+    ),
 )
 E2 = Rule(
     "E2",
@@ -40,6 +44,10 @@ E2 = Rule(
     cannot_see="a plugin that knows the probes and behaves",
     evidence=_PASSES,
     modes=TRAINING,
+    causes=(
+        "a kernel that adds up in BF16 instead of FP32, or takes FP8 copies of a matrix",
+        "a parameter map that points to the wrong half of a fused weight",
+    ),
 )
 E3 = Rule(
     "E3",
@@ -49,6 +57,12 @@ E3 = Rule(
     limit="several bits of every probe, in the median",
     cannot_see="weights or tokens that are stale in other passes than the probes",
     evidence=_PASSES,
+    causes=(
+        "a packed or quantised copy of the weights that is made once and not again when they "
+        "are written",
+        "a captured graph that reads its input from memory other than the batch, which is "
+        "filled anew",
+    ),
 )
 P1 = Rule(
     "P1",
@@ -59,6 +73,11 @@ P1 = Rule(
     cannot_see="TF32 from FP16; MXFP6 (E2M3) from MXFP8; MXFP4 from NVFP4; norms, softmax or "
     "sums in BF16 within a BF16 run",
     evidence=_PASSES,
+    causes=(
+        "a switch that lets products be narrower than declared, such as allow_tf32 or "
+        "reduced-precision reduction (see settings.diff)",
+        "a layer that a library replaces by its FP8 version by default",
+    ),
 )
 RULES = (E1, E2, E3, P1)
 

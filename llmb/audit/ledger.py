@@ -13,7 +13,7 @@ from llmb.audit import equivalence, outputs
 from llmb.audit.bench import HONEST, STEPS, Bench
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ways
-from llmb.audit.rule import Evidence, Rule
+from llmb.audit.rule import Evidence, PartFinding, Rule
 from llmb.config import Mode
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
@@ -66,6 +66,11 @@ L1 = Rule(
     evidence=(LEDGER, VALUES, REPLAYED, RECOMPUTED, STEPS),
     any_evidence=True,
     since=3,
+    causes=(
+        "packed copies of weights that are refreshed every few steps, or once too late",
+        "another kernel in the honest run than in the worker, because a variable or switch "
+        "was set by hand",
+    ),
 )
 RULES = (L1,)
 
@@ -119,9 +124,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
-    error, precision = _honest_error(bench), bench.facts.precision
-    of_element = _LAST_PLACE.get(precision.dtype) if precision.bits > NARROW_BITS else None
+    error, of_element = _honest_error(bench), _of_element(bench)
     worker = StepByStep(rows.of_gradients(), again.of_gradients(), error, of_element)
     moments = [
         StepByStep(rows.of_moment(one), again.of_moment(one), error, None, one)
@@ -132,6 +135,26 @@ def judge(bench: Bench) -> Iterator[Finding]:
     yield _of_training(
         [worker, *moments], yardstick, error, checked if len(right) else (), made, paths
     )
+
+
+def parts(bench: Bench) -> Iterator[PartFinding]:
+    """Yield what L1 says of each stored parameter, from the steps that an honest run replayed.
+
+    Nothing where none was, or nothing was left of the worker's own.
+    """
+    ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
+    if ledger is None or values is None or replayed is None:
+        return
+    rows, again = Rows(ledger, values[audited.ROWS]), Rows(ledger, replayed[audited.ROWS])
+    gradients, right = rows.of_gradients(), again.of_gradients()
+    yield from StepByStep(gradients, right, _honest_error(bench), _of_element(bench)).parts()
+
+
+def _of_element(bench: Bench) -> float | None:
+    """Return what the median element of a parameter may be off at least; None: it is not judged."""
+    # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
+    precision = bench.facts.precision
+    return _LAST_PLACE.get(precision.dtype) if precision.bits > NARROW_BITS else None
 
 
 def _of_training(
@@ -350,6 +373,7 @@ class StepByStep:
         of_all, limit = self._of_all(), honest.times * honest.of_all
         if not of_all <= limit:  # a NaN must not pass
             found.append(f"{self._together} together are {of_all:.3g} off (limit {limit:.3g})")
+            found[0] += f", furthest {self._worst(self._lengths())[0]}"
         worst, largest = self._worst(self._lengths())
         if not largest <= honest.limit(worst):
             limit = honest.limit(worst)
@@ -363,6 +387,33 @@ class StepByStep:
             )
         odd = self._oddest_step()[1]
         return [*found, odd] if odd is not None else found
+
+    def parts(self) -> Iterator[PartFinding]:
+        """Yield of each parameter the distance that is nearest to its limit, or furthest beyond."""
+        lengths, medians, odd = self._lengths(), self._medians(), self._odd_steps()
+        for name in self._pairs:
+            limit = self._honest.limit(name)
+            found = [("relative error of sampled gradients in all steps", lengths.get(name), limit)]
+            least = max(limit, self._least_of_element or 0.0)
+            found.append(("relative error of the median element", medians.get(name), least))
+            found += [
+                (f"relative error in step {step}", distance, most)
+                for of, step, distance, most in odd
+                if of == name
+            ]
+            told = [(what, value, most) for what, value, most in found if value is not None]
+            if not told:
+                continue
+            what, value, most = max(told, key=lambda one: _ratio(one[1], one[2]))
+            yield PartFinding(
+                part=name,
+                what=what,
+                measured=f"{value:.3g}",
+                honest=f"{limit / self._honest.times:.3g}",
+                limit=f"{most:.3g}",
+                kept=value <= most,
+                badness=_ratio(value, most),
+            )
 
     def measured(self) -> str:
         """Return the distances in words."""
@@ -411,6 +462,15 @@ class StepByStep:
     def _oddest_step(self) -> tuple[float, str | None]:
         """Return the largest distance in a single step, in usual lengths, and what is wrong."""
         largest, found = 0.0, None
+        for name, step, distance, limit in self._odd_steps():
+            if not distance <= limit and found is None:
+                found = f"{self._of}{name} is {distance:.3g} of its length off in step {step}"
+                found += f" (limit {limit:.3g})"
+            largest = max(largest, distance)
+        return largest, found
+
+    def _odd_steps(self) -> Iterator[tuple[str, int, float, float]]:
+        """Yield parameter, step, the distance in usual lengths, and the limit of that."""
         for name, own in self._gaps.items():
             usual = math.sqrt(sum(one.length**2 for one in own) / max(1, len(own)))
             if not usual or name.endswith(UNSEEN):
@@ -418,14 +478,8 @@ class StepByStep:
             distances = [one.distance / usual for one in own]
             limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
             for number, distance in enumerate(distances):
-                if not _tells(self._pairs[name][number][1]):
-                    continue
-                if not distance <= limit and found is None:
-                    found = f"{self._of}{name} is {distance:.3g} of its length off in step "
-                    found += str(self.steps[number])
-                    found += f" (limit {limit:.3g})"
-                largest = max(largest, distance)
-        return largest, found
+                if _tells(self._pairs[name][number][1]):
+                    yield name, self.steps[number], distance, limit
 
 
 def _median(errors: Sequence[float]) -> float:

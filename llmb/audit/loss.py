@@ -23,6 +23,10 @@ K2 = Rule(
     cannot_see="another model whose loss is as large: E1 compares it",
     modes=TRAINING,
     per_run=True,
+    causes=(
+        "a loss that is summed instead of averaged, or scaled and not divided again",
+        "a learning rate or format (FP16 without a loss scale) at which the model diverges",
+    ),
 )
 RULES = (K2,)
 #: Rounding near 10 is 0.03 in BF16, and a device that sums in BF16 was seen 0.13 off.

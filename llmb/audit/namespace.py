@@ -48,6 +48,11 @@ N1 = Rule(
     cannot_see="native code that patches machine code",
     evidence=(NAMESPACE, HONEST_NAMESPACE),
     any_evidence=True,
+    causes=(
+        "a library that replaces functions of torch when it is imported, and that "
+        "llmb_patches does not declare",
+        "a profiler, tracer or hook of a debugging session that was left on",
+    ),
 )
 RULES = (N1,)
 

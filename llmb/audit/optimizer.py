@@ -23,6 +23,11 @@ O1 = Rule(
     cannot_see="what native code does inside `step`: O2 replays it",
     evidence=(OPTIMIZER,),
     modes=TRAINING,
+    causes=(
+        "a fused or distributed optimizer wrapped around torch.optim.AdamW, or a hook that a "
+        "library adds to it",
+        "post-processing that makes new parameters after the optimizer has them, or freezes some",
+    ),
 )
 RULES = (O1,)
 

@@ -38,6 +38,10 @@ K1 = Rule(
     cannot_see="a device's ceiling that was lowered by its own plugin",
     observer="supervisor, calibrator",
     per_run=True,
+    causes=(
+        "a backend whose peak_flops states the datasheet of a slower variant of the device",
+        "a ceiling that was measured while another program used the device",
+    ),
 )
 RULES = (K1,)
 _MAY_BE_ZERO = ("padding_idx", "dropout")

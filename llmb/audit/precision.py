@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from llmb.audit.distance import Gap, gaps
-from llmb.audit.rule import compared, not_observed
+from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, UNKNOWN, PrecisionClass, narrower
 from llmb.records.arrays import Array, Arrays
@@ -287,6 +287,37 @@ class Probes:
             limit=f"{border.limit(item):.2f} bits",
         )
 
+    def parts(self, *, classes: bool) -> Iterator[PartFinding]:
+        """Yield of each parameter the item that lacks most bits, as E2 judges it.
+
+        ``classes``: say which format each reaches, as P1 does.
+        """
+        border = self._declared
+        assert border is not None  # ``honest_is_honest`` has been asked
+        short = [(one.name, one.short(self._shown)) for one in self._borders]
+        lacks = {
+            item: max(border.limit(item), border.floor(item)) - value
+            for item, value in self._shown.by_name.items()
+        }
+        worst: dict[str, str] = {}
+        for item in sorted(lacks, key=lambda item: -lacks[item]):
+            worst.setdefault(item.partition("/")[2].removeprefix("out/"), item)
+        for parameter, item in worst.items():
+            value = self._shown.by_name[item]
+            reached = [name for name, missed in short if item not in missed]
+            if not reached and not self._borders[1:]:  # the audit was quick
+                reached = [one.name for one in self._below if value >= one.floor]
+            of_class = f" ({(*reached, 'no known format')[0]})" if classes else ""
+            yield PartFinding(
+                part=parameter,
+                what=_readable(item) if "/out/" in item else f"gradient of {_readable(item)}",
+                measured=f"{_said(value)} bits{of_class}",
+                honest=f"{_said(border.honest.by_name[item])} bits",
+                limit=f"{_said(value + lacks[item])} bits",
+                kept=item not in short[0][1],
+                badness=lacks[item],
+            )
+
     def live(self) -> Finding:
         """Return E3."""
         medians = _medians(self._shown)
@@ -303,6 +334,9 @@ class Probes:
             message = f"computes in {declared}, forward and backward"
         else:
             message = f"declared {declared}, computes in {effective or 'no known format'}"
+            if self._declared is not None and self._declared.short(self._shown):
+                worst = max(self.parts(classes=False), key=lambda one: one.badness)
+                message += f": {worst.what} has {worst.measured}, honest {worst.honest}"
         return compared(
             "P1",
             effective == declared,

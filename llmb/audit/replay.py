@@ -40,6 +40,11 @@ O2 = Rule(
     "elements that fill no vector of 64",
     evidence=(STEPS, STEP_VALUES, REPLAY),
     modes=TRAINING,
+    causes=(
+        "an own kernel for torch.optim with another order of operations or an approximate "
+        "square root",
+        "a library that keeps weights or moments in another type than their tensors show",
+    ),
 )
 RULES = (O2,)
 

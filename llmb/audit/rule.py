@@ -26,6 +26,22 @@ class Evidence(Generic[E_co]):
 
 
 @dataclass(frozen=True)
+class PartFinding:
+    """What one rule says of one part of the model, from one of the part's numbers."""
+
+    #: The parameter: its canonical name, or where a map hides it the name it is stored under.
+    part: str
+    #: Which number of the part it is, in words: the one nearest to its limit, or furthest beyond.
+    what: str
+    measured: str
+    honest: str
+    limit: str
+    kept: bool
+    #: How near the number is to its limit; the larger, the worse, of parts of one rule.
+    badness: float
+
+
+@dataclass(frozen=True)
 class Rule:
     """One rule: what it protects, what breaking it does, and how it is judged, in words.
 
@@ -40,6 +56,8 @@ class Rule:
     measured: str
     #: What breaks the rule and is not noticed.
     cannot_see: str
+    #: The two most likely honest causes of a failure, the likelier first; or why there is none.
+    causes: tuple[str, ...] = ()
     limit: str = "no difference"
     #: Which processes see what the judge is told.
     observer: str = "worker"

@@ -22,6 +22,10 @@ S1 = Rule(
     "components",
     observer="supervisor",
     evidence=(PLUGIN,),
+    causes=(
+        "a file of the plugin that was edited, or checked out anew, while the run was being made",
+        "code that the plugin generates when it is installed or imported, so that no file shows it",
+    ),
 )
 RULES = (S1,)
 

@@ -41,6 +41,11 @@ N2 = Rule(
     cannot_see="a library of the system's that was replaced before the run; threads and tracers of "
     "native code; code under the name of a file of torch's",
     evidence=(SURROUNDINGS,),
+    causes=(
+        "a thread or child process of the plugin for telemetry or compiling, which "
+        "llmb_helpers does not declare",
+        "a debugger, profiler or monitoring agent that attaches to every Python process",
+    ),
 )
 RULES = (N2,)
 

@@ -31,6 +31,10 @@ T1 = Rule(
     cannot_see="a faked kernel clock",
     observer="supervisor",
     per_run=True,
+    causes=(
+        "a clock of the machine that was set or slewed during the window, as by an NTP step",
+        "a virtual machine that was paused or migrated during the window",
+    ),
 )
 T2 = Rule(
     "T2",
@@ -43,6 +47,11 @@ T2 = Rule(
     observer="supervisor",
     per_run=True,
     also_flags=True,
+    causes=(
+        "a backend whose synchronize waits for one stream or queue of several",
+        "other programs, or a clock that the device lowered because of heat, in one part of "
+        "the window",
+    ),
 )
 RULES = (T1, T2)
 

@@ -21,6 +21,12 @@ G1 = Rule(
     cannot_see="what is done in a random half of the steps, one time in four; parameters that no "
     "honest run gets right in that step, which it counts",
     evidence=(STEPS, STEP_VALUES, REPLAY),
+    causes=(
+        "a kernel that is chosen anew (autotuned) after the first steps and adds up in a "
+        "narrower type",
+        "gradients that are still being reduced or copied on another stream when the "
+        "optimizer reads them",
+    ),
 )
 RULES = (G1,)
 

@@ -41,6 +41,10 @@ P2 = Rule(
     cannot_see="kernels called past torch's dispatcher",
     evidence=(PROGRAM, TYPES),
     any_evidence=True,
+    causes=(
+        "a scaled or quantised product that the library chooses by itself for some shapes",
+        "autocast left on around a part of the model in an FP32 run",
+    ),
 )
 RULES = (P2,)
 

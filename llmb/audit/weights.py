@@ -23,6 +23,12 @@ W1 = Rule(
     cannot_see="weights swapped between two audited steps and put back",
     observer="worker, verifier",
     evidence=(WEIGHTS,),
+    causes=(
+        "a fused or repacked weight without llmb_parameter_map, or a map that reads the "
+        "wrong half of it",
+        "post-processing that casts weights to another type and back, or initialises a "
+        "module again",
+    ),
 )
 RULES = (W1,)
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,24 +17,51 @@ if TYPE_CHECKING:
     from llmb.records.finding import Audit, Finding
     from llmb.records.precision_recipe import PrecisionRecipe
 
+#: Options that mean something with --only alone.
+_OF_ONLY = ("part", "output", "device", "data", "tokenizer", "weights", "quiet")
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
 
 @click.command("audit", short_help="Show what the audit of a run measured, rule by rule.")
 @click.argument("path", type=Path)
 @click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
+@click.option(
+    "--only", metavar="ID", help="Judge one part again by this rule, here: E1, E2, P1 or L1."
+)
+@click.option(
+    "--part", metavar="NAME", help="With --only: the module or parameter; default: the accused one."
+)
+@click.option(
+    "--output",
+    type=Path,
+    metavar="FILE",
+    help="With --only: where its tensors go (.safetensors), and the figure beside them.",
+)
+@click.option("--device", help="With --only: another device than the record's.")
+@click.option("--data", metavar="PATH", help="With --only: the tokens of the run, if of files.")
+@click.option("--tokenizer", metavar="NAME", help="With --only: the tokenizer of --data.")
+@click.option(
+    "--weights", type=Path, metavar="DIR", help="With --only: the checkpoint the run began with."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
+@click.option("--quiet", "-q", is_flag=True, help="With --only: show no progress.")
+def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) -> None:
     """Show what the audit measured: PATH is a run directory, a record.json, or a bundle.
 
     Every rule with what was measured, what an honest run shows, the limit, and who observed it.
     Then the measured precision: the format of each matrix product, and its share of the FLOPs.
     Exit status 5 where the verdict is INVALID. `llmb verify` judges a bundle again by itself.
 
+    With --only a single judgement is made again with the plugin that is installed here: a few steps
+    and one or two passes, no timed window. It writes input, output and gradient of the part, an
+    honest run's and the reference's, and draws them. Exit status 5 where the part still breaks the
+    rule. What comes of it is no part of a bundle or a verdict.
+
     \b
     Examples:
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --rule E2 --rule P1
+      llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --only E2 --part layers.3.mlp.up_proj
     """
     from llmb.audit.rules import RULES
     from llmb.cli.show import for_terminal
@@ -43,6 +70,17 @@ def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
     from llmb.records.canonical import as_json as to_json
     from llmb.records.finding import Verdict
 
+    as_json = flags["as_json"]
+    given = [name for name in _OF_ONLY if flags[name] not in (None, False)]
+    if only is not None:
+        from llmb.cli import audit_only
+
+        if rules:
+            raise UsageError("--rule, --only: --rule shows what was recorded, --only judges again")
+        audit_only.repeat(path, only.upper(), flags["part"], flags["output"], flags)
+        return
+    if given:
+        raise UsageError(f"--{given[0]}: only with --only, such as --only E2")
     known = [rule.id for rule in RULES]
     wanted = [rule.upper() for rule in rules]
     for rule in wanted:
@@ -61,6 +99,7 @@ def command(path: Path, rules: tuple[str, ...], as_json: bool) -> None:
     else:
         asked = [rule for rule in RULES if rule.id in wanted]
         _show(for_terminal(audit), asked, None if recipe is None else for_terminal(recipe))
+        _say_how_to_repeat(path, audit)
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
 
@@ -99,20 +138,54 @@ def _table(audit: Audit) -> Table:
             finding.level.value,
             Text(finding.message),
         )
-        for line in _figures(finding):
+        for line in (*_figures(finding), *_causes(finding)):
             table.add_row("", "", "", Text(line, style="dim"))
     return table
 
 
 def _figures(finding: Finding) -> list[str]:
-    """Return measured, honest and limit, and who observed it, as lines."""
+    """Return measured, honest and limit, and who observed it, as lines.
+
+    The limit of a finding that was not kept is its rule's where it has none of its own.
+    """
+    limit = f"{finding.limit} ({finding.basis})" if finding.limit else None
+    if limit is None and _is_broken(finding) and (rule := _rule(finding.id)) is not None:
+        limit = rule.limit
     named = (
         ("measured", finding.measured),
         ("honest", finding.honest),
-        ("limit", f"{finding.limit} ({finding.basis})" if finding.limit else None),
+        ("limit", limit),
     )
     lines = [f"{name}: {value}" for name, value in named if value]
     return [*lines, f"by {finding.observer}"] if finding.observer != "none" else lines
+
+
+def _causes(finding: Finding) -> list[str]:
+    """Return the likely honest causes of a finding that failed or flagged, as lines."""
+    rule = _rule(finding.id) if _is_broken(finding) else None
+    return [f"likely honest cause: {cause}" for cause in rule.causes] if rule else []
+
+
+def _is_broken(finding: Finding) -> bool:
+    from llmb.records.finding import Status
+
+    return finding.status in (Status.FAIL, Status.FLAG)
+
+
+def _rule(name: str) -> Rule | None:
+    from llmb.audit.rules import RULES
+
+    return next((rule for rule in RULES if rule.id == name), None)
+
+
+def _say_how_to_repeat(path: Path, audit: Audit) -> None:
+    """Say how the first broken rule that has parts is judged again, if there is one."""
+    from llmb.audit.one_part import PASSES
+    from llmb.records.printable import printable
+
+    broken = [f.id for f in audit.findings if f.id in PASSES and _is_broken(f)]
+    if broken:
+        click.echo(f"to look closer: llmb audit {printable(str(path))} --only {broken[0]}")
 
 
 def _say_verdict(console: Console, audit: Audit) -> None:

@@ -77,6 +77,10 @@ class Canonical:
         self.padding = tuple(sorted({n for v in self._views.values() for n in v.padding}))
         self.missing: Sequence[str] = tuple(name for name in origin.names if name not in found)
 
+    def stored_as(self, name: str) -> str | None:
+        """Return under which name ``name`` is stored, None where only a map tells."""
+        return self._stored.get(name)
+
     def follow(self, model: nn.Module, share: Share | None = None) -> None:
         """Find the parameters again in ``model``: spread over ranks, under the same names.
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from llmb.observe import pairs, probes
 from llmb.observe.canonical import Canonical
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, Sketches, copies_of
 from llmb.observe.sketch import side_for
 from llmb.plugin.backend import Backend
@@ -34,6 +35,8 @@ class Examination:
     _shape: Shape
     #: Tokens and signs follow from it.
     _seed: int
+    #: Keeps one part whole, where a single judgement is repeated.
+    _keeper: PartKeeper | None = None
     _saved: dict[str, Tensor] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     passes: list[str] = field(default_factory=list)
@@ -63,8 +66,15 @@ class Examination:
             parameter.grad = None
         self.edit(name, dtype)
         batch.fill(probes.batch(self._seed, name, self._shape))
-        loss, copies = self._pass(program, backend, dtype, batch, context)
+        with self.watching(name, model):
+            loss, copies = self._pass(program, backend, dtype, batch, context)
         self._take(name, loss, copies)
+
+    def watching(self, name: str, model: nn.Module) -> AbstractContextManager[object]:
+        """Return the context of pass ``name``: in it the one part is looked at, if there is one."""
+        if self._keeper is None:
+            return nullcontext()
+        return self._keeper.watching(model, name, self._shape.sequence_length)
 
     def _pass(
         self,
@@ -130,8 +140,11 @@ class Examination:
             gradient = self._canonical.gradient(parameter)
             if gradient is None:
                 self.missing.append(f"{name}/{parameter}")
-            else:
-                sketches.add(parameter, gradient.float() / copies if copies > 1 else gradient)
+                continue
+            gradient = gradient.float() / copies if copies > 1 else gradient
+            sketches.add(parameter, gradient)
+            if self._keeper is not None and parameter == self._keeper.part.parameter:
+                self._keeper.gradient(name, gradient)
         self.tensors |= sketches.tensors
         self.passes.append(name)
 

@@ -7,7 +7,7 @@ What is collected of it goes by ``<pass>/<parameter>``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -54,9 +54,17 @@ class Collector(Protocol):
 class Sketches:
     """The sketch of every gradient of one pass."""
 
-    def __init__(self, name: str, seed: int, shape: Shape, side: int = SIDE) -> None:
-        """Collect pass ``name`` with the signs of ``seed``, in squares of ``side``."""
+    def __init__(
+        self, name: str, seed: int, shape: Shape, side: int = SIDE, keep: str | None = None
+    ) -> None:
+        """Collect pass ``name`` with the signs of ``seed``, in squares of ``side``.
+
+        Of the parameter ``keep`` the whole gradient is kept as well.
+        """
         self._name, self._seed, self._side = name, seed, side
+        self._keep = keep
+        #: The gradient of that parameter, float32 on the host; None until it has come.
+        self.kept: Tensor | None = None
         self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
         parts = probes.parts(shape)
         #: Rows of a tied head that only the logits have a gradient in.
@@ -70,6 +78,9 @@ class Sketches:
     def add(self, parameter: str, gradient: Tensor) -> None:
         """Add the sketch of ``gradient``; of the head's in ``branches`` one a branch, too."""
         self._add(f"{self._name}/{parameter}", gradient)
+        if parameter == self._keep:
+            more = gradient.detach().to("cpu").float()
+            self.kept = more.clone() if self.kept is None else self.kept + more
         if parameter == self._head:
             rows = gradient
             if self._others is not None:
@@ -159,6 +170,7 @@ def plain_pass(
     parts: int = 1,
     copies: int = 1,
     finish: Callable[[], None] | None = None,
+    watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
 ) -> float:
     """Run the reference model once on ``batch``, without dropout, and return its loss.
 
@@ -167,7 +179,7 @@ def plain_pass(
     for the device, they all stay until the pass is over: a lazy device would compute it anew for
     each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged. The loss
     is multiplied by ``copies`` for the way back, and gradients are divided by it again
-    (``copies_of``).
+    (``copies_of``). ``watch`` gives the context of the forward passes of the model it is given.
     """
     model, device = bare(shape), numerics.device
     for name, _ in list(model.named_parameters()):
@@ -187,6 +199,8 @@ def plain_pass(
                 stack.enter_context(_WideLoss())
             if numerics.autocast is not None:
                 stack.enter_context(torch.autocast(kind, numerics.autocast))
+            if watch is not None:
+                stack.enter_context(watch(model))
             loss = model(part.ids, labels=part.labels, **part.extra)
         loss = loss / parts
         (loss * copies).backward()

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
 from llmb.formats import PrecisionClass, narrower
 from llmb.observe import probes
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import (
     LIVE,
     STEP,
@@ -105,6 +106,8 @@ class Rerun:
         if lengths is not None:
             self._probed = replace(shape, sequence_length=max(lengths))
         self._finish = finish
+        #: Keeps one part whole, where a single judgement is repeated.
+        self.keeper: PartKeeper | None = None
         self._stack = ExitStack()
         self._files = {
             name: self._stack.enter_context(
@@ -149,9 +152,17 @@ class Rerun:
         collect, loss = self._in_parts(
             name,
             batch,
-            lambda: Sketches(name, self.inputs.seed, self._probed, side_for(len(self.sizes))),
+            lambda: Sketches(
+                name,
+                self.inputs.seed,
+                self._probed,
+                side_for(len(self.sizes)),
+                None if self.keeper is None else self.keeper.part.parameter,
+            ),
             lambda collect, parts: self._run(name, numerics, batch, collect, parts),
         )
+        if self.keeper is not None:
+            self.keeper.gradient(name, collect.kept)
         collect.loss(torch.tensor(loss))
         return collect.tensors
 
@@ -231,7 +242,16 @@ class Rerun:
                 parts=parts,
                 copies=copies,
                 finish=self._finish,
+                watch=self._watch(name, whole),
             )
+
+    def _watch(
+        self, name: str, batch: Batch
+    ) -> Callable[[nn.Module], AbstractContextManager[object]] | None:
+        keeper = self.keeper
+        if keeper is None:
+            return None
+        return lambda model: keeper.watching(model, name, batch.ids.shape[1])
 
     def _batch(self, name: str, size: int) -> Batch:
         if name in probes.PROBES:

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from llmb.config import Frozen
 from llmb.observe import model_tree, plugin_files, weights_file
 from llmb.observe.canonical import Canonical, Origin
 from llmb.observe.closed_components import closed_components
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.weights import canonical_digests, digests
 from llmb.parallel.together import of_all
 from llmb.plugin.manager import Plugin
 from llmb.records import evidence
+from llmb.records.audited import PART, PART_SEEN, PartSeen
 from llmb.records.canonical import pretty_bytes
 from llmb.wire.channel import Channel
 from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
@@ -53,6 +56,13 @@ class Announcer:
         """Write the file ``name`` and announce its digest."""
         (self._folder / name).write_bytes(data)
         self._channel.send(EvidenceFile(name=name, sha256=hashlib.sha256(data).hexdigest()))
+
+    def part(self, name: str, keeper: PartKeeper, folder: str) -> None:
+        """Write what was kept of one part into the scratch ``folder``, as ``name``."""
+        data = save(keeper.tensors)
+        (Path(folder) / name).write_bytes(data)
+        digest = hashlib.sha256(data).hexdigest()
+        self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
 
 
 class EvidenceWriter(Announcer):
@@ -110,6 +120,12 @@ class EvidenceWriter(Announcer):
             return
         digest = weights_file.write(self._scratch / name, canonical.values())
         self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
+
+    def kept_part(self, keeper: PartKeeper, seen: PartSeen) -> None:
+        """Leave what was kept of one part, and where the part is."""
+        assert self._scratch is not None
+        self.write(PART_SEEN, seen)
+        self.part(PART, keeper, str(self._scratch))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write the file ``name``, if any is wanted."""

@@ -22,6 +22,7 @@ from llmb.measure.litmus import litmus
 from llmb.observe import weights_file
 from llmb.observe.exactness import Exactness
 from llmb.observe.namespace import library_baseline, unreachable_watch
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, STEP
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.replay import can_replay, replay
@@ -82,6 +83,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
     with Rerun(inputs_for(order), finish) as rerun:
         trains = config.mode is Mode.TRAIN
         values, steps = audited_steps(rerun) if trains else ({}, None)
+        if order.only is not None:
+            rerun.keeper = PartKeeper(order.only, audited.IS_HONEST)
         # The honest run first. Each part fails alone: a device without float64 loses its reference
         # and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
@@ -90,6 +93,9 @@ def make(channel: Channel, order: HonestOrder) -> None:
             else:
                 shown = honest_outputs(channel, order, rerun)
             announce.write_bytes(audited.HONEST, save(shown))
+        kept = rerun.keeper
+        if order.only is not None:
+            rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
         with apart("the reference on the device"), full_float32_products(backend):
             if trains:
                 reference = device_reference(channel, order, rerun, values)
@@ -97,6 +103,9 @@ def make(channel: Channel, order: HonestOrder) -> None:
                 reference = outputs_reference(channel, order, rerun)
             if reference:
                 announce.write_bytes(audited.DEVICE_REFERENCE, save(reference))
+        if kept is not None and rerun.keeper is not None:
+            kept.tensors |= rerun.keeper.tensors
+            announce.part(audited.PART_HONEST, kept, order.scratch_folder)
     if steps is not None:
         with apart("the replay of the optimizer's steps"):
             channel.send(Phase(name="optimizer steps"))

@@ -16,6 +16,7 @@ from torch import Tensor
 from llmb.config import Mode
 from llmb.errors import RunFailedError
 from llmb.inputs.checkpoint import values_of
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
 from llmb.observe.rerun import Rerun, how, inputs_for, wide
@@ -53,8 +54,11 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
     keep_freed_memory()  # every pass has the same sizes again
     shown: dict[str, Tensor] = {}
     with Rerun(inputs_for(order), shared=order.shared) as rerun:
-        channel.send(Phase(name="pristine weights"))
-        announce.write(audited.PRISTINE, pristine(order, rerun))
+        if order.only is None:
+            channel.send(Phase(name="pristine weights"))
+            announce.write(audited.PRISTINE, pristine(order, rerun))
+        else:
+            rerun.keeper = PartKeeper(order.only, audited.IS_RIGHT)
         if config.mode is not Mode.TRAIN:
             shown |= outputs(channel, order, rerun)
         for name in order.passes if config.mode is Mode.TRAIN else ():
@@ -67,6 +71,8 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
         if config.mode is Mode.TRAIN:
             channel.send(Phase(name="the declared format on the host"))
             shown |= honest_on_the_host(order, rerun)
+        if rerun.keeper is not None:
+            announce.part(audited.PART_REFERENCE, rerun.keeper, order.scratch_folder)
     announce.write_bytes(audited.REFERENCE, save(shown))
     channel.send(Done())
 

@@ -75,7 +75,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     prepared = executors.prepare(config)
     baseline = OptimizerBaseline(workload.recipe.optimizer.name)
     before = None
-    if order.audited:
+    if order.audited and order.only is None:
         asks, census = (readings.__code__,), config.audit is AuditMode.FULL
         before = TamperBaseline(census=census, anew=prepared, invited=asks)
     settings_before = settings.snapshot()
@@ -96,10 +96,22 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     writer.write(evidence.SETTINGS, of_all(ranks, changed))
 
     layout = laid_out(config, ranks)
-    sizes, every = pristine.sizes, order.every_step
+    every = order.every_step
     if ranks is not None:  # rank 0 knows
         every = ranks.from_leader(every)
-    stage = Stage(plugin, backend, config, workload, model, canonical, sizes, ranks, layout, every)
+    stage = Stage(
+        plugin,
+        backend,
+        config,
+        workload,
+        model,
+        canonical,
+        pristine.sizes,
+        ranks,
+        layout,
+        every,
+        order.only,
+    )
     task = modes.begin(stage)
     samples = FenceSamples(model.parameters(), config.seed)
     exactness = before.exactness if before is not None else None
@@ -150,9 +162,10 @@ def look_back(
     fences: Sequence[tuple[Fence, Readings]],
 ) -> None:
     """Do what is only done once the stream has ended: the audit leaves other weights."""
-    if before is not None and stream.last is not None:
-        writer.phase("being audited: what was replaced")
-        before.write(writer, stage.plugin, stage.ranks)
+    if order.audited and stream.last is not None:
+        if before is not None:
+            writer.phase("being audited: what was replaced")
+            before.write(writer, stage.plugin, stage.ranks)
         task.be_audited(writer, stream, before)
     if stage.ranks is not None and order.collect_evidence:
         writer.phase("comparing the ranks")

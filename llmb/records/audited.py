@@ -48,6 +48,16 @@ BY_HONEST_RUN = frozenset(
 )
 BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE, RECOMPUTED})
 
+#: What one part of the model took in, put out and had as gradient, where one judgement is repeated
+#: (``llmb audit --only``): as the worker had it, an honest run and the reference. In the scratch
+#: folder, never in a run directory's evidence.
+PART, PART_SEEN = "part.safetensors", "part.json"  # worker
+PART_HONEST, PART_REFERENCE = "part-honest.safetensors", "part-reference.safetensors"
+#: Who the arrays in them are of: ``<who>/<pass>/<input, output or gradient>``.
+MEASURED, IS_HONEST, IS_RIGHT = "measured", "honest", "reference"
+WHO = (MEASURED, IS_HONEST, IS_RIGHT)
+INPUT, OUTPUT, GRADIENT = "input", "output", "gradient"
+
 #: Weights that travel from the worker to honest and reference run, and are then deleted.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
 
@@ -55,6 +65,30 @@ LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetenso
 def replayed_weights(step: int) -> str:
     """Return the scratch file with the weights of a replayed step, by its number from 0."""
     return f"replayed-{step}.safetensors"
+
+
+class OnePart(Frozen):
+    """The one part of the model whose judgement is repeated, and the passes that this takes."""
+
+    #: Canonical name of the parameter. Example: ``model.layers.3.mlp.up_proj.weight``.
+    parameter: str
+    passes: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """The name of the module that the parameter belongs to."""
+        return self.parameter.rpartition(".")[0]
+
+
+class PartSeen(Frozen):
+    """What a worker found of ``OnePart`` in the model as the plugin has left it."""
+
+    #: The module whose input and output were kept; None where there is none.
+    module: str | None
+    #: The stored parameter that holds it, where steps have shown their gradients (rule L1).
+    stored: str | None
+    #: Why there is no input and no output, None where there are both.
+    why: str | None = None
 
 
 class RerunOrder(Frozen):
@@ -72,6 +106,8 @@ class RerunOrder(Frozen):
     scratch_folder: str
     #: sha256 of every file that may be read, by name.
     digests: dict[str, str]
+    #: The one part that is looked at, where a single judgement is repeated; None in every run.
+    only: OnePart | None = None
 
 
 class Segment(Frozen):

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from llmb.audit import judgement, rules
-from llmb.audit.bench import Facts, UnreadableError
+from llmb.audit.bench import UnreadableError, facts_of
 from llmb.audit.judgement import Judgement
 from llmb.config import Frozen, Mode
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
 from llmb.records.draws import Draws, nonce_of
-from llmb.records.finding import JUDGED_VERSIONS, RULES_VERSION, Audit, Finding, Level, Status
+from llmb.records.finding import Audit, Finding, Level, Status
 from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
 from llmb.records.seeds import token_seed
@@ -60,27 +60,7 @@ def judge(bundle: Bundle, record: RunRecord) -> Judgement:
     _check_optimizer(bundle, record)
     # Whether the run's reference was this one is a check of its own (``verify``).
     pinned = pins.pinned_digests()
-    facts = Facts(
-        precision=record.config.precision,
-        repeats=record.timing.repeats,
-        shown=plugin_digests(bundle),
-        reference=pinned,
-        pinned=pinned,
-        workload=record.workload,
-        parallelism=record.config.parallelism,
-        ceilings=record.ceilings,
-        peak_flops=record.result.mfu.peak_flops if record.result.mfu else None,
-        system=record.system,
-        patches=record.plugin.declared_patches,
-        helpers=record.plugin.declared_helpers,
-        variables=record.plugin.environment,
-        is_debug=record.class_ == "debug",
-        records_steps=record.plugin.lacks.eager_kernels,
-        constant_rate=record.config.constant_rate,
-        rules_version=record.rules_version
-        if record.rules_version in JUDGED_VERSIONS
-        else RULES_VERSION,
-    )
+    facts = facts_of(record, plugin_digests(bundle), pinned)
     try:
         return judgement.judge(bundle.files.get, facts)
     except UnreadableError as error:

@@ -128,11 +128,23 @@ class Examiner:
         log: Callable[[], AbstractContextManager[IO[bytes]]],
         say: Callable[[str], None],
         show: Callable[[Silence | None], None],
+        only: audited.OnePart | None = None,
     ) -> None:
-        """Read and write in ``folders``; ``show`` what the processes do that say nothing."""
+        """Read and write in ``folders``; ``show`` what the processes do that say nothing.
+
+        ``only``: the worker was to show one part of the model, and nothing of what was replaced.
+        """
+        self._only = only
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
         self._log, self._say, self._show = log, say, show
+
+    @property
+    def _of_part(self) -> tuple[str, ...]:
+        """The scratch files in which both processes may leave what they kept of the one part."""
+        if self._only is None:
+            return ()
+        return (audited.PART_HONEST, audited.PART_REFERENCE)
 
     def examine(self, streamed: Streamed) -> Examined:
         """Return what the two processes have shown of a worker that has gone."""
@@ -246,10 +258,15 @@ class Examiner:
         probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
         steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
         weights = self._read(streamed, evidence.WEIGHTS, evidence.WeightsEvidence)
-        names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
+        libraries: tuple[evidence.Library, ...] = ()
+        if self._only is None:
+            names = self._read(streamed, evidence.NAMESPACE, evidence.NamespaceEvidence)
+            libraries = names.libraries
         _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
         kept = next((step for step in steps.steps if step.weights_kept), None)
         passes = (*probed.passes, *(["step"] if kept else []))
+        if self._only is not None:
+            passes = tuple(name for name in self._only.passes if name in probed.passes)
         # The probes are of one sequence; a real step has the whole batch.
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
@@ -265,12 +282,13 @@ class Examiner:
             "evidence_folder": str(self._folders.evidence.resolve()),
             "scratch_folder": str(scratch.resolve()),
             "digests": {**streamed.evidence, **streamed.scratch},
+            "only": self._only,
         }
         honest = {
             "passes": passes,
             "borders": self._config.audit is AuditMode.FULL,
             "reference_passes": heavy,
-            "library_modules": [m for one in names.libraries for m in one.modules],
+            "library_modules": [m for one in libraries for m in one.modules],
             "stream": self._stream(streamed) if trains else None,
             "calls": None if trains else self._calls(streamed),
         }
@@ -372,6 +390,8 @@ class Examiner:
             task.evidence[message.name] = message.sha256
         elif isinstance(message, EvidenceFile) and task.awaits(message.name):
             task.weights[task.to_recompute[message.name]] = message.sha256
+        elif isinstance(message, EvidenceFile) and message.name in self._of_part:
+            task.evidence[message.name] = message.sha256
         elif isinstance(message, Paused) and task.may_pause(message.index):
             if message.index == 0:
                 task.commitments.clear()

@@ -10,6 +10,7 @@ from llmb.config import AuditMode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records import draws
+from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
 from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
@@ -121,12 +122,37 @@ class RunPhases:
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
-            log, show = self.directory.child_log, self.display.message
-            examiner = Examiner(self.negotiated, config, folders, log, self.say, show)
-            examined = examiner.examine(streamed)
+            return Repeat(streamed, self._examined(config, folders, streamed))
+
+    def one_part(
+        self, config: RunConfig, only: OnePart, folders: Folders, window: Window
+    ) -> Repeat:
+        """Return what a short stream and the passes of ``only`` show of one part of the model.
+
+        ``window`` times nothing that anybody reads. Steps show gradients where it audits one.
+        """
+        self.say("starting worker")
+        drawn = self._drawn(config, 0)
+        if not window.audits:
+            drawn = replace(drawn, ledger=False)
+        streamed = self._work(config, window, 0, only.parameter, folders, drawn, only)
+        return Repeat(streamed, self._examined(config, folders, streamed, only))
+
+    def _examined(
+        self,
+        config: RunConfig,
+        folders: Folders,
+        streamed: Streamed,
+        only: OnePart | None = None,
+    ) -> Examined:
+        """Return what honest run and reference run have shown of a worker that has gone."""
+        log, show = self.directory.child_log, self.display.message
+        examined = Examiner(self.negotiated, config, folders, log, self.say, show, only).examine(
+            streamed
+        )
         for failure in examined.failures:
             self.directory.log(failure)
-        return Repeat(streamed, examined)
+        return examined
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return what is drawn for one repeat; steps show gradients where they can be replayed."""
@@ -190,6 +216,7 @@ class RunPhases:
         label: str,
         folders: Folders | None,
         drawn: Draws,
+        only: OnePart | None = None,
     ) -> Streamed:
         tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
@@ -207,6 +234,7 @@ class RunPhases:
                     repeat=number,
                     rank_timeout_s=self.rank_timeout_s,
                     every_step=window.every_step,
+                    only=only,
                 )
             )
             self.display.stream(window.end, tokens, label)

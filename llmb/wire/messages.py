@@ -17,7 +17,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.plugin.backend import Peak
-from llmb.records.audited import RerunOrder
+from llmb.records.audited import OnePart, RerunOrder
 from llmb.records.lacks import Lacks
 from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import StepClock
@@ -147,6 +147,8 @@ class WorkOrder(Frozen):
     rank_timeout_s: float = Field(default=600.0, gt=0)
     #: Gradients of every step are compared (rule L1): no weights of an audited step are kept.
     every_step: bool = False
+    #: The one part that is looked at, where a single judgement is repeated; None in every run.
+    only: OnePart | None = None
 
     @property
     def audited(self) -> bool:

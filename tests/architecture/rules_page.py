@@ -26,6 +26,13 @@ def table(rules: Iterable[Rule]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def causes(rules: Iterable[Rule]) -> str:
+    """Return the table of the likely honest causes of each rule that can accuse."""
+    rows = ["\n| id | most likely honest cause | next likely |", "|-|-|-|"]
+    rows += [f"| {' | '.join((rule.id, *rule.causes))} |" for rule in rules if rule.causes]
+    return "\n".join(rows) + "\n"
+
+
 def of_training(rules: Iterable[Rule]) -> str:
     """Return the sentence that names the rules which are about training alone."""
     ids = ", ".join(rule.id for rule in rules if rule.modes == TRAINING)
@@ -38,7 +45,7 @@ def rendered(page: str) -> str:
     """Return ``page`` with the table as it is now."""
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}{table(RULES)}{of_training(RULES)}{_END}{after}"
+    return f"{before}{_BEGIN}{table(RULES)}{of_training(RULES)}{causes(RULES)}{_END}{after}"
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Task(Protocol):
         ...
 
     def be_audited(
-        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
         """Leave what honest and reference run need."""
         ...

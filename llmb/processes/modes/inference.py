@@ -60,7 +60,7 @@ class Inference(ABC):
         """Write nothing: there is no optimizer."""
 
     def be_audited(
-        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
         """Leave what honest and reference run need: logits, weights, audited steps, the probes."""
         stage, last = self._stage, stream.last
@@ -72,7 +72,7 @@ class Inference(ABC):
         found = self._look(LIVE, self.sampler.output, last.seed)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, stage.canonical)
-        if before.types is not None:
+        if before is not None and before.types is not None:
             writer.phase("being audited: types of operands")
             again = partial(self._pass, last.step.seed)
             writer.write(evidence.TYPES, before.types.step(again))

@@ -15,6 +15,7 @@ from llmb.errors import UnavailableError
 from llmb.observe.canonical import Canonical
 from llmb.plugin.backend import Backend
 from llmb.plugin.manager import Plugin
+from llmb.records.audited import OnePart
 from llmb.reference.shapes import Shape
 from llmb.workloads import Workload
 
@@ -40,6 +41,8 @@ class Stage:
     layout: Layout | None = None
     #: Gradients of every step are compared (rule L1).
     every_step: bool = False
+    #: The one part that is looked at, where a single judgement is repeated.
+    only: OnePart | None = None
 
     @property
     def shape(self) -> Shape:

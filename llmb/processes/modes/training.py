@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.config import AuditMode
-from llmb.observe import pairs, probes
+from llmb.observe import one_part, pairs, probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.gradient_ledger import GradientLedger
+from llmb.observe.one_part import PartKeeper
 from llmb.observe.optimizer import OptimizerBaseline
+from llmb.observe.passes import LIVE
 from llmb.observe.step_sampler import StepSampler
 from llmb.parallel.together import glances_of_all, of_all
 from llmb.plugin.backend import is_lazy
@@ -182,7 +184,7 @@ class Training:
         return total
 
     def be_audited(
-        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline
+        self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
         """Leave what honest and reference run need: weights, gradients, audited steps, the probes.
 
@@ -197,10 +199,15 @@ class Training:
         sampler.read()
         # Of dynamic shapes the last step's: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]
+        keeper, seen = self._keeper()
         examination = Examination(
-            canonical, replace(self._stage.shape, sequence_length=length), last.seed
+            canonical, replace(self._stage.shape, sequence_length=length), last.seed, keeper
         )
         glances = self._last_step(last, examination)
+        if keeper is not None and LIVE in keeper.part.passes:
+            # The gradients are those of the step itself; the step is made again to look inside.
+            with examination.watching(LIVE, self._stage.model):
+                self._untimed_pass(self._batches.latest)
         writer.phase("being audited: weights")
         writer.weights(audited.LIVE_WEIGHTS, canonical)
         if any(step.weights_kept for step in sampler.steps()):
@@ -209,32 +216,75 @@ class Training:
             sampler.swap()
         sampler.release()
         writer.write(audited.STEPS, of_all(self._stage.ranks, stream.evidence()))
-        if before.types is not None:
+        if before is not None and before.types is not None:
             writer.phase("being audited: types of operands")
             again = partial(self._untimed_pass, self._batches.latest)
             writer.write(evidence.TYPES, of_all(self._stage.ranks, before.types.step(again)))
         self._probe(writer, examination, last)
-        self._measure_recipe(writer, examination)
+        if keeper is None:
+            self._measure_recipe(writer, examination)
         where = {
             f"{index}/where": _narrowest(places(canonical, self._stage.sizes, stored))
             for index, stored in sampler.gradients_seen()
         }
-        self._write_ledger(writer)
+        holder = self._write_ledger(writer)
+        if keeper is not None and seen is not None:
+            self._write_part(writer, keeper, seen.model_copy(update={"stored": holder}))
         steps = sampler.tensors() | where | _on_host(glances)
         steps |= glances_of_all(self._stage.ranks, steps)
         writer.write_bytes(audited.STEP_VALUES, save(steps))
 
-    def _write_ledger(self, writer: EvidenceWriter) -> None:
-        """Leave what was read of every step, and where that lies in the canonical model."""
+    def _write_ledger(self, writer: EvidenceWriter) -> str | None:
+        """Leave what was read of every step, and where that lies in the canonical model.
+
+        Returns the stored parameter that holds the one part that is looked at, if there is one.
+        """
         ledger = self.ledger
         if ledger is None or not len(rows := ledger.rows()):
-            return
-        where = places(self._stage.canonical, self._stage.sizes, ledger.read_places())
+            return None
+        read = ledger.read_places()
+        where = places(self._stage.canonical, self._stage.sizes, read)
+        each = torch.split(where, [len(indices) for *_, indices in read])
+        holder = self._holder({name: one for (name, *_), one in zip(read, each, strict=True)})
         count = draws.steps_compared(ledger.rates, self._stage.workload.recipe.optimizer)
         kept = {audited.ROWS: rows, audited.WHERE: _narrowest(ledger.in_steps(where))}
         kept = {name: values[:count].contiguous() for name, values in kept.items()}
         writer.write(audited.LEDGER, ledger.evidence())
         writer.write_bytes(audited.LEDGER_VALUES, save(kept))
+        return holder
+
+    def _holder(self, where: Mapping[str, Tensor]) -> str | None:
+        """Return the stored parameter some of whose elements are the one part's.
+
+        ``where`` has the numbers of elements in the canonical model by stored parameter.
+        """
+        if self._stage.only is None:
+            return None
+        first, wanted = 0, self._stage.only.parameter
+        for name, size in self._stage.sizes.items():
+            if name == wanted:
+                break
+            first += size
+        end = first + self._stage.sizes[wanted]
+        return next((n for n, one in where.items() if ((one >= first) & (one < end)).any()), None)
+
+    def _keeper(self) -> tuple[PartKeeper | None, audited.PartSeen | None]:
+        """Return what keeps the one part that is looked at, and where that part is; or nothing."""
+        stage = self._stage
+        if stage.only is None:
+            return None, None
+        seen = one_part.find(stage.only, stage.model, stage.canonical)
+        return PartKeeper(stage.only, audited.MEASURED, seen.module), seen
+
+    def _write_part(
+        self, writer: EvidenceWriter, keeper: PartKeeper, seen: audited.PartSeen
+    ) -> None:
+        """Leave what was kept of the one part, and why there is less than was wanted."""
+        if seen.why is None and not any(k.endswith(audited.OUTPUT) for k in keeper.tensors):
+            why = f"nothing calls module {seen.module} where Python could see it: it is compiled, "
+            why += "or another module computes with its weight"
+            seen = seen.model_copy(update={"why": why})
+        writer.kept_part(keeper, seen)
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
         """Take the gradients that are there; of a model with dropout those of another pass."""
@@ -256,7 +306,9 @@ class Training:
             missing = canonical.missing
             failure = f"{len(missing)} parameters were not found: {missing[0]}, ..."
         batch, dtype = self._batches.latest[-1], stage.config.precision.dtype
-        for name in () if failure else probes.PROBES:
+        only = self._stage.only
+        wanted = [p for p in probes.PROBES if only is None or p in only.passes]
+        for name in () if failure else wanted:
             writer.phase(f"being audited: probe {name}")
             examination.probe(
                 name,

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
-from llmb.audit.bench import UnreadableError
+from llmb.audit import one_part
+from llmb.audit.bench import Bench, UnreadableError
 from llmb.audit.ledger import HonestError, Rows, StepByStep
 from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
@@ -349,3 +350,30 @@ def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged
         ]
         * judged
     )
+
+
+# -- part by part ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", one_part.PASSES)
+def test_each_part_of_an_honest_run_keeps_each_rule_that_has_parts(run: Audited, rule: str) -> None:
+    found = one_part.parts(rule, Bench(run.files.get, run.facts, 0))
+    assert len(found) > 10
+    assert all(one.kept for one in found), found[0]
+
+
+def test_the_part_that_l1_names_is_the_worst_and_the_others_are_kept(run: Audited) -> None:
+    matrix = "model.layers.1.mlp.down_proj.weight"
+    names = [s.name for s in LedgerEvidence.model_validate_json(run.files[LEDGER]).segments]
+    own = slice(64 * names.index(matrix), 64 * names.index(matrix) + 64)
+    arrays = load(run.files[VALUES])
+    arrays[audited.ROWS][:, own] *= 1.1
+    run.files[VALUES] = save(arrays)
+    first, *others = one_part.parts("L1", Bench(run.files.get, run.facts, 0))
+    assert (first.part, first.kept) == (matrix, False)
+    assert all(one.kept for one in others)
+
+
+def test_without_an_honest_run_there_are_no_parts(run: Audited) -> None:
+    del run.files[evidence.path(0, audited.HONEST)]
+    assert one_part.parts("E1", Bench(run.files.get, run.facts, 0)) == ()

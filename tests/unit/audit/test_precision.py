@@ -10,6 +10,7 @@ import pytest
 
 from llmb import formats
 from llmb.audit.precision import Bits, Border, Probes, bits, of_class
+from llmb.audit.rule import PartFinding
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.records.audited import WIDE_LOSS
 from llmb.records.finding import Level, Status
@@ -288,7 +289,8 @@ def test_the_label_is_lowered_to_what_was_measured(
     finding = judged.effective()
     assert (finding.id, finding.status) == ("P1", Status.FAIL)
     assert judged.measured().effective == really
-    assert finding.message == f"declared {declared.name}, computes in {really}"
+    assert finding.message.startswith(f"declared {declared.name}, computes in {really}: ")
+    assert f"honest {HONEST[declared.name]:.2f} bits" in finding.message
 
 
 def test_one_rough_part_lowers_the_label_of_all() -> None:
@@ -408,3 +410,41 @@ def test_an_honest_run_beside_another_honest_run_is_never_accused(seed: int) -> 
     judged = Probes(arrays(mine), arrays(theirs, "BF16/") | honest("FP8"), RIGHT, BF16, ())
     for finding in (judged.branches(), judged.live(), judged.effective()):
         assert finding.status is Status.PASS
+
+
+# -- part by part ---------------------------------------------------------------------------
+
+
+def test_a_part_that_is_too_rough_breaks_e2_by_itself_and_no_other_does() -> None:
+    judged = probes(with_(7.4, UP=4.0))
+    broken = [one for one in judged.parts(classes=False) if not one.kept]
+    assert [one.part for one in broken] == [UP.removeprefix("branches/")]
+    assert (broken[0].measured, broken[0].honest) == ("4.00 bits", "7.40 bits")
+    assert broken[0].what == "gradient of layers.0.mlp.up_proj in probe branches"
+    assert judged.branches().status is Status.FAIL
+
+
+def test_the_output_of_a_branch_counts_for_its_out_projection() -> None:
+    out = "branches/out/model.layers.0.mlp.down_proj.weight"
+    found = probes({**with_(7.4), out: 4.5}).parts(classes=False)
+    (broken,) = [one for one in found if not one.kept]
+    assert broken.part == DOWN.removeprefix("branches/")
+    assert broken.what == "output of layers.0.mlp.down_proj"
+
+
+@pytest.mark.parametrize("classes", [("BF16", "FP8"), ("BF16",)], ids=["full", "quick"])
+def test_p1_says_which_format_a_part_reaches(classes: tuple[str, ...]) -> None:
+    judged = probes(with_(7.4, UP=4.0), BF16, classes)
+    found = {one.part: one.measured for one in judged.parts(classes=True)}
+    assert found[UP.removeprefix("branches/")] == "4.00 bits (FP8)"
+    assert found[DOWN.removeprefix("branches/")] == "7.40 bits (BF16)"
+
+
+def test_a_part_is_kept_where_all_of_it_reaches_the_limit_that_is_shown() -> None:
+    def up(value: float) -> PartFinding:
+        judged = probes(with_(7.4, UP=value))
+        return next(one for one in judged.parts(classes=False) if one.part in UP)
+
+    limit = float(up(6.7).limit.split()[0])
+    assert up(limit + 0.02).kept
+    assert not up(limit - 0.02).kept

@@ -128,7 +128,14 @@ def test_every_rule_has_one_id_of_its_own_and_says_all_there_is_to_say() -> None
         assert re.fullmatch(r"[A-Z]+[1-9][0-9]*", rule.id), f"{rule.id}: letters and a number"
         texts = (rule.title, rule.measured, rule.limit, rule.cannot_see, rule.observer)
         assert all(texts), f"{rule.id}: title, measured, limit, cannot_see and observer are needed"
+        texts = (*texts, *rule.causes)
         assert not any("|" in text or "\n" in text for text in texts), f"{rule.id}: one cell each"
+
+
+def test_every_rule_that_can_accuse_says_two_honest_causes() -> None:
+    for rule in RULES:
+        wanted = 0 if rule.level is Level.NOTE else 2
+        assert len({*rule.causes}) == wanted, f"{rule.id}: causes, the likelier first"
 
 
 def test_a_judge_has_rules_of_one_kind() -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import math
 import struct
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load, save
 
 from llmb.records import arrays
 
@@ -129,3 +133,32 @@ def test_an_array_too_long_to_be_a_sample_is_refused(monkeypatch: pytest.MonkeyP
     assert len(arrays.read(file_of(a=("F32", [3], floats(1, 2, 3))))["a"]) == 3
     with pytest.raises(ValueError, match="array 'a' has more than 3 numbers"):
         arrays.read(file_of(a=("F32", [4], floats(1, 2, 3, 4))))
+
+
+# -- whole tensors, as they are stored ------------------------------------------------------
+
+
+def test_tensors_of_several_files_are_one_that_any_reader_of_safetensors_reads(
+    tmp_path: Path,
+) -> None:
+    first = {"a/x": torch.arange(6.0).view(2, 3), "other": torch.arange(3)}
+    second = {"b/x": torch.tensor([0.5, -2.0])}
+    for name, tensors in (("1", first), ("2", second)):
+        (tmp_path / name).write_bytes(save(tensors))
+    found = arrays.stored(tmp_path / "1") | arrays.stored(tmp_path / "2")
+    assert {*found} == {"a/x", "b/x"}, "those of other types are left out"
+    target = tmp_path / "both.safetensors"
+    arrays.write(found, target, {"rule": "E2"})
+    read = load(target.read_bytes())
+    assert torch.equal(read["a/x"], first["a/x"])
+    assert torch.equal(read["b/x"], second["b/x"])
+    with safe_open(target, "pt") as file:
+        assert file.metadata() == {"rule": "E2"}
+
+
+def test_a_sample_is_spread_over_the_tensor_and_is_all_of_a_small_one(tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(save({"a": torch.arange(100.0)}))
+    one = arrays.stored(tmp_path / "1")["a"]
+    assert (one.shape, one.elements) == ((100,), 100)
+    assert list(one.sample(100)) == list(range(100))
+    assert list(one.sample(5)) == [0, 20, 40, 60, 80]
