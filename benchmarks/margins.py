@@ -148,8 +148,10 @@ def _of_steps(steps: ledger.StepByStep) -> Iterator[Margin]:
 
     Two steps are the honest run's own beside the reference run's; of a worker there are more.
     """
-    honest, whose = steps._honest, "honest run: " * (steps.steps <= 2)
-    yield Margin("L1", f"{whose}all gradients", steps._of_all(), honest.times * honest.of_all)
+    honest, whose = steps._honest, "honest run: " * (len(steps.steps) <= 2)
+    limit = honest.times * honest.of_all
+    yield Margin("L1", f"{whose}{steps._together} together", steps._of_all(), limit)
+    whose += steps._of
     worst, largest = steps._worst(steps._lengths())
     yield Margin("L1", f"{whose}worst parameter", largest, honest.limit(worst))
     if medians := steps._medians():

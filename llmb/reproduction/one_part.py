@@ -39,9 +39,9 @@ from llmb.supervision.stream import Window
 
 _SEEN = Evidence(audited.PART_SEEN, PartSeen.model_validate_json)
 #: Two steps change the weights before the last, so that a copy of them that is not refreshed shows.
-_SHORT = Window(first_fence=1, start=1, stop=2, end=2)
+_SHORT = Window(first_fence=1, start=1, stop=2, end=2, every_step=True)
 #: Rule L1 compares steps: the first has what the replay of the optimizer needs.
-_OF_STEPS = Window(first_fence=1, start=1, stop=2, end=4, audits=(0,))
+_OF_STEPS = Window(first_fence=1, start=1, stop=2, end=4, audits=(0,), every_step=True)
 _WHATS = (audited.INPUT, audited.OUTPUT, audited.GRADIENT)
 #: Elements of each tensor from which its bits are computed, equally far apart.
 _MOST = 2**18

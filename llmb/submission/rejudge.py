@@ -15,7 +15,7 @@ from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, parse_model
 from llmb.records.draws import Draws, nonce_of
-from llmb.records.finding import Audit, Finding, Level, Status
+from llmb.records.finding import RULES_VERSION, Audit, Finding, Level, Status
 from llmb.records.run_directory import PLUGIN_FOLDER
 from llmb.records.run_record import FileDigest, RunRecord
 from llmb.records.seeds import token_seed
@@ -23,6 +23,7 @@ from llmb.reference import pins
 
 PLUGIN_PREFIX = f"{PLUGIN_FOLDER}/"
 _Kind = TypeVar("_Kind", bound=Frozen)
+_ACCUSES = (Status.FAIL, Status.FLAG)
 _CONTEXT = {Status.NOTE, Status.NOT_OBSERVED, Status.NOT_APPLICABLE}
 
 
@@ -131,8 +132,18 @@ def differences(claimed: Audit, judged: Audit) -> Iterator[str]:
         ours = [finding for finding in judged.findings if finding.id == rule.id]
         if rule.level is Level.NOTE and stated and all(map(_is_context, stated)):
             continue
-        if stated != ours:
+        if _worded(stated, judged) != _worded(ours, judged):
             yield f"{rule.id} is {_statuses(stated)}, the evidence supports {_statuses(ours)}"
+
+
+def _worded(findings: Sequence[Finding], audit: Audit) -> list[Finding]:
+    """Return ``findings`` as they are compared: later rules say an accusation in other words."""
+    if audit.rules_version == RULES_VERSION:
+        return [*findings]
+    return [
+        finding.model_copy(update={"message": ""}) if finding.status in _ACCUSES else finding
+        for finding in findings
+    ]
 
 
 def _is_context(finding: Finding) -> bool:

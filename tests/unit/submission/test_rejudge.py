@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from llmb.audit.rules import RULES
-from llmb.records.finding import Level, Status
+from llmb.records.finding import JUDGED_VERSIONS, Level, Status
 from llmb.submission.rejudge import differences
 from tests import builders
 
@@ -81,3 +81,11 @@ def test_of_every_other_rule_not_a_word_may_differ(judged, rule):
     (found,) = differences(judged.model_copy(update={"findings": tuple(every)}), judged)
     assert found.startswith(f"{rule} is ")
     assert "all is well" in found
+
+
+@pytest.mark.parametrize(("status", "believed"), [("fail", True), ("flag", True), ("pass", False)])
+def test_rules_that_were_in_force_before_may_have_accused_in_other_words(judged, status, believed):
+    earlier = judged.model_copy(update={"rules_version": JUDGED_VERSIONS[0]})
+    ours = claimed(earlier, "E1", {"status": Status(status), "message": "2 times as far off"})
+    theirs = claimed(earlier, "E1", {"status": Status(status), "message": "all is well"})
+    assert (list(differences(theirs, ours)) == []) is believed
