@@ -251,7 +251,7 @@ def test_numbers_of_e2_and_l1_are_those_that_the_judges_compared(
     numbers = {(m.rule, m.what): m for read, judged in seen for m in read(judged)}
     (measured,) = [f.measured for f in findings if f.id == "L1"]
     assert f"{numbers['L1', 'all gradients together'].measured:.3g} of all" in measured
-    own = numbers["L1", "honest run: all gradients"].measured
+    own = numbers["L1", "honest run: all gradients together"].measured
     assert f"own {own:.3g} of all" in measured
     assert 0 < numbers["L1", "honest run: worst parameter"].ratio < 1
     assert numbers["E2", "bits that the worst part lacks"].limit == 0.75
