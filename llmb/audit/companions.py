@@ -13,6 +13,8 @@ from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
 #: What reading a device's gauges may take: a library, a program of the vendor's, a thread.
 _TO_READ = ("ctypes.", "subprocess.", "os.", "pty.", "_thread.", "sys._getframe")
+#: Nobody can take an audit hook away again, so it does not matter when it came.
+_LASTING = {"sys.addaudithook"}
 #: A helper's CPU time may be off by a tick of the system's clock at both ends.
 _TICKS_S = 0.02
 #: CPU time of children, and of threads that have ended: a child that only waits wakes up at times.
@@ -25,8 +27,10 @@ def faults(
     """Yield what nobody declared, from START on, in one repeat."""
     start = timing.warmup_steps
     for act in evidence.acts:
-        if act.blocks[-1] >= start and not _is_reading(act):
-            times = f", {act.count} times" if act.count > 1 else ""
+        times = f", {act.count} times" if act.count > 1 else ""
+        if act.event in _LASTING:
+            yield f"{act.event} by {_whose(act)} at {act.place}, which lasts{times}"
+        elif act.blocks[-1] >= start and not _is_reading(act):
             yield f"{act.event} by {_whose(act)} at {act.place} in the timed steps{times}"
     if evidence.acts_omitted:
         yield f"{evidence.acts_omitted} acts of plugin code more than are kept"

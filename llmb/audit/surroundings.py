@@ -34,8 +34,8 @@ N2 = Rule(
     "no foreign threads, children, libraries or import hooks",
     measured="threads, processes, libraries, import hooks and tracers that came after the plugin; "
     "in the timed steps each fork, process, thread, tracer, look at frames or at the collector's "
-    "objects, use of ctypes and read of a process's memory by plugin code; CPU time of helper "
-    "threads and of children",
+    "objects, use of ctypes and read of a process's memory by plugin code; its audit hooks at any "
+    "time; CPU time of helper threads and of children",
     limit="none but torch's, the plugin's libraries' and the system's; threads that llmb_helpers "
     "declares, each within its share of CPU time (5 % of a core or less)",
     cannot_see="a library of the system's that was replaced before the run; threads and tracers of "

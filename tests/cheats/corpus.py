@@ -263,6 +263,7 @@ CHEATS = (
                 "gradient_subclass",
             )
         ),
+        Cheat("audit_hook_warned", HARNESS, (11, 61), ("L1", "N2"), "FP32"),
         # Every step looks at the state, so it is warned in every step, and nothing is saved.
         Cheat("state_warned", HARNESS, (11, 61), ("N1",), "FP32"),
         ("evidence_rewritten", "49 61", "N1"),

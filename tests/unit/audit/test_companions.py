@@ -51,6 +51,12 @@ def test_an_act_is_flagged_from_start_on(blocks: tuple[int, ...], is_flagged: bo
     assert bool(faults(acts=(act(blocks=blocks),))) == is_flagged
 
 
+@pytest.mark.parametrize("blocks", [(-1,), (12,)])
+def test_an_audit_hook_is_flagged_whenever_it_came(blocks: tuple[int, ...]) -> None:
+    (fault,) = faults(acts=(act("sys.addaudithook", blocks=blocks),))
+    assert fault == "sys.addaudithook by the plugin at acme.py:3 in f, which lasts"
+
+
 def test_a_fault_names_event_place_and_count() -> None:
     (fault,) = faults(acts=(act(count=50),))
     assert fault == ("sys.setprofile by the plugin at acme.py:3 in f in the timed steps, 50 times")

@@ -28,6 +28,7 @@ def profile():
     sys.setprofile(print); sys.setprofile(None)
 def trace():
     old = sys.gettrace(); sys.settrace(old)
+def hook(): sys.addaudithook(lambda event, arguments: None)
 def referrers(): gc.get_referrers(frame)
 def process(): subprocess.run([sys.executable, "-c", ""])
 def fork():
@@ -91,6 +92,7 @@ def heard(
         ("frame_of_an_error", "read of tb_frame"),
         ("in_a_string", "sys._getframe"),
         ("profile", "sys.setprofile"),
+        ("hook", "sys.addaudithook"),
         ("referrers", "gc.get_referrers"),
         ("process", "subprocess.Popen"),
         ("fork", "os.fork"),
