@@ -55,6 +55,8 @@ def draw(repeated: Repeated, tensors: Path) -> bytes:
 
 def _panel(axes: Axes, three: tuple[arrays.Array, arrays.Array, arrays.Array]) -> None:
     """Draw each element's error against its right value, on log scales: exact ones are left out."""
+    from matplotlib.ticker import FuncFormatter, LogLocator
+
     measured, honest, right = three
     for values, colour, marker, label in (
         (measured, _MEASURED, "o", "measured"),
@@ -66,5 +68,8 @@ def _panel(axes: Axes, three: tuple[arrays.Array, arrays.Array, arrays.Array]) -
             axes.scatter(sizes, errors, s=9, c=colour, marker=marker, label=label, linewidths=0.7)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(numticks=5))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
     axes.set(xlabel="size of the element in the reference", ylabel="distance from the reference")
     axes.grid(visible=True, color="#dddddd", linewidth=0.6)
