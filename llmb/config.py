@@ -273,6 +273,9 @@ class Choices(Frozen):
 
 #: A compiler is done after a few; every step from the first is replayed (rule L1).
 MOST_WARMUP_STEPS = 20
+#: Timed steps of an official training, unless its window is shorter than twice the least: with what
+#: lies around the window rule L1 compares 80 steps.
+MOST_TIMED_STEPS = 60
 
 
 class RunRequest(Choices):

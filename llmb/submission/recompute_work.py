@@ -16,6 +16,8 @@ from llmb.submission.official import DEFAULTS, FIXED, OFFICIAL, Official, Shapes
 
 _OFFICIAL_TIMED_STEPS, _OFFICIAL_TIMED_CALLS = 50, 10
 _LEAST_WINDOW_NS, _MOST_WARMUP = 5_000_000_000, 20
+#: More timed steps of a training are official only in windows of so many nanoseconds or less.
+_MOST_TIMED_STEPS, _FEW_NS = 60, 10_000_000_000
 #: Tokens of the prompt, and those that follow it.
 _OFFICIAL_SAMPLE = (6, 200)
 
@@ -124,6 +126,7 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
             debug
             or min(windows, default=0) < _LEAST_WINDOW_NS
             or config.warmup_steps > _MOST_WARMUP
+            or (trains and config.timed_steps > _MOST_TIMED_STEPS and max(windows) > _FEW_NS)
         )
     comparison.expect("class", record.class_, "debug" if debug else "official")
     must = "the reasons why this is a debug run" if debug else "nothing in an official run"

@@ -16,7 +16,14 @@ from llmb import __version__, workloads
 from llmb.audit.bench import Facts, UnreadableError
 from llmb.audit.judgement import Judgement, judge
 from llmb.audit.time import LEAST_WINDOW_S
-from llmb.config import MOST_WARMUP_STEPS, AuditMode, Frozen, RunConfig
+from llmb.config import (
+    MOST_TIMED_STEPS,
+    MOST_WARMUP_STEPS,
+    AuditMode,
+    Frozen,
+    Mode,
+    RunConfig,
+)
 from llmb.errors import RunFailedError
 from llmb.measure import host, metrics, summary
 from llmb.plugin import discovery
@@ -171,12 +178,20 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
 
 def waivers_of(config: RunConfig, repeats: Sequence[RepeatTiming]) -> tuple[str, ...]:
     """Return why a run is a debug run, now that its windows are known."""
-    seconds = min((timing.stop_ns - timing.start_ns) / 1e9 for timing in repeats)
-    if seconds >= LEAST_WINDOW_S:
-        return waivers(config)
-    enough = math.ceil(1.2 * config.timed_steps * LEAST_WINDOW_S / max(seconds, 1e-3))
-    short = f"a window of {seconds:.1f} s (official: {LEAST_WINDOW_S:.0f}; --timed-steps {enough})"
-    return (*waivers(config), short)
+    every = [(timing.stop_ns - timing.start_ns) / 1e9 for timing in repeats]
+    found, seconds = [*waivers(config)], min(every)
+    if seconds < LEAST_WINDOW_S:
+        enough = math.ceil(1.2 * config.timed_steps * LEAST_WINDOW_S / max(seconds, 1e-3))
+        official = f"official: {LEAST_WINDOW_S:.0f}; --timed-steps {enough}"
+        found.append(f"a window of {seconds:.1f} s ({official})")
+    many = config.mode is Mode.TRAIN and config.timed_steps > MOST_TIMED_STEPS
+    if many and max(every) > 2 * LEAST_WINDOW_S:
+        told = f"{config.timed_steps} timed steps in {max(every):.1f} s"
+        found.append(
+            f"{told} (official: {MOST_TIMED_STEPS} at most, in a window of more than "
+            f"{2 * LEAST_WINDOW_S:.0f} s; --repeats times more)"
+        )
+    return tuple(found)
 
 
 def _record(

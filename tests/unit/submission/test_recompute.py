@@ -338,6 +338,19 @@ def test_a_record_with_millions_of_blocks_is_refused_quickly(record, monkeypatch
     assert "at most 3 blocks" in [m.recomputed for m in mismatches(record)]
 
 
+@pytest.mark.parametrize(
+    ("timed_steps", "seconds", "official"), [(60, 60, 1), (61, 60, 0), (61, 9, 1)]
+)
+def test_a_long_window_of_many_steps_is_no_official_one(record, timed_steps, seconds, official):
+    def many(data):
+        data["config"]["timed_steps"] = timed_steps
+        for timing in data["timing"]["repeats"]:
+            timing["stop_ns"] = timing["start_ns"] + seconds * 10**9
+
+    found = [m for m in mismatches(edited(record, many)) if m.field == "class"]
+    assert (found == []) is bool(official)
+
+
 def test_llama_has_the_parameters_and_flops_of_the_rules(record):
     facts = record.workload
     assert (facts.parameters, facts.flops_per_token) == (1_433_680_000, 8_105_164_800)

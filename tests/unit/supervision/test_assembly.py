@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmb import workloads
-from llmb.config import BF16, AuditMode, DataSource, Parallelism, RunConfig, WeightsSource
+from llmb.config import BF16, AuditMode, DataSource, Mode, Parallelism, RunConfig, WeightsSource
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import host
 from llmb.records import audited, evidence, sources
@@ -290,6 +290,19 @@ def test_a_window_that_is_too_short_makes_a_debug_run(
     assert waivers_of(run_config(timed_steps=50), [long, timing(block_ms)]) == expected
 
 
+@pytest.mark.parametrize(
+    ("timed_steps", "block_ms", "official"),
+    [(60, 9000, True), (61, 9000, False), (400, 1000, True)],
+)
+def test_a_long_window_of_many_steps_makes_a_debug_run(
+    timed_steps: int, block_ms: int, official: bool
+) -> None:
+    found = waivers_of(run_config(timed_steps=timed_steps), [timing([block_ms] * 6)])
+    told = "61 timed steps in 54.0 s (official: 60 at most, in a window of more than 10 s; "
+    assert found == (() if official else (f"{told}--repeats times more)",))
+    assert waivers_of(run_config(timed_steps=400, mode=Mode.FORWARD), [timing([9000] * 6)]) == ()
+
+
 def test_a_run_with_the_audit_switched_off_is_a_debug_run_and_unverified(make: Make) -> None:
     run = make(run_config(audit=AuditMode.OFF))
     run.failures = ("the audit was switched off: --audit off",)
@@ -485,7 +498,7 @@ def test_a_run_is_judged_by_what_was_measured(make: Make, monkeypatch: pytest.Mo
     run = make(CONFIG.model_copy(update={"parallelism": Parallelism(dp_replicate=2)}))
     record = run.assemble()
     (facts,) = seen
-    assert (facts.precision, facts.world_size, facts.is_debug) == (BF16, 2, True)
+    assert (facts.precision, facts.parallelism.world_size, facts.is_debug) == (BF16, 2, True)
     assert tuple(facts.repeats) == record.timing.repeats
     assert (facts.workload, facts.system) == (record.workload, record.system)
     assert (facts.ceilings, facts.peak_flops) == (record.ceilings, None)
