@@ -47,6 +47,8 @@ NUMERIC = ("L1", "E1", "E2", "P1", "O2")
 TINY, DEBUG, WIDE = "tiny", "debug preset", "true width"
 #: The order in which sizes are run.
 _SIZES = (TINY, DEBUG, WIDE)
+#: Elements that share a scale: the test plugins of number formats take whole blocks of tokens.
+_BLOCK = 32
 #: Tokens of a step, at most: at these widths most of the time goes into the words of the head.
 _MOST_TOKENS = 64
 #: Words of a llama in three runs of four, instead of 32,000, at which a run takes twice as long.
@@ -228,7 +230,7 @@ def _drawn(case: Case, rng: random.Random) -> Case:
     batch = rng.choice([n for n in (1, 2, 3, 4) if n * length <= _MOST_TOKENS])
     even = not one_rank or "--accumulate=2" in more
     shapes: dict[str, Any] = {
-        "length": case.length or length,
+        "length": case.length or max(length, _BLOCK * case.subject.startswith("format:")),
         "batch": case.batch or (2 * max(1, batch // 2) if even else batch),
         "width": rng.choice((64, 64, 96, 128)),
         "layers": case.layers or rng.choice((1, 2, 3)),
