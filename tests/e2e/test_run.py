@@ -495,11 +495,9 @@ def test_every_step_is_answered_in_its_pause_and_the_end_is_not_told_before_stop
         answers = sent(heard, "proceed", "audit")
         last = [index for index, answer in enumerate(answers) if answer.get("last")]
         assert last == [len(answers) - 1]
-        assert start + 20 < last[0] <= start + 25
-        asked = [i for i, a in enumerate(answers) if a["kind"] == "audit" and not a["last"]]
-        assert asked[0] == max(0, start - 2)
-        assert all(start <= index < start + 20 for index in asked[1:])
-        assert len(asked) == 3
+        assert start + 20 < last[0] <= start + 24
+        (asked,) = [i for i, a in enumerate(answers) if a["kind"] == "audit" and not a["last"]]
+        assert start <= asked < start + 20
 
 
 def test_no_seed_of_a_step_is_sent_before_post_processing_is_over(
