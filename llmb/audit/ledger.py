@@ -135,7 +135,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
         for one in ledger.moments
     ]
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
-    yardstick = StepByStep(again.of_gradients().only(checked), right, wider, of_element)
+    of_few = None if of_element is None else _OF_TWO_STEPS * of_element
+    yardstick = StepByStep(again.of_gradients().only(checked), right, wider, of_few)
     yield _of_training(
         [worker, *moments], yardstick, error, checked if len(right) else (), made, paths
     )

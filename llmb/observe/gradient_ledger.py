@@ -21,7 +21,7 @@ class GradientLedger(StepLedger):
     """
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "_sizes", "rates")
+    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "_shapes", "rates")
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Read the gradients of all trained parameters of ``model``, as they are stored."""
@@ -29,7 +29,7 @@ class GradientLedger(StepLedger):
         self._parameters = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
-        self._sizes = [p.numel() for _, p in self._parameters]
+        self._shapes = [p.shape for _, p in self._parameters]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
         self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
@@ -88,10 +88,10 @@ class GradientLedger(StepLedger):
         )
 
     def _counts(self) -> list[int]:
-        return [min(self._count, size) for size in self._sizes]
+        return [min(self._count, shape.numel()) for shape in self._shapes]
 
     def _places(self, seed: int) -> Sequence[SampledIndices]:
-        return choose_each(seed, self._sizes, self._count)
+        return choose_each(seed, self._shapes, self._count)
 
 
 def _read(where: SampledIndices, value: Tensor | None, parameter: nn.Parameter) -> Tensor:

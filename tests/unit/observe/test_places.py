@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import SampledIndices, choose, fewer, picked
+from llmb.observe.places import SampledIndices, choose, choose_each, fewer, picked
 from llmb.observe.shards import read_places
 
 
@@ -47,6 +47,33 @@ def test_elements_are_spread_over_at_least_half_of_the_parameter() -> None:
     for seed in range(200):
         found = choose(seed, "gradient", "w", 10**6, 1024).indices()
         assert found.max() - found.min() >= 0.49e6
+
+
+SHAPES = [(32000, 64), (3200, 3200), (6400, 3200), (100, 63), (7,), (3200,), (1,), (40, 30)]
+
+
+def test_each_parameter_has_as_many_places_as_wanted_or_as_there_are_each_once() -> None:
+    shapes = [torch.Size(shape) for shape in SHAPES]
+    for seed in range(50):
+        for shape, places in zip(shapes, choose_each(seed, shapes, 64), strict=True):
+            found = places.indices()
+            assert len(found) == len(found.unique()) == min(64, shape.numel())
+            assert 0 <= found.min() <= found.max() < shape.numel()
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if len(shape) > 1])
+def test_no_two_places_of_a_parameter_are_in_one_column_if_it_has_enough(
+    shape: tuple[int, int],
+) -> None:
+    """An honest run was accused: all 64 places of a head were in one column, whose sum cancels."""
+    for seed in range(200):
+        (places,) = choose_each(seed, [torch.Size(shape)], 64)
+        assert len((places.indices() % shape[1]).unique()) >= min(64, shape[1]) * 0.9
+
+
+def test_half_of_the_places_is_every_second_one() -> None:
+    (places,) = choose_each(3, [torch.Size((40, 30))], 7)
+    assert places.every_other().indices().tolist() == places.indices()[::2].tolist()
 
 
 def test_over_seeds_any_element_may_be_looked_at() -> None:
