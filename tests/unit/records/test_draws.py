@@ -85,8 +85,8 @@ def test_window_audits_and_places_are_drawn_apart() -> None:
 @pytest.mark.parametrize(
     ("rates", "optimizer", "steps"),
     [
-        ([1.5e-3] * 50, Optimizer(lr=1.5e-3), 14),
-        ([3e-3] * 50, Optimizer(lr=3e-3), 7),
+        ([1.5e-3] * 50, Optimizer(lr=1.5e-3), 11),
+        ([3e-3] * 50, Optimizer(lr=3e-3), 4),
         ([1e-4] * 50, OFFICIAL_OPTIMIZER, 50),
         ([1e-1] * 50, Optimizer(name="SGD", lr=1e-1), 50),
         ([1e-5] * 500, OFFICIAL_OPTIMIZER, 80),
