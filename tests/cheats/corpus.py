@@ -226,7 +226,7 @@ CHEATS = (
         ("batch_of_the_step_before", "56", "E1 E2 E3 L1 P1"),
         Cheat("every_third_call_old", REUSE, (11, 54), ("L1",), flags=_FORWARD),
         Cheat("samples_cached", REUSE, (11, 54), ("L1",), flags=_GENERATE),
-        Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "G1", "P1"), flags=_FORWARD),
+        Cheat("logits_cached", REUSE, (54, 55), ("E1", "E3", "L1", "P1"), flags=_FORWARD),
     ),
     *_cheats(
         MEMORY,
