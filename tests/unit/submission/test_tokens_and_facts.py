@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from llmb.audit import judgement
+from llmb.audit import bench, judgement
 from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle, from_files
@@ -179,8 +179,8 @@ def test_a_version_of_the_rules_that_nobody_judges_by_is_not_followed(
 def test_a_bundle_is_judged_by_the_rules_of_its_time(
     facts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rejudge, "JUDGED_VERSIONS", ("2", "3"))
-    monkeypatch.setattr(rejudge, "RULES_VERSION", "3")
+    monkeypatch.setattr(bench, "JUDGED_VERSIONS", ("2", "3"))
+    monkeypatch.setattr(bench, "RULES_VERSION", "3")
     assert facts(RECORD.model_copy(update={"rules_version": "2"})).rules_version == "2"
 
 

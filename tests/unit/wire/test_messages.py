@@ -134,7 +134,9 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
         "scratch_folder",
         "profile_folder",
         "every_step",
+        "only",
     }
+    assert order.only is None
     assert set(StepOrder.model_fields) == {"kind", "index", "seed", "fence"}
     assert set(AuditRequest.model_fields) == {"kind", "seed", "last", "draw"}
     assert set(StepDraw.model_fields) == {"places", "rate"}
