@@ -109,7 +109,7 @@ def finding(
             close, wrong = close + one, wrong + more
     measured = (
         f"{wrong + close} of {elements} elements differ from torch's {constants.name} ({wrong} by "
-        f"more than a last place), {len(judged)} steps"
+        f"more than a last place), {len(judged)} step{'s' * (len(judged) != 1)}"
     )
     if close > _CLOSE_SHARE * elements:
         wrong += close
