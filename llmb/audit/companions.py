@@ -13,7 +13,8 @@ from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
 #: What reading a device's gauges may take: a library, a program of the vendor's, a thread.
 _TO_READ = ("ctypes.", "subprocess.", "os.", "pty.", "_thread.", "sys._getframe")
-#: Nobody can take an audit hook away again, so it does not matter when it came.
+#: Python keeps an audit hook until the process ends: a hook from before START is there in the timed
+#: steps, too.
 _LASTING = {"sys.addaudithook"}
 #: A helper's CPU time may be off by a tick of the system's clock at both ends.
 _TICKS_S = 0.02

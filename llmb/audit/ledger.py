@@ -27,8 +27,9 @@ _TIMES, _TIMES_OF_CALLS, _TIMES_IN_FP32 = 3.0, 4.0, 12.0
 #: How much wider the limits are for the two steps that are recomputed: the samples of a parameter
 #: are few there. In 155 runs the worst parameter was 2.8 honest errors off, all together 1.6.
 _OF_TWO_STEPS = 1.5
-#: The same for moments, in which the errors of steps add up: in 30 honest runs all together were
-#: 2.0 honest errors off, the worst parameter 2.5. One update of one matrix left out is 45.
+#: How much wider the limits are for moments, in which the errors of steps add up. In 30 honest
+#: runs all parameters together were at most 2.0 honest errors off, the worst parameter 2.5. One
+#: matrix whose update was left out in one step of ten was 45 off.
 _OF_MOMENTS = 1.5
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
 #: narrow formats so many usual distances.
@@ -59,8 +60,8 @@ L1 = Rule(
     "weights; a process without the plugin computes two steps of training, drawn afterwards, in a "
     "wider format",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
-    "the median element of each gradient but biases (in 16 bits 0.0625 or more; not in 8 bits); in "
-    "no step 0.4 of a parameter's usual length. Calls: 4 times together, twice that for each call "
+    "the median element of each gradient but biases (0.0625 at least in 16 bits; not in 8 bits); "
+    "in no step 0.4 of a parameter's usual length. Calls: 4 times together, twice that for each call "
     "and each sequence, 0.4 of a sequence's usual length. FP32: 12 times (moments: 18)",
     cannot_see="training: steps after the replayed ones, or after the 80th; ranks that share one "
     "model, more than 8 replicas, dropout, FP16, formats of fewer than 8 bits, devices that record "

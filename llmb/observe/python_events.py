@@ -33,9 +33,13 @@ PROCESSES = frozenset(
         *("pty.spawn", "subprocess.Popen"),
     }
 )
-#: An audit hook hears of every look-up of an optimizer's state (``builtins.id``), and stays.
-HOOKS = frozenset({"sys.addaudithook"})
-TRACERS = HOOKS | {"sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"}
+#: An audit hook hears of every look-up of an optimizer's state (``builtins.id``).
+TRACERS = frozenset(
+    {
+        *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
+        "sys.addaudithook",
+    }
+)
 #: Who reads the frames of its callers knows who asks, and when.
 FRAMES = frozenset(
     {

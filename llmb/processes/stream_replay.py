@@ -45,7 +45,7 @@ class StreamReplay:
     #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
     #: through all parameters. -1 is padding of the worker's: its row has zero there.
     where: Tensor
-    #: Whose these elements are, and which moments follow them, in turn.
+    #: The parameters that these elements belong to, and the moments that follow them in turn.
     ledger: LedgerEvidence
     #: An audited step of the worker, which says what its optimizer's kernel is.
     kernel: AuditedStep
