@@ -61,8 +61,8 @@ L1 = Rule(
     "wider format",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "
     "the median element of each gradient but biases (0.0625 at least in 16 bits; not in 8 bits); "
-    "in no step 0.4 of a parameter's usual length. Calls: 4 times together, twice that for each call "
-    "and each sequence, 0.4 of a sequence's usual length. FP32: 12 times (moments: 18)",
+    "in no step 0.4 of a parameter's usual length. Calls: 4 times together, twice that for each "
+    "call and each sequence, 0.4 of a sequence's usual length. FP32: 12 times (moments: 18)",
     cannot_see="training: steps after the replayed ones, or after the 80th; ranks that share one "
     "model, more than 8 replicas, dropout, FP16, formats of fewer than 8 bits, devices that record "
     "their steps (the plugin says so). Calls that were not drawn, where they are more than 80 or "
