@@ -11,9 +11,10 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from operator import is_
+from itertools import chain
+from operator import attrgetter, is_
 from pathlib import Path
 from types import CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
@@ -35,8 +36,65 @@ _METHODS = (staticmethod, classmethod, property)
 _which = object.__hash__
 _WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
 _DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
+#: What makes a Python function up. Each is read with an audit event: all three in one call.
+_parts_of = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+_CLASS = -1  # in place of a depth
 _Face = tuple[object, ...]
-_Faces = dict[str, _Face]
+
+
+class _Room:
+    """The names in one module, class or object, kept so that a change is seen at once.
+
+    ``head`` is the thing itself, of a class its metaclass and bases too; ``items`` are all names in
+    it, ``faces`` those that are compared.
+    """
+
+    __slots__ = (
+        *("_functions", "_keywords", "_names", "_others", "_parts", "_values"),
+        *("faces", "files", "head", "ways"),
+    )
+
+    def __init__(self, head: _Face, items: Mapping[str, Any], faces: dict[str, _Face]) -> None:
+        self.head, self.faces = head, faces
+        self._names, self._values = [*items], [*items.values()]
+        #: File -> names whose outermost Python function was written there.
+        self.files: dict[str, list[str]] = {}
+        #: What is looked into from here: path, class or object, depth.
+        self.ways: list[tuple[str, Any, int]] = []
+        self._functions: list[FunctionType] = []
+        self._others: list[_Face] = []
+        for name, face in faces.items():
+            if len(face) > 1:
+                value: Any = face[0]
+                is_whole = type(value) is FunctionType and not value.__closure__
+                self._functions += (value,) * is_whole
+                self._others += (face,) * (not is_whole)
+                code = next(filter(_is_code, face), None)
+                if isinstance(code, CodeType):
+                    self.files.setdefault(code.co_filename, []).append(name)
+        self._keywords = [f.__kwdefaults__ for f in self._functions if f.__kwdefaults__]
+        self._parts = self._made_of()
+        if len(head) > 1:
+            faces["__bases__"] = head
+
+    def is_as_it_was(self, head: _Face, items: Mapping[str, Any]) -> bool:
+        """Tell whether each name stands for the same thing, made up of the same parts.
+
+        Names in another order count as a change: then each is compared for itself.
+        """
+        return (
+            len(items) == len(self._names)
+            and _same(head, self.head)
+            and all(map(is_, [*items.values()], self._values))
+            and all(map(is_, [*items], self._names))
+            and _same(self._made_of(), self._parts)
+            and all(_face(face[0], face) is face for face in self._others)
+        )
+
+    def _made_of(self) -> list[object]:
+        """Return code, defaults and keywords of the functions that close over nothing."""
+        parts = chain.from_iterable(map(_parts_of, self._functions))
+        return [*parts, *chain.from_iterable(map(dict.values, self._keywords))]
 
 
 class Callables:
@@ -48,12 +106,12 @@ class Callables:
         What is as it was in ``earlier`` is shared with it: to compare the two takes little then.
         """
         #: Path of a module, class or object -> the names in it.
-        self._faces: dict[str, _Faces] = {}
+        self._rooms: dict[str, _Room] = {}
         self._modules: dict[str, ModuleType] = {}
         #: Where an attribute of a class or of a single object is looked up after the object itself.
         self._behind: dict[str, tuple[type, ...]] = {}
         self._running = _name("__main__")
-        self._walk({} if earlier is None else earlier._faces)
+        self._walk({} if earlier is None else earlier._rooms)
 
     def go_on(self) -> None:
         """Look at what came since: this process was forked from the one that was looked at.
@@ -62,13 +120,13 @@ class Callables:
         """
         for name in {self._running, _name("__main__")}:
             self._modules.pop(name, None)
-            for path in [path for path in self._faces if f"{path}.".startswith(f"{name}.")]:
-                del self._faces[path]
+            for path in [path for path in self._rooms if f"{path}.".startswith(f"{name}.")]:
+                del self._rooms[path]
                 self._behind.pop(path, None)
         self._running = _name("__main__")
         self._walk({})
 
-    def _walk(self, earlier: dict[str, _Faces]) -> None:
+    def _walk(self, earlier: dict[str, _Room]) -> None:
         """Look at all modules that have not been looked at."""
         self._earlier = earlier
         self._seen: set[int] = set()
@@ -93,10 +151,11 @@ class Callables:
         found = {
             name for name, module in self._modules.items() if later._modules.get(name) is not module
         }
-        for owner in self._faces.keys() | later._faces.keys():
-            faces, others = self._faces.get(owner, {}), later._faces.get(owner, {})
-            if _same(faces, others) and _same(faces.values(), others.values()):
+        for owner in self._rooms.keys() | later._rooms.keys():
+            room, other_room = self._rooms.get(owner), later._rooms.get(owner)
+            if room is other_room:
                 continue  # nearly all
+            faces, others = (r.faces if r else {} for r in (room, other_room))
             held = later._holds(owner)
             for last, face in faces.items():
                 other = others.get(last)
@@ -111,7 +170,8 @@ class Callables:
     def value(self, name: str) -> object:
         """Return what ``name`` stood for; None if it was not there."""
         owner, _, last = name.rpartition(".")
-        face = self._faces.get(owner, {}).get(last)
+        room = self._rooms.get(owner)
+        face = room.faces.get(last) if room else None
         return self._modules.get(name) if face is None else face[0]
 
     def written_elsewhere(
@@ -124,26 +184,27 @@ class Callables:
         """
         inside = functools.cache(_is_inside)
         homes = {name: _is_at_home(name, module, inside) for name, module in self._modules.items()}
-        for owner, faces in self._faces.items():
+        for owner, room in self._rooms.items():
+            strange = [file for file in room.files if not is_at_home(file)]
+            if not strange:
+                continue  # nearly all
             module = owner
             while module and module not in homes:
                 module = module.rpartition(".")[0]
             if not homes.get(module) or (earlier is not None and module in earlier._modules):
                 continue
-            known = {} if earlier is None else earlier._faces.get(owner, {})
-            for last, face in faces.items():
-                if len(face) == 1 or last in known:
-                    continue
-                code = next(filter(_is_code, face), None)
-                if isinstance(code, CodeType) and not is_at_home(code.co_filename):
-                    yield f"{owner}.{last}", face[0], code.co_filename
+            known = earlier._rooms.get(owner) if earlier else None
+            for file in strange:
+                for last in room.files[file]:
+                    if known is None or last not in known.faces:
+                        yield f"{owner}.{last}", room.faces[last][0], file
 
     def is_member(self, name: str) -> bool:
         """Tell whether ``name`` is one of a class or of an object, not of a module."""
         return name.rpartition(".")[0] not in self._modules
 
     def __len__(self) -> int:
-        return sum(map(len, self._faces.values()))
+        return sum(len(room.faces) for room in self._rooms.values())
 
     def _holds(self, owner: str) -> bool:
         return owner in self._modules or owner in self._behind
@@ -159,38 +220,35 @@ class Callables:
         constants = path.partition(".")[0] == _OWN
         # A module of torch.backends stands before another, whose names it passes on.
         inner = vars(module).get("m") if hasattr(type(module), "__getattr__") else None
-        passed_on = vars(inner) if isinstance(inner, ModuleType) else {}
-        faces, known = self._room(path)
-        for name, value in {**passed_on, **vars(module)}.items():
-            # `type` and not `isinstance`: torch keeps objects that warn when asked for their class.
-            kind = type(value)
-            if kind is FunctionType:
-                faces[name] = _face(value, known.get(name))
-                continue
-            if issubclass(kind, ModuleType):
-                faces[name] = _plain(value, known.get(name))
-            elif callable(value) or (constants and not name.startswith("__")):
-                faces[name] = _face(value, known.get(name))
-            if issubclass(kind, type):
-                self._look_into(value)
-            elif self._has_parts(kind):
-                self._look_inside(f"{path}.{name}", value, 0)
+        items = vars(module)
+        if isinstance(inner, ModuleType):
+            items = {**vars(inner), **items}
 
-    def _look_into(self, kind: type) -> None:
+        def is_compared(name: str, value: object) -> bool:
+            # `type` and not `isinstance`: torch keeps objects that warn when asked for their class.
+            return (
+                callable(value)
+                or issubclass(type(value), ModuleType)
+                or (constants and not name.startswith("__"))
+            )
+
+        self._enter(path, (module,), items, is_compared, 0)
+
+    def _look_into(self, path: str, kind: type) -> None:
         if _which(kind) in self._seen:
             return
         self._seen.add(_which(kind))
-        path = _path_of(kind)
-        if not _is_watched(path) or path in self._behind or path in _FILLED_IN:
+        if path in self._behind or path in _FILLED_IN:
             return
         self._behind[path] = kind.__mro__[1:]
-        faces, known = self._room(path)
-        faces["__bases__"] = _kept((kind, type(kind), *kind.__bases__), known.get("__bases__"))
         everything = path.partition(".")[0] == _OWN  # slots and constants, too
-        for name, value in list(vars(kind).items()):
+
+        def is_compared(name: str, value: object) -> bool:
             own = everything and not name.startswith("__")
-            if own or callable(value) or isinstance(value, _METHODS):
-                faces[name] = _face(value, known.get(name))
+            return own or callable(value) or isinstance(value, _METHODS)
+
+        head = (kind, type(kind), *kind.__bases__)
+        self._enter(path, head, vars(kind), is_compared, _CLASS)
 
     def _look_inside(self, path: str, holder: object, depth: int) -> None:
         """Look at the callables an object of torch's or llmb's own has as its attributes."""
@@ -199,21 +257,50 @@ class Callables:
         self._seen.add(_which(holder))
         try:
             attributes: dict[str, Any] = object.__getattribute__(holder, "__dict__")
-            items = list(attributes.items())
-        except (AttributeError, RuntimeError):  # it has none, or another thread is writing
+        except AttributeError:  # it has none
             return
         self._behind[path] = type(holder).__mro__
-        faces, known = self._room(path)
-        for name, value in items:
-            if callable(value):
-                faces[name] = _face(value, known.get(name))
-            kind = type(value)
-            if depth < _DEEPEST and self._has_parts(kind) and not isinstance(value, type):
-                self._look_inside(f"{path}.{name}", value, depth + 1)
+        self._enter(path, (holder,), attributes, lambda _, value: callable(value), depth + 1)
 
-    def _room(self, path: str) -> tuple[_Faces, _Faces]:
-        """Return where the names in ``path`` go, and what was there earlier."""
-        return self._faces.setdefault(path, {}), self._earlier.get(path, {})
+    def _enter(
+        self,
+        path: str,
+        head: _Face,
+        items: Mapping[str, Any],
+        is_compared: Callable[[str, object], bool],
+        depth: int,
+    ) -> None:
+        """Keep what ``items`` are, and look on from there."""
+        room = self._earlier.get(path)
+        if room is None or not room.is_as_it_was(head, items):
+            known = room.faces if room else {}
+            items = dict(items)  # another thread may be writing
+            faces = {
+                name: _face(value, known.get(name))
+                for name, value in items.items()
+                if is_compared(name, value)
+            }
+            room = _Room(head, items, faces)
+            if depth != _CLASS:
+                room.ways = [*self._ways(path, items, depth)]
+        self._rooms[path] = room
+        for inner, holder, how_deep in room.ways:
+            if how_deep == _CLASS:
+                self._look_into(inner, holder)
+            else:
+                self._look_inside(inner, holder, how_deep)
+
+    def _ways(
+        self, path: str, items: Mapping[str, Any], depth: int
+    ) -> Iterator[tuple[str, Any, int]]:
+        """Yield what is looked into from ``path``: classes in modules; objects of torch or llmb."""
+        for name, value in items.items():
+            kind = type(value)
+            if issubclass(kind, type):
+                if depth == 0 and _is_watched(inner := _path_of(value)):
+                    yield inner, value, _CLASS
+            elif depth <= _DEEPEST and self._has_parts(kind):
+                yield f"{path}.{name}", value, depth
 
     def _has_parts(self, kind: type) -> bool:
         """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""

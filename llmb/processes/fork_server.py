@@ -13,6 +13,7 @@ import runpy
 import socket
 import sys
 import time
+import weakref
 from importlib import import_module
 from typing import NoReturn
 
@@ -50,6 +51,8 @@ def serve(control: socket.socket) -> None:
 
     _read_packages()
     namespace.prepare()
+    for cleaning in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        cleaning.atexit = False  # torch would take its operators out again, 0.05 s in each process
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:

@@ -190,12 +190,14 @@ def before() -> Iterator[Callables]:
         yield Callables()
 
 
-@pytest.fixture(scope="module")
-def compared(before: Callables) -> tuple[Callables, tuple[str, ...]]:
+@pytest.fixture(scope="module", params=[False, True], ids=["alone", "with the earlier one"])
+def compared(
+    before: Callables, request: pytest.FixtureRequest
+) -> tuple[Callables, tuple[str, ...]]:
     with pytest.MonkeyPatch.context() as patch:
         for make, _ in (*REPLACING, *ADDING):
             make(patch)
-        after = Callables()
+        after = Callables(before if request.param else None)
         return after, before.replaced(after)
 
 
