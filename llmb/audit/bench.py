@@ -150,6 +150,9 @@ class Bench:
             facts.workload.mode,
             facts.precision,
             mesh=facts.parallelism,
+            state=draws.state_bytes(
+                facts.workload.parameters, facts.precision, facts.workload.optimizer
+            ),
             dropout=facts.workload.shapes.get("dropout") or 0.0,
             records_steps=facts.records_steps,
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from llmb.config import AuditMode, Precision, RunConfig
 from llmb.records import draws
 from llmb.records.run_record import Rates
+from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
 
@@ -75,6 +76,7 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
         config.mode.value,
         config.precision,
         mesh=config.parallelism,
+        state=draws.state_bytes(parameter_count(shape), config.precision, OFFICIAL_OPTIMIZER),
         dropout=getattr(shape, "dropout", 0.0),
         records_steps=False,
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
+from llmb.observe import shards
 from llmb.observe.ledger import ELEMENTS, StepLedger
 from llmb.observe.places import SampledIndices, choose_each, fewer
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
@@ -21,15 +22,33 @@ class GradientLedger(StepLedger):
     """
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
-    __slots__ = ("_count", "_moments", "_optimizer", "_parameters", "_seeds", "_shapes", "rates")
+    __slots__ = (
+        *("_add_up", "_count", "_device", "_moments", "_optimizer", "_parameters"),
+        *("_ranges", "_seeds", "_shapes", "rates"),
+    )
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        """Read the gradients of all trained parameters of ``model``, as they are stored."""
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        add_up: Callable[[Tensor], object] | None = None,
+    ) -> None:
+        """Read the gradients of all trained parameters of ``model``, as they are stored.
+
+        ``add_up`` puts the sum over all ranks in the place of a tensor, where ranks share a model:
+        each rank reads what it holds.
+        """
         super().__init__()
+        self._add_up = add_up
         self._parameters = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
+        #: The elements that this rank shows, by parameter and how a tensor of it is spread, which
+        #: may be otherwise for its gradient; None where they do not follow one another.
+        self._ranges: dict[tuple[int, object], range | None] = {}
+        here = [p for _, p in self._parameters if not shards.is_elsewhere(p)]
+        self._device = here[0].device if here else torch.device("cpu")
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
         self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
@@ -46,15 +65,18 @@ class GradientLedger(StepLedger):
             group["lr"] = rate
         every = list(zip(self._parameters, self._places(places), strict=True))
         with torch.no_grad():
-            parts = [_read(where, p.grad, p) for (_, p), where in every]
+            parts = [self._read(n, where, p.grad) for n, ((_, p), where) in enumerate(every)]
             if self._moments:
                 moment = self._moments[len(self._seeds) % len(self._moments)]
-                for (_, p), where in every:
+                for number, ((_, p), where) in enumerate(every):
                     state = self._optimizer.state.get(p, {})
-                    parts.append(_read(where.every_other(), state.get(moment), p))
-            if len({part.dtype for part in parts}) > 1:
+                    parts.append(self._read(number, where.every_other(), state.get(moment)))
+            if len({part.dtype for part in parts}) > 1 or self._add_up is not None:
                 parts = [part.float() for part in parts]
-            self._send(torch.cat(parts))
+            row = torch.cat(parts)
+            if self._add_up is not None:
+                self._add_up(row)
+            self._send(row)
         self._seeds.append(places)
         self.rates.append(rate)
 
@@ -93,9 +115,17 @@ class GradientLedger(StepLedger):
     def _places(self, seed: int) -> Sequence[SampledIndices]:
         return choose_each(seed, self._shapes, self._count)
 
-
-def _read(where: SampledIndices, value: Tensor | None, parameter: nn.Parameter) -> Tensor:
-    """Return the elements of ``value``, zeros where ``parameter`` has none."""
-    if value is None:
-        return torch.zeros(where.count, dtype=parameter.dtype, device=parameter.device)
-    return where.read(value)
+    def _read(self, number: int, where: SampledIndices, value: Tensor | None) -> Tensor:
+        """Return the elements of ``value``, which parameter ``number`` has; zeros of none."""
+        if value is None:
+            dtype = self._parameters[number][1].dtype
+            return torch.zeros(where.count, dtype=dtype, device=self._device)
+        if self._add_up is None:
+            return where.read(value)
+        how = number, getattr(value, "placements", None)
+        if how not in self._ranges:
+            self._ranges[how] = shards.range_of(value)
+        shown = self._ranges[how]
+        if shown is None:
+            return shards.read(where, value)
+        return shards.read_range(where, value, shown)

@@ -49,6 +49,19 @@ class SampledIndices:
         """Return the elements' numbers, int64."""
         return self.first + self.stride * torch.arange(self.count)
 
+    def within(self, part: range) -> tuple[int, SampledIndices]:
+        """Return how many of the elements come before ``part``, and those that lie in it.
+
+        They are counted from its beginning. Example: of 3, 8, 13, 18 one comes before elements 5 to
+        14, and 3 and 8 of the part are in it.
+        """
+        before, until = (
+            min(self.count, max(0, -(-(end - self.first) // self.stride)))
+            for end in (part.start, part.stop)
+        )
+        first = self.first + before * self.stride - part.start
+        return before, SampledIndices(first, self.stride, until - before)
+
 
 def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
     """Return the elements of ``value`` at ``where``, indices by dimension on its device.

@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -143,6 +144,13 @@ class Layout:
             gradient: Any = parameter.grad
             if any(placement.is_partial() for placement in getattr(gradient, "placements", ())):
                 parameter.grad = gradient.redistribute(placements=cast(Any, parameter).placements)
+
+    def sum_of_all(self, row: Tensor) -> None:
+        """Put the sum over all ranks in the place of ``row``: a collective call.
+
+        In the order of the device's work: the host waits for nothing where the library allows.
+        """
+        dist.all_reduce(row)
 
     def settle(self) -> None:
         """Let every rank hold its shards alone: an edit of what was gathered would be lost."""

@@ -33,8 +33,11 @@ MOST_STEPS = 80
 #: Bits of the narrowest format in which honest runs stay together: in NVFP4 the head was 3 of its
 #: lengths off after 20 steps.
 LEAST_BITS = 8
-#: Replicas of the model, each on a rank of its own, whose steps one process replays: a node's.
-MOST_REPLICAS = 8
+#: Ranks whose steps one process replays: a node's.
+MOST_RANKS = 8
+#: Bytes of weights, gradients and moments together, of a model that ranks share and one process
+#: replays. Example: llama-1.4b has 11.4e9 in BF16, and runs on one device of 24 GB.
+MOST_SHARED_BYTES = 16e9
 #: All steps are replayed that can be within so many seconds, of more a share that is drawn.
 REPLAY_S = 120.0
 
@@ -192,19 +195,32 @@ def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
     return warmup_steps + fence_every(mode) + timed_steps + MOST_TAIL_STEPS + 2
 
 
+def state_bytes(parameters: int, precision: Precision, optimizer: Optimizer) -> int:
+    """Return the bytes of the weights, gradients and moments of so many ``parameters``."""
+    return (2 + optimizer.moments) * precision.bytes_per_value * parameters
+
+
 def why_no_ledger(
-    mode: str, precision: Precision, *, mesh: Parallelism, dropout: float, records_steps: bool
+    mode: str,
+    precision: Precision,
+    *,
+    mesh: Parallelism,
+    state: int,
+    dropout: float,
+    records_steps: bool,
 ) -> str | None:
     """Return why no step of a run can be replayed (rule L1), None where all can.
 
-    ``records_steps``: the device records a step, compiles it and runs it later.
+    ``state`` are the run's ``state_bytes``: what a device holds is for its plugin to say, and a
+    limit of llmb's own is not. ``records_steps``: the device records a step, compiles it and runs
+    it later.
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"
-    if mesh.world_size > mesh.dp_replicate:
-        return "the gradients are spread over several ranks"
-    if mesh.world_size > MOST_REPLICAS:
-        return f"one process would have to do the work of more than {MOST_REPLICAS} replicas"
+    if mesh.world_size > MOST_RANKS:
+        return f"one process would have to do the work of more than {MOST_RANKS} ranks"
+    if mesh.world_size > mesh.dp_replicate and state > MOST_SHARED_BYTES:
+        return f"one process would have to hold {state / 1e9:.0f} GB that ranks share"
     if mode != "train":
         return None
     if dropout:

@@ -88,6 +88,9 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
         config.mode.value,
         config.precision,
         mesh=config.parallelism,
+        state=draws.state_bytes(
+            parameter_count(workload.shape), config.precision, workload.recipe.optimizer
+        ),
         dropout=getattr(workload.shape, "dropout", 0.0),
         records_steps=False,
     )

@@ -25,6 +25,7 @@ from llmb.wire.child import Child
 from llmb.wire.measurements import Calibration, CalibrationOrder
 from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
+from llmb.workloads.arithmetic import parameter_count
 
 #: Seconds spent on the ceilings, before and again after the run.
 _CALIBRATION_S = {"official": 4.0, "debug": 0.25}
@@ -160,6 +161,11 @@ class RunPhases:
             config.mode.value,
             config.precision,
             mesh=config.parallelism,
+            state=draws.state_bytes(
+                parameter_count(self.workload.shape),
+                config.precision,
+                self.workload.recipe.optimizer,
+            ),
             dropout=getattr(self.workload.shape, "dropout", 0.0),
             records_steps=self.negotiated.offer.lacks.eager_kernels,
         )

@@ -284,6 +284,7 @@ def work(
         config.mode.value,
         config.precision,
         mesh=Parallelism(),
+        state=0,
         dropout=0.0,
         records_steps=records_steps,
     )

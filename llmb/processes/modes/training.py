@@ -75,8 +75,10 @@ class Training:
             copies=config.audit is not AuditMode.OFF and not stage.every_step,
         )
         self.ledger: GradientLedger | None = None
-        if config.audit is not AuditMode.OFF and not (stage.layout and stage.layout.is_sharded):
-            self.ledger = GradientLedger(stage.model, self.optimizer)
+        if config.audit is not AuditMode.OFF:
+            layout = stage.layout if stage.layout and stage.layout.is_sharded else None
+            add_up = layout.sum_of_all if layout else None
+            self.ledger = GradientLedger(stage.model, self.optimizer, add_up)
         replica = stage.layout.mesh.replica if stage.layout else 0
         self._batches = Batches(config, stage.shape, stage.backend, replica)
         self._scaler: GradScaler | None = None

@@ -113,6 +113,26 @@ def test_one_update_left_out_of_one_matrix_fails_and_is_named(
     assert f"exp_avg of {matrix} is" in found.message
 
 
+@pytest.mark.parametrize(
+    ("clipped", "off", "status"),
+    [
+        (None, 3e-5, Status.FAIL),
+        (1.0, 1e-2, Status.PASS),
+        (1.0, 3e-2, Status.FAIL),
+    ],
+)
+def test_the_norm_of_clipped_gradients_may_be_added_up_in_another_order(
+    judged_run: Callable[..., Audited], clipped: float | None, off: float, status: Status
+) -> None:
+    run = judged_run(precision=FP32)
+    ledger = LedgerEvidence.model_validate_json(run.files[LEDGER])
+    first = sum(segment.elements for segment in ledger.segments)
+    workload = run.facts.workload.model_copy(update={"clip_grad_norm": clipped})
+    run = replace(run, facts=replace(run.facts, workload=workload))
+    found = rewritten(run, lambda rows: rows[:, first:].mul_(1 + off))
+    assert found.status is status
+
+
 def test_squares_of_an_optimizer_that_ran_in_half_of_the_steps_fail(run: Audited) -> None:
     own = moments_of(run, "model.layers.0.self_attn.q_proj.weight")
     found = rewritten(run, lambda rows: rows[1::2, own].mul_(0.5))
@@ -320,7 +340,7 @@ def test_earlier_runs_are_judged_without_it(run: Audited) -> None:
     ("changes", "why"),
     [
         ({"precision": FP16}, "FP16"),
-        ({"parallelism": Parallelism(dp_shard=2)}, "several ranks"),
+        ({"parallelism": Parallelism(dp_shard=9)}, "more than 8 ranks"),
         ({"records_steps": True}, "records its steps"),
     ],
     ids=["FP16", "ranks", "lazy"],

@@ -160,3 +160,20 @@ def test_a_transposed_gradient_is_read_by_its_rows() -> None:
     ledger.take(5, 1e-4)
     places = torch.cat([indices for *_, indices in ledger.read_places()])
     assert torch.equal(ledger.in_steps(places).float(), ledger.rows()[:, : ELEMENTS + 7])
+
+
+def test_of_what_ranks_share_the_row_is_the_sum_of_what_each_holds() -> None:
+    model, rows = model_of(), list[torch.Tensor]()
+
+    def add_up(row: torch.Tensor) -> None:
+        rows.append(row.clone())
+        row += 1000  # what the other ranks hold
+
+    ledger = GradientLedger(model, build_optimizer(model.parameters()), add_up)
+    numbered(model)
+    ledger.take(5, 1e-4)
+    alone = ledger_of(model)
+    alone.take(5, 1e-4)
+    assert torch.equal(rows[0], alone.rows()[0])
+    assert torch.equal(ledger.rows(), alone.rows() + 1000)
+    assert ledger.commitment() == hashlib.sha256(ledger.rows()[0].numpy().tobytes()).hexdigest()

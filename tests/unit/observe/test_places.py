@@ -147,3 +147,21 @@ def test_without_a_kernel_for_indices_the_same_elements_are_read_one_by_one() ->
     where = tuple(torch.unravel_index(torch.tensor([3, 23, 3, 11]), value.shape))
     found = picked(value.as_subclass(Unindexed), where)
     assert found.tolist() == picked(value, where).tolist() == [3, 23, 3, 11]
+
+
+@pytest.mark.parametrize(
+    ("part", "before", "first", "count"),
+    [
+        (range(5, 15), 1, 3, 2),
+        (range(100), 0, 3, 4),
+        (range(4, 8), 1, 4, 0),
+        (range(19, 30), 4, 4, 0),
+        (range(18, 19), 3, 0, 1),
+        (range(0), 0, 3, 0),
+    ],
+    ids=str,
+)
+def test_places_within_a_part_are_counted_from_its_beginning(
+    part: range, before: int, first: int, count: int
+) -> None:
+    assert SampledIndices(3, 5, 4).within(part) == (before, SampledIndices(first, 5, count))

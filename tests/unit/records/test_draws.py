@@ -109,9 +109,9 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"mesh": Parallelism(dp_shard=2)}, "several ranks"),
-        ({"mesh": Parallelism(dp_replicate=2, tp=2)}, "several ranks"),
-        ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 replicas"),
+        ({"mesh": Parallelism(dp_shard=2), "state": 17 * 10**9}, "17 GB that ranks share"),
+        ({"mesh": Parallelism(dp_replicate=9)}, "more than 8 ranks"),
+        ({"mesh": Parallelism(dp_replicate=3, tp=3)}, "more than 8 ranks"),
         ({"dropout": 0.1}, "dropout"),
         ({"records_steps": True}, "records its steps"),
         ({"precision": FP16}, "FP16"),
@@ -122,22 +122,35 @@ def test_between_a_quarter_and_all_of_the_steps_are_replayed_at_least() -> None:
 )
 def test_steps_that_cannot_be_replayed_say_why(changes: dict[str, object], why: str) -> None:
     usual = {"mode": "train", "precision": BF16, "mesh": Parallelism(), "dropout": 0.0}
-    told = {**usual, "records_steps": False, **changes}
+    told = {**usual, "state": 0, "records_steps": False, **changes}
     mode, precision = told.pop("mode"), told.pop("precision")
     assert why in (draws.why_no_ledger(mode, precision, **told) or "")
 
 
 @pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
 def test_steps_of_one_rank_in_other_formats_are_replayed(precision: Precision) -> None:
-    plain = {"mesh": Parallelism(), "dropout": 0.0, "records_steps": False}
+    plain = {"mesh": Parallelism(), "state": 10**12, "dropout": 0.0, "records_steps": False}
     assert draws.why_no_ledger("train", precision, **plain) is None
 
 
-@pytest.mark.parametrize("replicas", [2, 8])
-def test_steps_of_a_few_replicas_are_replayed_too(replicas: int) -> None:
-    mesh = Parallelism(dp_replicate=replicas)
-    told = draws.why_no_ledger("train", BF16, mesh=mesh, dropout=0.0, records_steps=False)
-    assert told is None
+@pytest.mark.parametrize(
+    ("mesh", "state"),
+    [
+        (Parallelism(dp_replicate=2), 10**12),
+        (Parallelism(dp_replicate=8), 10**12),
+        (Parallelism(dp_shard=4, tp=2), 16 * 10**9),
+        (Parallelism(pp=2), 10**9),
+    ],
+    ids=str,
+)
+def test_steps_of_a_few_ranks_are_replayed_too(mesh: Parallelism, state: int) -> None:
+    told = {"mesh": mesh, "state": state, "dropout": 0.0, "records_steps": False}
+    assert draws.why_no_ledger("train", BF16, **told) is None
+
+
+def test_a_run_holds_weights_gradients_and_moments() -> None:
+    assert draws.state_bytes(1000, BF16, OFFICIAL_OPTIMIZER) == 8000
+    assert draws.state_bytes(1000, FP32, Optimizer(name="SGD")) == 8000
 
 
 def test_of_the_two_steps_that_are_recomputed_one_is_replayed_in_any_case() -> None:
@@ -190,7 +203,7 @@ def test_the_mean_of_the_rates_is_that_of_many(constant: bool) -> None:
 
 @pytest.mark.parametrize("mode", ["forward", "generate"])
 def test_calls_are_made_again_in_formats_and_on_devices_where_steps_cannot_be(mode: str) -> None:
-    plain = {"mesh": Parallelism(), "dropout": 0.1, "records_steps": True}
+    plain = {"mesh": Parallelism(), "state": 0, "dropout": 0.1, "records_steps": True}
     narrow = Precision(name="NVFP4", bits=4, dtype="bfloat16")
     assert draws.why_no_ledger(mode, FP16, **plain) is None
     assert draws.why_no_ledger(mode, narrow, **plain) is None
