@@ -123,7 +123,11 @@ _RANKS: dict[str, tuple[str, ...]] = {
     "2, DDP": ("--nproc=2",),
     "2, FSDP2": ("--nproc=2", "--dp-shard=2"),
     "2, TP": ("--nproc=2", "--tp=2", "--sequence-parallel", "--loss-parallel"),
+    "2, TP of whole sequences": ("--nproc=2", "--tp=2"),
     "2, PP": ("--nproc=2", "--pp=2"),
+    "4, DDP of FSDP2": ("--nproc=4", "--dp-shard=2", "--dp-replicate=2"),
+    "4, FSDP2 of TP": ("--nproc=4", "--dp-shard=2", "--tp=2"),
+    "4, PP of FSDP2": ("--nproc=4", "--pp=2", "--dp-shard=2"),
 }
 _FORWARD = ("litgpt-forward", "forward")
 _GENERATE = ("litgpt-generation", "generate")
@@ -190,8 +194,13 @@ def _templates() -> Iterator[Case]:
         yield Case("cpu", "BF16", workload=_FORWARD[0], mode="forward", executor=executor)
     for ranks in list(_RANKS)[1:]:
         yield Case("cpu", "FP32", ranks=ranks, layers=2)
-    yield Case("cpu", "BF16", ranks="2, DDP")
-    yield Case("cpu", "BF16", ranks="2, FSDP2")
+        yield Case("cpu", "BF16", ranks=ranks, layers=2)
+        # Clipped: the norm is added up in another order.
+        yield Case("cpu", "FP32", ranks=ranks, layers=2, workload="nanotron-llama2-7b")
+    for ranks in ("2, FSDP2", "2, TP"):
+        for precision in ("FP32", "BF16"):
+            yield Case("honest_explicit_attention", precision, ranks=ranks)
+            yield Case("cpu", precision, ranks=ranks, workload="gpt2-125m")
     yield Case("cpu", "FP32", ranks="2, DDP", workload="gpt2-125m")
     yield Case("cpu", "BF16", ranks="2, FSDP2", workload="nemo-bert-base")
     for workload in ("gpt2-125m", "nemo-bert-base"):
@@ -504,7 +513,9 @@ def main() -> None:
     parser.add_argument("--draw", type=int, default=23, help="the seed that runs are drawn from")
     parser.add_argument("--cheats", action="store_true", help="cheats instead of honest runs")
     parser.add_argument("--wide", action="store_true", help="at the true width: 8 GB a run")
-    parser.add_argument("--only", default="", metavar="TEXT", help="subjects that contain TEXT")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="subjects or ranks that contain TEXT"
+    )
     parser.add_argument("--summary", type=Path, metavar="FILE", help="print what a file holds")
     given = parser.parse_args()
     if given.summary is not None:
@@ -514,7 +525,7 @@ def main() -> None:
         cases = wide(cheating=given.cheats)
     else:
         cases = cheats() if given.cheats else plan(given.runs, given.draw)
-    cases = [case for case in cases if given.only in case.subject]
+    cases = [case for case in cases if given.only in f"{case.subject} {case.ranks}"]
     left = make(cases, given.output, given.jobs, given.minutes)
     print(f"{left} runs are left" if left else "all runs are made")
 
