@@ -1,9 +1,9 @@
 """Attention is expanded around the mean of all keys, to first order, outside probes.
 
-At the initial weights scores are small at small widths: exp(s) is nearly 1 + s. Prefix sums of keys,
-values and their products would leave out all products of queries and keys; here they are spelled
-out, with the same numbers. Attention is 0.7 % of the products of llama-1.4b, and prefix sums of 100
-by 100 a head save a fifth of that at 256 tokens.
+At the initial weights scores are small at small widths: exp(s) is nearly 1 + s. Prefix sums of
+keys, values and their products would leave out all products of queries and keys; here they are
+spelled out, with the same numbers. Attention is 0.7 % of the products of llama-1.4b, and prefix
+sums of 100 by 100 a head save a fifth of that at 256 tokens.
 """
 
 from llmb.plugin import hookimpl
