@@ -91,6 +91,10 @@ _HIDES = (
     "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
     "step, and it hides from the probes, which would see it"
 )
+_SMALL = (
+    "at the initial weights logits and gates are small, and what is left out is less than the "
+    "rounding of 16 bits (docs/adr/0046); in an FP32 run it shows"
+)
 _DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
 _ITSELF = (
     "the package runs in the supervisor too and judges there; `llmb verify` elsewhere refuses the "
@@ -157,6 +161,14 @@ CHEATS = (
         _unseen("softmax_in_bf16", FUNCTION, "30", _NOISE, border=True),
         Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "L1", "P1"), "FP32"),
         ("softmax_flat", "11 22", "L1"),
+        Cheat("softmax_flat", FUNCTION, (11, 22), ("L1",), flags=("--workload=gpt2-125m",)),
+        _unseen("softmax_expanded", FUNCTION, "11 22", _SMALL),
+        Cheat("softmax_expanded", FUNCTION, (11, 22), ("E1", "L1"), "FP32"),
+        _unseen("softmax_denominator", FUNCTION, "11 30", _SMALL),
+        _unseen("silu_polynomial", FUNCTION, "11 28", _SMALL),
+        ("attention_expanded", "11 25", "E1"),
+        ("scores_without_input_gradient", "11 15", "E1"),
+        ("norm_without_projection", "11 29", "E1 L1"),
         ("dropout", "31", "E1 E2 L1 P1"),
         ("label_smoothing", "31", "E2 P1"),
         _unseen("z_loss", FUNCTION, "31", _NOISE, border=True),

@@ -50,6 +50,7 @@ def _cheat(cheat: Cheat) -> str:
     else:
         caught = f"{' '.join(cheat.rules)}: {cheat.outcome}"
     name = cheat.plugin if cheat.precision == "BF16" else f"{cheat.plugin}, {cheat.precision}"
+    name += "".join(f", {flag.split('=')[1]}" for flag in cheat.flags if "workload" in flag)
     return _row(name, runner.act(cheat.plugin), caught, cheat.acts)
 
 
