@@ -23,8 +23,8 @@ class GradientLedger(StepLedger):
 
     # See ``StepSampler``: nothing can be replaced on the object alone.
     __slots__ = (
-        *("_add_up", "_count", "_device", "_moments", "_optimizer", "_parameters"),
-        *("_ranges", "_seeds", "_shapes", "rates"),
+        *("_add_up", "_count", "_moments", "_optimizer", "_parameters", "_ranges"),
+        *("_seeds", "_shapes", "_zeros", "rates"),
     )
 
     def __init__(
@@ -48,7 +48,10 @@ class GradientLedger(StepLedger):
         #: may be otherwise for its gradient; None where they do not follow one another.
         self._ranges: dict[tuple[int, object], range | None] = {}
         here = [p for _, p in self._parameters if not shards.is_elsewhere(p)]
-        self._device = here[0].device if here else torch.device("cpu")
+        device = here[0].device if here else torch.device("cpu")
+        kinds = {p.dtype for _, p in self._parameters}
+        zeros = {kind: torch.zeros(ELEMENTS, dtype=kind, device=device) for kind in kinds}
+        self._zeros = [zeros[p.dtype] for _, p in self._parameters]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
         self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
@@ -63,18 +66,20 @@ class GradientLedger(StepLedger):
         """
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        every = list(zip(self._parameters, self._places(places), strict=True))
+        chosen, parts = self._places(places), list[Tensor]()
         with torch.no_grad():
-            parts = [self._read(n, where, p.grad) for n, ((_, p), where) in enumerate(every)]
+            for number, (_, p) in enumerate(self._parameters):
+                parts += self._read(number, chosen[number], p.grad)
             if self._moments:
                 moment = self._moments[len(self._seeds) % len(self._moments)]
-                for number, ((_, p), where) in enumerate(every):
+                for number, (_, p) in enumerate(self._parameters):
                     state = self._optimizer.state.get(p, {})
-                    parts.append(self._read(number, where.every_other(), state.get(moment)))
-            if len({part.dtype for part in parts}) > 1 or self._add_up is not None:
+                    parts += self._read(number, chosen[number].every_other(), state.get(moment))
+            if len({part.dtype for part in parts}) > 1:
                 parts = [part.float() for part in parts]
             row = torch.cat(parts)
             if self._add_up is not None:
+                row = row.float()  # another rank may show other types
                 self._add_up(row)
             self._send(row)
         self._seeds.append(places)
@@ -115,17 +120,19 @@ class GradientLedger(StepLedger):
     def _places(self, seed: int) -> Sequence[SampledIndices]:
         return choose_each(seed, self._shapes, self._count)
 
-    def _read(self, number: int, where: SampledIndices, value: Tensor | None) -> Tensor:
-        """Return the elements of ``value``, which parameter ``number`` has; zeros of none."""
+    def _read(self, number: int, where: SampledIndices, value: Tensor | None) -> Sequence[Tensor]:
+        """Return the elements of ``value``, which parameter ``number`` has, in pieces.
+
+        Of no value there are zeros.
+        """
         if value is None:
-            dtype = self._parameters[number][1].dtype
-            return torch.zeros(where.count, dtype=dtype, device=self._device)
+            return (self._zeros[number][: where.count],)
         if self._add_up is None:
-            return where.read(value)
+            return (where.read(value),)
         how = number, getattr(value, "placements", None)
         if how not in self._ranges:
             self._ranges[how] = shards.range_of(value)
         shown = self._ranges[how]
         if shown is None:
-            return shards.read(where, value)
-        return shards.read_range(where, value, shown)
+            return (shards.read(where, value),)
+        return shards.read_range(where, value, shown, self._zeros[number])

@@ -55,11 +55,10 @@ class SampledIndices:
         They are counted from its beginning. Example: of 3, 8, 13, 18 one comes before elements 5 to
         14, and 3 and 8 of the part are in it.
         """
-        before, until = (
-            min(self.count, max(0, -(-(end - self.first) // self.stride)))
-            for end in (part.start, part.stop)
-        )
-        first = self.first + before * self.stride - part.start
+        count, stride = self.count, self.stride
+        before = min(count, max(0, -((self.first - part.start) // stride)))
+        until = min(count, max(0, -((self.first - part.stop) // stride)))
+        first = self.first + before * stride - part.start
         return before, SampledIndices(first, self.stride, until - before)
 
 

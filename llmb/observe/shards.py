@@ -101,13 +101,20 @@ def range_of(value: Tensor) -> range | None:
     return range(begin, begin + part.numel())
 
 
-def read_range(places: SampledIndices, value: Tensor, shown: range) -> Tensor:
-    """Return what ``read`` does, in a tenth of the time: ``shown`` is the ``range_of`` a value."""
+def read_range(
+    places: SampledIndices, value: Tensor, shown: range, zeros: Tensor
+) -> tuple[Tensor, ...]:
+    """Return what ``read`` does in pieces, in a tenth of the time.
+
+    ``shown`` is the ``range_of`` the value, ``zeros`` are as many as places or more.
+    """
     before, mine = places.within(shown)
     if not mine.count:
-        return torch.zeros(places.count, dtype=value.dtype, device=value.device)
-    after = places.count - before - mine.count
-    return torch.nn.functional.pad(mine.read(local(value)), (before, after))
+        return (zeros[: places.count],)
+    found = mine.read(local(value))
+    if mine.count == places.count:
+        return (found,)
+    return zeros[:before], found, zeros[: places.count - before - mine.count]
 
 
 def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) -> list[Tensor]:
