@@ -43,9 +43,10 @@ def test_the_load_of_a_run_follows_from_its_configuration() -> None:
         ({"timed_steps": 100}, True),
         ({"timed_steps": 50, "precision": FP16}, True),
         ({"timed_steps": 50, "parallelism": Parallelism(dp_replicate=2)}, False),
-        ({"timed_steps": 50, "parallelism": Parallelism(dp_shard=2)}, True),
+        ({"timed_steps": 50, "parallelism": Parallelism(dp_shard=2)}, False),
+        ({"timed_steps": 50, "precision": FP32, "parallelism": Parallelism(dp_shard=2)}, True),
     ],
-    ids=["official", "long", "FP16", "replicas", "shards"],
+    ids=["official", "long", "FP16", "replicas", "shards", "shards of more than 16 GB"],
 )
 def test_a_copy_of_the_weights_is_kept_where_not_every_step_is_compared(
     changes: dict[str, Any], copied: bool
