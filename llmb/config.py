@@ -198,6 +198,11 @@ class Parallelism(Frozen):
         return self.dp_replicate * self.dp_shard * self.tp * self.pp
 
     @property
+    def is_shared(self) -> bool:
+        """Tell whether no rank has the whole model: sharded, sliced or in stages."""
+        return self.world_size > self.dp_replicate
+
+    @property
     def replicas(self) -> int:
         """Parts of a step's sequences, each of which other ranks take."""
         return self.dp_replicate * self.dp_shard

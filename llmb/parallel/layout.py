@@ -45,8 +45,7 @@ class Layout:
     @property
     def is_sharded(self) -> bool:
         """Tell whether no rank has the whole model."""
-        how = self._parallelism
-        return how.dp_shard > 1 or how.tp > 1 or how.pp > 1
+        return self._parallelism.is_shared
 
     def spread(
         self, model: nn.Module, shape: Shape, policy: MixedPrecisionPolicy | None = None

@@ -219,7 +219,7 @@ def why_no_ledger(
         return "nobody knows what an honest run in this format computes"
     if mesh.world_size > MOST_RANKS:
         return f"one process would have to do the work of more than {MOST_RANKS} ranks"
-    if mesh.world_size > mesh.dp_replicate and state > MOST_SHARED_BYTES:
+    if mesh.is_shared and state > MOST_SHARED_BYTES:
         return f"one process would have to hold {state / 1e9:.0f} GB that ranks share"
     if mode != "train":
         return None

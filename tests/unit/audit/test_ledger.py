@@ -114,23 +114,33 @@ def test_one_update_left_out_of_one_matrix_fails_and_is_named(
 
 
 @pytest.mark.parametrize(
-    ("clipped", "off", "status"),
+    ("clipped", "mesh", "off", "status"),
     [
-        (None, 3e-5, Status.FAIL),
-        (1.0, 1e-2, Status.PASS),
-        (1.0, 3e-2, Status.FAIL),
+        (None, Parallelism(dp_shard=2), 1e-2, Status.FAIL),
+        (1.0, Parallelism(dp_replicate=2), 1e-2, Status.FAIL),
+        (1.0, Parallelism(dp_shard=2), 1e-2, Status.PASS),
+        (1.0, Parallelism(dp_shard=2), 3e-2, Status.FAIL),
     ],
+    ids=["not clipped", "replicas", "shards", "too far"],
 )
 def test_the_norm_of_clipped_gradients_may_be_added_up_in_another_order(
-    judged_run: Callable[..., Audited], clipped: float | None, off: float, status: Status
+    judged_run: Callable[..., Audited],
+    clipped: float | None,
+    mesh: Parallelism,
+    off: float,
+    status: Status,
 ) -> None:
     run = judged_run(precision=FP32)
     ledger = LedgerEvidence.model_validate_json(run.files[LEDGER])
     first = sum(segment.elements for segment in ledger.segments)
     workload = run.facts.workload.model_copy(update={"clip_grad_norm": clipped})
-    run = replace(run, facts=replace(run.facts, workload=workload))
-    found = rewritten(run, lambda rows: rows[:, first:].mul_(1 + off))
-    assert found.status is status
+    run = replace(run, facts=replace(run.facts, workload=workload, parallelism=mesh))
+
+    def otherwise(rows: torch.Tensor) -> None:
+        rows[:, first:] *= 1 + off
+        rows[:, :first] *= 1 + off / 4
+
+    assert rewritten(run, otherwise).status is status
 
 
 def test_squares_of_an_optimizer_that_ran_in_half_of_the_steps_fail(run: Audited) -> None:
