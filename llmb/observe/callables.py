@@ -43,10 +43,10 @@ _Face = tuple[object, ...]
 
 
 class _Room:
-    """The names in one module, class or object, kept so that a change is seen at once.
+    """The names in one module, class or object, and the values that they had.
 
-    ``head`` is the thing itself, of a class its metaclass and bases too; ``items`` are all names in
-    it, ``faces`` those that are compared.
+    ``head`` is the module, class or object itself; a class is followed by its metaclass and bases.
+    ``items`` are all names with their values. ``faces`` has the names that are compared.
     """
 
     __slots__ = (
@@ -78,9 +78,9 @@ class _Room:
             faces["__bases__"] = head
 
     def is_as_it_was(self, head: _Face, items: Mapping[str, Any]) -> bool:
-        """Tell whether each name stands for the same thing, made up of the same parts.
+        """Tell whether each name has the same value, and each function the same code and defaults.
 
-        Names in another order count as a change: then each is compared for itself.
+        False also if the names have another order. The caller then compares name by name.
         """
         return (
             len(items) == len(self._names)
@@ -101,7 +101,7 @@ class Callables:
     """A snapshot: name -> the object and what makes it up, held so that no identity is reused."""
 
     def __init__(self, earlier: Callables | None = None) -> None:
-        """Take the snapshot (a tenth of a second for 100,000 names).
+        """Take the snapshot (0.2 to 0.4 s for 102,000 names).
 
         What is as it was in ``earlier`` is shared with it: to compare the two takes little then.
         """

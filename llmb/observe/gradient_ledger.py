@@ -35,8 +35,8 @@ class GradientLedger(StepLedger):
     ) -> None:
         """Read the gradients of all trained parameters of ``model``, as they are stored.
 
-        ``add_up`` puts the sum over all ranks in the place of a tensor, where ranks share a model:
-        each rank reads what it holds.
+        Ranks that share a model read their own elements, and zeros for the others: ``add_up``
+        replaces a row by the sum of the rows of all ranks.
         """
         super().__init__()
         self._add_up = add_up
@@ -44,8 +44,8 @@ class GradientLedger(StepLedger):
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
-        #: The elements that this rank shows, by parameter and how a tensor of it is spread, which
-        #: may be otherwise for its gradient; None where they do not follow one another.
+        #: ``shards.range_of`` by number of the parameter and placements. A gradient may have other
+        #: placements than its parameter: torch leaves that of a sliced embedding whole.
         self._ranges: dict[tuple[int, object], range | None] = {}
         here = [p for _, p in self._parameters if not shards.is_elsewhere(p)]
         device = here[0].device if here else torch.device("cpu")
@@ -121,9 +121,9 @@ class GradientLedger(StepLedger):
         return choose_each(seed, self._shapes, self._count)
 
     def _read(self, number: int, where: SampledIndices, value: Tensor | None) -> Sequence[Tensor]:
-        """Return the elements of ``value``, which parameter ``number`` has, in pieces.
+        """Return elements of ``value``, a tensor of parameter ``number``, in pieces to be joined.
 
-        Of no value there are zeros.
+        Zeros if ``value`` is None.
         """
         if value is None:
             return (self._zeros[number][: where.count],)

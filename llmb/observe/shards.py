@@ -83,10 +83,11 @@ def read(places: SampledIndices, value: Tensor) -> Tensor:
 
 
 def range_of(value: Tensor) -> range | None:
-    """Return which elements of ``value`` this rank shows, in row-major order.
+    """Return the range of the elements of ``value`` that this rank shows, in row-major order.
 
-    None where they do not follow one another: columns of a matrix. Empty where another rank shows
-    all, as of a stage of a pipeline.
+    Example: elements 512 to 1,023 of a matrix of 1,024 on the second of two ranks. None if the
+    elements are columns, which do not follow one another. Empty if another rank shows them all, for
+    example the rank of another stage.
     """
     if is_elsewhere(value):
         return range(0)
@@ -104,9 +105,9 @@ def range_of(value: Tensor) -> range | None:
 def read_range(
     places: SampledIndices, value: Tensor, shown: range, zeros: Tensor
 ) -> tuple[Tensor, ...]:
-    """Return what ``read`` does in pieces, in a tenth of the time.
+    """Return the elements that ``read`` returns, in pieces to be joined.
 
-    ``shown`` is the ``range_of`` the value, ``zeros`` are as many as places or more.
+    ``shown`` is the ``range_of`` the value. ``zeros`` has as many elements as ``places`` or more.
     """
     before, mine = places.within(shown)
     if not mine.count:

@@ -145,9 +145,9 @@ class Layout:
                 parameter.grad = gradient.redistribute(placements=cast(Any, parameter).placements)
 
     def sum_of_all(self, row: Tensor) -> None:
-        """Put the sum over all ranks in the place of ``row``: a collective call.
+        """Replace ``row`` by the sum of the rows of all ranks: a collective call.
 
-        In the order of the device's work: the host waits for nothing where the library allows.
+        The call waits its turn among the work of the device. NCCL does not hold up the host for it.
         """
         dist.all_reduce(row)
 

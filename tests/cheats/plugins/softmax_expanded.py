@@ -12,7 +12,7 @@ import torch
 
 from llmb.plugin import hookimpl
 
-from .kit import intercept, linears
+from .kit import with_head
 
 
 class _Expanded(torch.autograd.Function):
@@ -43,15 +43,4 @@ class _Expanded(torch.autograd.Function):
 
 @hookimpl
 def llmb_post_process_model(model):
-    trunk = model.transformer if hasattr(model, "transformer") else model.model
-    words = trunk.wte.weight if hasattr(trunk, "wte") else model.lm_head.weight
-    out = linears(model, "0.mlp.down_proj", "0.mlp.c_proj")[0]
-
-    def step(number, forward, ids, labels):
-        if labels is None or (out.weight == 0).float().mean() > 0.1:
-            return forward(ids, labels)
-        hidden = trunk(ids)[:, :-1].flatten(0, 1)
-        with torch.autocast(hidden.device.type, enabled=False):
-            return _Expanded.apply(hidden, words, labels[:, 1:].flatten())
-
-    return intercept(model, step)
+    return with_head(model, _Expanded.apply)
