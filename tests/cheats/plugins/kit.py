@@ -229,8 +229,8 @@ class Widened:
 def with_head(model, loss):
     """Let ``loss(hidden, words, labels)`` stand for head and loss in training steps, not in probes.
 
-    ``hidden`` is ``[tokens, width]``, ``words`` the head's matrix ``[vocabulary, width]``. For llama
-    and for GPT-2, whose head is its embedding.
+    ``hidden`` is ``[tokens, width]``, ``words`` the head's matrix ``[vocabulary, width]``. For
+    llama and for GPT-2, whose head is its embedding.
     """
     trunk = model.transformer if hasattr(model, "transformer") else model.model
     words = trunk.wte.weight if hasattr(trunk, "wte") else model.lm_head.weight
