@@ -48,6 +48,8 @@ def attention(kinds):
     def attend(q, k, v, mask=None):
         if SCORES in kinds:
             q, k = straight(q), straight(k)
+        shared = q.shape[1] // k.shape[1]  # query heads of a key/value head
+        k, v = (value.repeat_interleave(shared, 1) for value in (k, v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         weights = scores.masked_fill(hidden, -math.inf).softmax(-1)

@@ -55,13 +55,14 @@ _BELOW, _ABOVE = 1.3, 1.5
 _ORDER = ("FP32", "TF32", "FP16", "BF16", "FP8", "FP4")
 #: Of a product in attention nobody sees: what flows back through it has two products each.
 _NO_PAIR = "no probe isolates it"
+_NOTHING = "nothing of it was seen: too few key/value heads in too few layers, or no gradient"
 _OTHER_LAYERS = "seen in other layers: there are too few heads to show all in each"
-_COVERED = "narrow operands of the projections around it cover it"
+_COVERED = "narrow operands of the products around it cover it"
 #: Through which products a pair is looked at that are not the same for both: where one of them is
 #: narrow, a small difference becomes a larger one.
 _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
     (PV, FORWARD): (("o", WEIGHT),),
-    (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), ("o", WEIGHT)),
+    (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), (PV, FORWARD), ("o", WEIGHT)),
 }
 _MOST_LAYERS = 10_000
 #: Layers whose bits lie within so many of each other may have the same format.
@@ -229,17 +230,21 @@ def _formats(
     least = least if precision.dtype in _WIDEST else _FP32
     narrow = [value for value in shown if value is not None and value < least]
     usual = statistics.median(narrow) if narrow else 0.0
+    # A layer that does not show a product may have it as narrow as any other.
+    around = {
+        key: min((value for (*at, _), value in bits.items() if tuple(at) == key), default=0.0)
+        for key in _AROUND.get((name, direction), ())
+    }
     alike = bool(narrow) and max(narrow) - min(narrow) <= _ALIKE
     found: list[tuple[str | None, str | None]] = []
     for layer, value in enumerate(shown):
         if value is None:
+            no_pair = _NO_PAIR if (name, direction) in ((QK, INPUT), (PV, INPUT)) else _NOTHING
             seen = any(one is not None for one in shown)
-            found.append((None, _OTHER_LAYERS if seen else _NO_PAIR))
+            found.append((None, _OTHER_LAYERS if seen else no_pair))
         elif value >= least:
             found.append((format_of(_MOST, precision), None))
-        elif any(
-            bits.get((*key, layer), 0.0) < _BF16 for key in _AROUND.get((name, direction), ())
-        ):
+        elif any(bits.get((*key, layer), least_of) < _BF16 for key, least_of in around.items()):
             found.append((None, _COVERED))
         else:
             found.append((format_of(usual if alike else value, precision), None))

@@ -49,14 +49,14 @@ _FAINT = 2.0**-6
 _SCORES, _LOGITS, _GATES = 2.0, 1.0, 1.0  # standard deviations
 #: Matrices of a layer that read the hidden channels.
 _READERS = ("q", "k", "v", "gate", "up")
+#: What the key/value head beside the base is for, where several query heads share one.
+_SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 
 def obstacle(shape: Shape) -> str | None:
     """Return why the probe cannot be made of a model of ``shape``, None where it can."""
     if not isinstance(shape, LlamaShape) or not shape.gated:
         return "the probe knows the Llama family with a gated feed-forward"
-    if shape.num_key_value_heads != shape.num_attention_heads:
-        return "the probe knows heads with keys and values of their own"
     need = (
         (shape.num_attention_heads, _HEADS, "attention heads"),
         (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),
@@ -109,6 +109,8 @@ class Pairs:
         ``shape`` has no ``obstacle``.
         """
         self._shape, self._seed = shape, seed
+        #: Query heads of a key/value head. Only the first of them has queries that are not zero.
+        self._sharing = shape.num_attention_heads // shape.num_key_value_heads
         self._grid = 2.0 ** _GRID.get(dtype, 20)
         groups = min(_MOST_GROUPS, _free(shape) // _IN_GROUP)
         #: Channels [groups, 5] that are equal in every token.
@@ -199,11 +201,29 @@ class Pairs:
         return (half, half + quarter), (half + quarter, half + 2 * quarter)
 
     def _roles(self, layer: int) -> dict[str, int]:
-        """Return which head does what: base, its equal, and those that are computed otherwise."""
+        """Return which key/value head does what: base, its equal, and those computed otherwise.
+
+        Where query heads share one, the second of the base attends to all tokens alike.
+        """
+        heads = self._shape.num_key_value_heads
+        if self._sharing > 1:
+            others = min(len(_SHARED_ROLES), heads - 1)
+            first = layer * others  # what has no place in this layer comes first in the next
+            taken = (_SHARED_ROLES[(first + n) % len(_SHARED_ROLES)] for n in range(others))
+            return {role: n for n, role in enumerate(("base", *taken))}
         every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
-        if self._shape.num_attention_heads < len(every):
+        if heads < len(every):
             every = every[:4] if layer % 2 == 0 else (every[0], *every[3:])
         return {role: n for n, role in enumerate(every)}
+
+    def _block(self, kind: str, head: int) -> slice:
+        """Return the rows of q, k or v (columns of o) that a key/value ``head`` has.
+
+        Of q and o these are its first query head's.
+        """
+        width = self._shape.head_dim
+        first = head * width * (self._sharing if kind in ("q", "o") else 1)
+        return slice(first, first + width)
 
     def _queries(self, value: Tensor, layer: int) -> None:
         self._scored(value, layer, "q", usual=3, exchanged=5)
@@ -222,8 +242,9 @@ class Pairs:
         fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
         (silent,), sizes = self._silent[layer, kind], self._weights((width,), made) * scale
         shift = self._fine((width,), made) * scale
-        for role, head in self._roles(layer).items():
-            rows = value[head * width : (head + 1) * width]
+        roles = self._roles(layer)
+        for role, head in roles.items():
+            rows = value[self._block(kind, head)]
             if role == "even":  # no scores: it attends to all tokens alike
                 continue
             for column in range(exchanged if role == "exchanged" else usual):
@@ -231,7 +252,7 @@ class Pairs:
             if role == kind:
                 for column, by in enumerate((fine, more, -fine - more)):
                     rows[:, self._groups[:, column]] = signs * (_A + by)
-            if role in ("base", "equal"):
+            if role in ("base", "equal") and "equal" in roles:
                 rows[:, silent[0]] = sizes + (shift if role == "base" else -shift)
                 rows[:, silent[1]] = sizes
 
@@ -257,7 +278,7 @@ class Pairs:
             rows[:, self._silent[layer, "v"].flatten()] = rows[
                 :, self._silent[layer, "v"].flatten()
             ].abs()
-            value[head * width : (head + 1) * width] = rows
+            value[self._block("v", head)] = rows
 
     def _gate(self, value: Tensor, layer: int) -> None:
         self._read(value, layer, "gate")
@@ -302,11 +323,10 @@ class Pairs:
             rows[pairs[:, 0], other] = rows[pairs[:, 1], other] = weights
 
     def _out(self, value: Tensor, layer: int) -> None:
-        width, rows = self._shape.head_dim, self._value_rows
         for role, head in self._roles(layer).items():
             made = self._generator(f"{layer}/o/{role if role in ('exchanged', 'even') else ''}")
-            block = value[:, head * width : (head + 1) * width]
-            self._written(block, layer, "self_attn.o_proj", rows, made)
+            block = value[:, self._block("o", head)]
+            self._written(block, layer, "self_attn.o_proj", self._value_rows, made)
 
     def _down(self, value: Tensor, layer: int) -> None:
         made = self._generator(f"{layer}/down")
@@ -375,9 +395,13 @@ class Pairs:
         if embedding is not None:
             one, other = self._silent[layer, kind].T
             seen = _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
-            if kind == "v":  # of so many that add up, errors do so by the square root
-                count = len(self._value_rows.also_equal) * len(self._roles(layer))
-                seen = seen.model_copy(update={"length": seen.length / math.sqrt(count)})
+            if kind == "v":
+                # Errors of rows add up by the square root. So do their gradients, but for one of
+                # the channels from which these come: it has one sign (``_written``).
+                end = f"model.layers.{layer}.self_attn.o_proj.weight"
+                channels, rows = len(self._own(end).back), len(self._value_rows.also_equal)
+                more = len(self._roles(layer)) * (rows + channels - 1) / channels
+                seen = seen.model_copy(update={"length": seen.length / math.sqrt(more)})
             yield seen
 
     def _seen_of_triples(self, kind: str, layer: int, gradient: Tensor) -> PairSeen:
@@ -400,7 +424,8 @@ class Pairs:
             gradient_of = found[kind]
             if gradient_of is not None:
                 yield self._seen_of_triples(kind, layer, gradient_of)
-            yield from self._seen_in_silence(layer, kind, embedding)
+            if kind not in "qk" or "equal" in roles:
+                yield from self._seen_in_silence(layer, kind, embedding)
         if head is not None:
             for kind in ("o", "down"):
                 one, other = self._own(modules[kind]).forward.T
@@ -408,15 +433,16 @@ class Pairs:
         for kind, shows in (("q", "k"), ("k", "q")):  # a gradient of scores times the other
             values = found[shows]
             if values is not None and kind in roles:
-                one, other = (values[n * width : (n + 1) * width] for n in (0, roles[kind]))
+                one, other = (values[self._block(shows, n)] for n in (0, roles[kind]))
                 yield _seen(kind, FORWARD, layer, one, other)
         out, down, value = found["o"], found["down"], found["v"]
         if out is not None:
-            heads = {role: out[:, n * width : (n + 1) * width] for role, n in roles.items()}
+            heads = {role: out[:, self._block("o", n)] for role, n in roles.items()}
             base = heads["base"]
             if "exchanged" in heads:
                 seen = _seen(QK, FORWARD, layer, base, heads["exchanged"])
-                by_scores = float((_host(base) - _host(heads["even"])).norm())
+                even = heads.get("even", out[:, width : 2 * width])
+                by_scores = float((_host(base) - _host(even)).norm())
                 # An error of a score is the larger, the larger scores are.
                 yield seen.model_copy(update={"length": self._deviation_of_scores * by_scores})
             apart, triples = self._value_rows.apart, self._value_rows.triples

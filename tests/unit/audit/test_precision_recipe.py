@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 
-from llmb.audit.bench import Bench
-from llmb.audit.precision_recipe import format_of, products, recipe_of
+from llmb.audit.precision_recipe import format_of, products
 from llmb.config import BF16, FP32, Precision
-from llmb.records import evidence
-from llmb.records.canonical import pretty_bytes
 from llmb.records.precision_recipe import (
     FORWARD,
     INPUT,
@@ -23,10 +20,9 @@ from llmb.records.precision_recipe import (
     PairsEvidence,
     PrecisionRecipe,
 )
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 from llmb.workloads.arithmetic import flops_per_token
-from tests.unit.builders_audit import facts
-from tests.unit.builders_runtime import run_config
+from tests.unit.builders_pairs import recipe
 
 SHAPE = LlamaShape()
 LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
@@ -49,21 +45,6 @@ def pairs(layers: int, narrow: Bits, usual: float) -> PairsEvidence:
         for layer in range(1 if name == "head" else layers)
     )
     return PairsEvidence(seen=tuple(found), weights=("bfloat16",))
-
-
-def recipe(
-    *repeats: PairsEvidence | None, precision: Precision = BF16, shape: Shape = SHAPE
-) -> PrecisionRecipe | None:
-    files = {
-        evidence.path(n, evidence.PAIRS): pretty_bytes(one)
-        for n, one in enumerate(repeats)
-        if one is not None
-    }
-    known = replace(facts(run_config()), precision=precision)
-    workload = known.workload.model_copy(update={"shapes": asdict(shape)})
-    known = replace(known, workload=workload)
-    known = replace(known, repeats=[known.repeats[0]] * len(repeats))
-    return recipe_of(Bench(files.get, known, 0))
 
 
 def seen(narrow: Bits = {}, usual: float = 20.0) -> PairsEvidence:  # noqa: B006 (never written)

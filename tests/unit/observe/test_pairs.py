@@ -11,7 +11,8 @@ from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
 from llmb.reference.shapes import Gpt2Shape, LlamaShape, UngatedLlamaShape
-from tests.narrow_product import KINDS, PROJECTIONS, narrow
+from tests.narrow_product import KINDS, PROJECTIONS
+from tests.unit.builders_pairs import seen
 
 SHAPE = LlamaShape(
     vocab_size=640,
@@ -26,26 +27,16 @@ SHAPE = LlamaShape(
 LEAST = 2.0**-12
 
 
-def seen(*kinds: str, shape: LlamaShape = SHAPE, seed: int = 3) -> tuple[PairSeen, ...]:
-    model, probe = model_of(shape), Pairs(shape, seed, "float32")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(probe.weight(name, parameter))
-    batch = probe.batch()
-    narrow(model, kinds)(batch.ids, labels=batch.labels).backward()
-    return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
-
-
 def narrow_ones(pairs: tuple[PairSeen, ...]) -> set[tuple[str, str, int]]:
     return {(p.product, p.direction, p.layer) for p in pairs if not p.difference < LEAST * p.length}
 
 
 def test_in_a_float32_model_nothing_that_should_be_equal_differs() -> None:
-    assert narrow_ones(seen()) == set()
+    assert narrow_ones(seen(SHAPE)) == set()
 
 
 def test_every_product_of_the_projections_is_looked_at_in_each_layer() -> None:
-    looked = {(p.product, p.direction, p.layer) for p in seen()}
+    looked = {(p.product, p.direction, p.layer) for p in seen(SHAPE)}
     each = [
         (k, way, n) for k in PROJECTIONS[:-1] for way in (FORWARD, INPUT, WEIGHT) for n in (0, 1)
     ]
@@ -63,19 +54,13 @@ def test_where_one_kind_of_product_is_in_fp8_its_pairs_differ_and_no_others(kind
     expected = {(kind, way, n) for way in ways for n in layers}
     if kind == "o":  # the values are looked at through its weight gradient
         expected |= {(PV, FORWARD, n) for n in layers}
-    assert narrow_ones(seen(kind)) == expected
+    assert narrow_ones(seen(SHAPE, kind)) == expected
 
 
 @pytest.mark.parametrize("way", [FORWARD, INPUT, WEIGHT])
 @pytest.mark.parametrize("kind", ["q", "o", "down", "head"])
 def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
-    model, probe = model_of(SHAPE), Pairs(SHAPE, 3, "float32")
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(probe.weight(name, parameter))
-    batch = probe.batch()
-    narrow(model, (kind,), (way,))(batch.ids, labels=batch.labels).backward()
-    found = narrow_ones(tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get)))
+    found = narrow_ones(seen(SHAPE, kind, ways=(way,)))
     covered = {(PV, FORWARD)} if (kind, way) == ("o", WEIGHT) else set()
     assert {(product, direction) for product, direction, _ in found} == {(kind, way)} | covered
 
@@ -96,11 +81,33 @@ def test_other_seeds_have_other_weights() -> None:
 
 def test_a_model_with_four_heads_shows_queries_and_scores_in_alternate_layers() -> None:
     shape = replace(SHAPE, num_attention_heads=4, num_key_value_heads=4)
-    layers = {p.product: set() for p in seen(shape=shape)}
-    for pair in seen(shape=shape):
+    layers = {p.product: set() for p in seen(shape)}
+    for pair in seen(shape):
         if pair.direction == FORWARD:
             layers[pair.product].add(pair.layer)
     assert (layers["q"], layers["k"], layers[QK]) == ({0}, {0}, {1})
+
+
+@pytest.mark.parametrize(("keys", "layers"), [(2, 4), (3, 2), (6, 1)])
+def test_where_query_heads_share_keys_enough_layers_show_every_product(keys, layers) -> None:
+    shape = replace(
+        SHAPE, num_attention_heads=12, num_key_value_heads=keys, num_hidden_layers=layers
+    )
+    looked = {(p.product, p.direction) for p in seen(shape)}
+    assert looked == {
+        *((kind, way) for kind in PROJECTIONS for way in (FORWARD, INPUT, WEIGHT)),
+        (QK, FORWARD),
+        (PV, FORWARD),
+    }
+
+
+def test_where_all_query_heads_share_one_key_head_what_needs_two_is_left_out() -> None:
+    shape = replace(SHAPE, num_key_value_heads=1)
+    looked = {(p.product, p.direction) for p in seen(shape)}
+    assert narrow_ones(seen(shape)) == set()
+    left = {(kind, way) for kind in "qk" for way in (FORWARD, INPUT)} | {(QK, FORWARD)}
+    assert not looked & left
+    assert {("q", WEIGHT), ("v", FORWARD), (PV, FORWARD)} < looked
 
 
 @pytest.mark.parametrize(
@@ -108,7 +115,6 @@ def test_a_model_with_four_heads_shows_queries_and_scores_in_alternate_layers() 
     [
         (Gpt2Shape(), "Llama family"),
         (UngatedLlamaShape(), "gated"),
-        (replace(SHAPE, num_key_value_heads=2), "keys and values of their own"),
         (replace(SHAPE, hidden_size=60), "too few"),
     ],
 )

@@ -1,0 +1,60 @@
+"""What the probe ``pairs`` sees of a model, and the recipe that follows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import torch
+
+from llmb.audit.bench import Bench
+from llmb.audit.precision_recipe import recipe_of
+from llmb.config import BF16, Precision
+from llmb.observe.pairs import Pairs
+from llmb.records import evidence
+from llmb.records.canonical import pretty_bytes
+from llmb.records.precision_recipe import PairSeen, PairsEvidence, PrecisionRecipe
+from llmb.reference.models import model_of
+from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
+from tests.narrow_product import DIRECTIONS, narrow
+from tests.unit.builders_audit import facts
+from tests.unit.builders_runtime import run_config
+
+_SHAPE = LlamaShape()
+#: What the loss is multiplied by in FP16, as a run does.
+_COPIES = 4096
+
+
+def seen(
+    shape: Shape,
+    *kinds: str,
+    ways: tuple[str, ...] = DIRECTIONS,
+    dtype: str = "float32",
+    seed: int = 3,
+) -> tuple[PairSeen, ...]:
+    """Return what a model in ``dtype`` shows whose products of ``kinds`` are in FP8."""
+    model, probe = model_of(shape), Pairs(shape, seed, dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(probe.weight(name, parameter))
+    model = model.to(getattr(torch, dtype))
+    batch = probe.batch()
+    loss = narrow(model, kinds, ways)(batch.ids, labels=batch.labels)
+    (loss * (_COPIES if dtype == "float16" else 1)).backward()
+    return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
+
+
+def recipe(
+    *repeats: PairsEvidence | None, shape: Shape = _SHAPE, precision: Precision = BF16
+) -> PrecisionRecipe | None:
+    """Return the recipe of a run whose ``repeats`` left this evidence."""
+    files = {
+        evidence.path(n, evidence.PAIRS): pretty_bytes(one)
+        for n, one in enumerate(repeats)
+        if one is not None
+    }
+    known = replace(facts(run_config()), precision=precision)
+    family = next(name for name, kind in FAMILIES.items() if kind is type(shape))
+    sizes = {"family": family, "shapes": asdict(shape)}
+    known = replace(known, workload=known.workload.model_copy(update=sizes))
+    known = replace(known, repeats=[known.repeats[0]] * len(repeats))
+    return recipe_of(Bench(files.get, known, 0))
