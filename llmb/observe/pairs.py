@@ -189,9 +189,12 @@ class Pairs:
         value[:, self._groups[:, 1]] = (weights - fine) * scale
         rows = torch.arange(middle, end).view(-1, 2)
         self._silent_pairs(value, rows, 0, "head", made, 1.0)
-        for own in map(self._own, probes.channels(self._shape)):
-            signs = self._signs(half, len(own.back), made)
-            value[:half, own.back[:, 0]] = value[:half, own.back[:, 1]] = signs
+        every = [self._own(name).back for name in probes.channels(self._shape)]
+        # So small that what the branches write makes no logit larger than the others are.
+        size = self._level * _FAINT * _A * math.sqrt(2 * _SETS * sum(b.numel() for b in every))
+        for back in every:
+            signs = self._signs(half, len(back), made) * min(1.0, _power(_LOGITS / size))
+            value[:half, back[:, 0]] = value[:half, back[:, 1]] = signs
 
     @property
     def _pairs_of_words(self) -> tuple[tuple[int, int], tuple[int, int]]:
