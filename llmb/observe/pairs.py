@@ -47,16 +47,15 @@ _MOST_WORDS = 256
 _OWN = 4  # channels of a branch that are needed
 _FAINT = 2.0**-6
 _SCORES, _LOGITS, _GATES = 2.0, 1.0, 1.0  # standard deviations
-#: Matrices of a layer that read the hidden channels.
-_READERS = ("q", "k", "v", "gate", "up")
+_STRAIGHT = 8.0  # from here on GELU is x, and 0 below its negative, to within 2^-40
 #: What the key/value head beside the base is for, where several query heads share one.
 _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 
 def obstacle(shape: Shape) -> str | None:
     """Return why the probe cannot be made of a model of ``shape``, None where it can."""
-    if not isinstance(shape, LlamaShape) or not shape.gated:
-        return "the probe knows the Llama family with a gated feed-forward"
+    if not isinstance(shape, LlamaShape):
+        return "the probe knows the Llama family"
     need = (
         (shape.num_attention_heads, _HEADS, "attention heads"),
         (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),
@@ -88,8 +87,13 @@ def _free(shape: LlamaShape) -> int:
     """Return the channels that are left for groups of equals."""
     if not probes.channels(shape):
         return 0
-    silent = 2 * (len(_READERS) * shape.num_hidden_layers + _OF_HEAD)
+    silent = 2 * (len(_readers(shape)) * shape.num_hidden_layers + _OF_HEAD)
     return _base(shape) - silent - 4 * _TRIPLES - 2
+
+
+def _readers(shape: LlamaShape) -> tuple[str, ...]:
+    """Return the matrices of a layer that read the hidden channels."""
+    return ("q", "k", "v", "gate", "up") if shape.gated else ("q", "k", "v", "up")
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class Pairs:
         at += 4 * _TRIPLES
         #: Two channels of which each word has one.
         self._either = (at, at + 1)
-        readers = [(i, kind) for i in range(shape.num_hidden_layers) for kind in _READERS]
+        readers = [(i, kind) for i in range(shape.num_hidden_layers) for kind in _readers(shape)]
         every = (at + 2 + torch.arange(2 * (len(readers) + _OF_HEAD))).view(-1, 2)
         #: By layer and kind, pairs of channels that are zero in the input, with gradients.
         self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
@@ -303,11 +307,13 @@ class Pairs:
         value[own, first] += fine
         value[own, second] -= fine
         if kind == "up":
+            # A sum stays one through GELU where that is straight.
+            straight = scale * _A if self._shape.gated else 2 * _power(_STRAIGHT / self._level)
             plus, minus, _ = rows.triples.T
             value[rows.triples.flatten()] = 0
-            value[rows.triples.flatten(), self._triples[0, 2]] = scale * _A
-            value[plus, self._triples[0, 3]] = scale * _A
-            value[minus, self._triples[0, 3]] = -scale * _A
+            value[rows.triples.flatten(), self._triples[0, 2]] = straight
+            value[plus, self._triples[0, 3]] = straight
+            value[minus, self._triples[0, 3]] = -straight
         self._silent_pairs(value, rows.also_equal, layer, kind, made, scale)
 
     def _silent_pairs(
@@ -420,10 +426,11 @@ class Pairs:
     ) -> Iterator[PairSeen]:
         stem = f"model.layers.{layer}"
         modules = {kind: f"{stem}.self_attn.{kind}_proj.weight" for kind in "qkvo"}
-        modules |= {kind: f"{stem}.mlp.{kind}_proj.weight" for kind in ("gate", "up", "down")}
+        of_feed_forward = ("gate", "up", "down") if self._shape.gated else ("up", "down")
+        modules |= {kind: f"{stem}.mlp.{kind}_proj.weight" for kind in of_feed_forward}
         found = {kind: gradient(name) for kind, name in modules.items()}
         width, roles, rows = self._shape.head_dim, self._roles(layer), self._rows
-        for kind in _READERS:
+        for kind in _readers(self._shape):
             gradient_of = found[kind]
             if gradient_of is not None:
                 yield self._seen_of_triples(kind, layer, gradient_of)
@@ -458,7 +465,8 @@ class Pairs:
                 yield _seen(kind, direction, layer, 2 * middle, plus + minus)
         if down is not None:
             usual, gates, ups = (down[:, columns] for columns in rows.apart.T)
-            yield _seen("gate", FORWARD, layer, usual, gates)
+            if self._shape.gated:
+                yield _seen("gate", FORWARD, layer, usual, gates)
             yield _seen("up", FORWARD, layer, usual, ups)
             plus, minus, middle = (_host(down[:, columns]) for columns in rows.triples.T)
             yield _seen("down", WEIGHT, layer, 2 * middle, plus + minus)
@@ -468,9 +476,10 @@ class Pairs:
                 (rows_of + heads_at).flatten() for rows_of in self._value_rows.equal_back.T
             )
             yield _seen("o", INPUT, layer, value[other], value[one])
-        if found["gate"] is not None:
+        read = found["gate" if self._shape.gated else "up"]
+        if read is not None:
             one, other, _ = rows.equal_back.T
-            yield _seen("down", INPUT, layer, found["gate"][other], found["gate"][one])
+            yield _seen("down", INPUT, layer, read[other], read[one])
 
     # -- numbers ---------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from llmb.audit.precision_recipe import products
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, PairsEvidence
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import LlamaShape, Shape, UngatedLlamaShape
 from tests.unit.builders_pairs import recipe, seen
 
 #: Eight query heads share two key/value heads: in each layer one thing beside the base is seen.
@@ -22,7 +22,16 @@ GROUPED = LlamaShape(
     num_key_value_heads=2,
     sequence_length=32,
 )
-SHAPES: dict[str, Shape] = {"grouped": GROUPED}
+UNGATED = UngatedLlamaShape(
+    vocab_size=640,
+    hidden_size=192,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=6,
+    sequence_length=32,
+)
+SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED}
 #: Narrow operands of the key cover these: they may not be measured.
 COVERED = {
     "o": {(PV, FORWARD), (QK, FORWARD)},

@@ -10,7 +10,7 @@ import torch
 from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
-from llmb.reference.shapes import Gpt2Shape, LlamaShape, UngatedLlamaShape
+from llmb.reference.shapes import Gpt2Shape, LlamaShape
 from tests.narrow_product import KINDS, PROJECTIONS
 from tests.unit.builders_pairs import seen
 
@@ -114,7 +114,6 @@ def test_where_all_query_heads_share_one_key_head_what_needs_two_is_left_out() -
     ("shape", "words"),
     [
         (Gpt2Shape(), "Llama family"),
-        (UngatedLlamaShape(), "gated"),
         (replace(SHAPE, hidden_size=60), "too few"),
     ],
 )
