@@ -1,4 +1,6 @@
-"""Computes one kind of product of a Llama in FP8: torch's own casts, one scale for a tensor.
+"""Computes one kind of product of a Llama or a GPT-2 in FP8.
+
+It takes torch's own casts, and one scale for a tensor.
 
 Written without llmb's emulator. Also the source of a plugin (tests/e2e/test_precision_recipe.py).
 """
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down", "head")
 SCORES, MIX = "QK^T", "PV"
 KINDS = (*PROJECTIONS, SCORES, MIX)
+GPT2_PROJECTIONS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "wte")
 DIRECTIONS = ("forward", "input gradient", "weight gradient")
 
 
@@ -60,15 +63,30 @@ def attention(kinds):
     return attend
 
 
+def affine(module, directions):
+    """Return the forward pass of GPT-2's matrices, and of its head, which is given its weight."""
+
+    def forward(x, weight=None, bias=None):
+        if weight is None:
+            weight, bias = module.weight, module.bias
+        product = Product.apply(x, weight, directions)
+        return product if bias is None else product + bias
+
+    return forward
+
+
 def narrow(model, kinds, directions=DIRECTIONS, layers=None):
     """Let every product of ``kinds`` compute in FP8, in ``directions`` and ``layers`` (all)."""
     for name, module in model.named_modules():
-        number = re.search(r"layers\.([0-9]+)\.", name)
+        number = re.search(r"\.([0-9]+)\.", name)
         if layers is not None and number and int(number.group(1)) not in layers:
             continue
         end = name.rpartition(".")[2]
         kind = "head" if end == "lm_head" else end.removesuffix("_proj")
-        if kind in kinds and kind in PROJECTIONS and isinstance(module, torch.nn.Linear):
+        of_gpt2 = "wte" if end == "lm_head" else ".".join(name.split(".")[-2:])
+        if of_gpt2 in kinds and of_gpt2 in GPT2_PROJECTIONS:
+            module.forward = affine(module, directions)
+        elif kind in kinds and kind in PROJECTIONS and isinstance(module, torch.nn.Linear):
             module.forward = lambda x, m=module: Product.apply(x, m.weight, directions)
         elif end == "core_attention" and {SCORES, MIX} & set(kinds):
             module.forward = attention(kinds)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from llmb.audit.bench import Bench
@@ -59,10 +59,13 @@ _NOTHING = "nothing of it was seen: too few key/value heads in too few layers, o
 _OTHER_LAYERS = "seen in other layers: there are too few heads to show all in each"
 _COVERED = "narrow operands of the products around it cover it"
 #: Through which products a pair is looked at that are not the same for both: where one of them is
-#: narrow, a small difference becomes a larger one.
+#: narrow, a small difference becomes a larger one. A model has the ones or the others.
 _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
-    (PV, FORWARD): (("o", WEIGHT),),
-    (QK, FORWARD): (("q", FORWARD), ("k", FORWARD), (PV, FORWARD), ("o", WEIGHT)),
+    (PV, FORWARD): (("o", WEIGHT), ("attn.c_proj", WEIGHT)),
+    (QK, FORWARD): (
+        *((name, FORWARD) for name in ("q", "k", "attn.c_attn", PV)),
+        *((name, WEIGHT) for name in ("o", "attn.c_proj")),
+    ),
 }
 _MOST_LAYERS = 10_000
 #: Layers whose bits lie within so many of each other may have the same format.
@@ -152,6 +155,7 @@ def _rows(
     every = products(shape)
     total = sum(product.flops * product.layers for product in every)
     own = _SIGNIFICANDS.get(precision.dtype, _MOST)
+    names = {product.name for product in every}
     for product in every:
         share = product.flops / total
         if why is not None:
@@ -165,7 +169,7 @@ def _rows(
             )
             continue
         alike: dict[tuple[str | None, str | None], list[float]] = defaultdict(list)
-        found = _formats(bits, product, precision)
+        found = _formats(bits, product, precision, names)
         for layer in range(product.layers):
             shown = bits.get((product.name, product.direction, layer), math.nan)
             alike[found[layer]].append(shown)
@@ -215,9 +219,11 @@ def _explicit(pair: PairSeen) -> float:
 
 
 def _formats(
-    bits: Mapping[_Key, float], product: ProductCost, precision: Precision
+    bits: Mapping[_Key, float], product: ProductCost, precision: Precision, names: Set[str]
 ) -> list[tuple[str | None, str | None]]:
     """Return of each layer the format of a product, or why it was not measured.
+
+    ``names`` are those of all products of the model.
 
     Layers that are narrower than the run's own operands are told by their median: of one alone, a
     format with 4 bits less or more may be as likely.
@@ -234,6 +240,7 @@ def _formats(
     around = {
         key: min((value for (*at, _), value in bits.items() if tuple(at) == key), default=0.0)
         for key in _AROUND.get((name, direction), ())
+        if key[0] in names
     }
     alike = bool(narrow) and max(narrow) - min(narrow) <= _ALIKE
     found: list[tuple[str | None, str | None]] = []

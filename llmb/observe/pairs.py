@@ -22,10 +22,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from llmb.observe import probes
+from llmb.observe.pairs_family import Family
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
 from llmb.reference.data import Batch, make_batch
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
 PAIRS = "pairs"
 #: Size of weights that are all the same; those of pairs lie around it.
@@ -54,8 +54,13 @@ _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 def obstacle(shape: Shape) -> str | None:
     """Return why the probe cannot be made of a model of ``shape``, None where it can."""
-    if not isinstance(shape, LlamaShape):
-        return "the probe knows the Llama family"
+    if isinstance(shape, BertShape):
+        return "the probe knows the families of Llama and GPT-2"
+    family = Family(shape)
+    if shape.hidden_size % family.copies:
+        return (
+            f"the probe needs an even number of hidden channels, the model has {shape.hidden_size}"
+        )
     need = (
         (shape.num_attention_heads, _HEADS, "attention heads"),
         (shape.head_dim, _SINGLE_VALUES + _EQUAL_VALUES, "channels in a head"),
@@ -65,8 +70,12 @@ def obstacle(shape: Shape) -> str | None:
             "channels in the feed-forward",
         ),
         (shape.vocab_size, 64, "words"),
-        (_own_width(shape), _OWN, "hidden channels for each branch to write into"),
-        (_free(shape), 4 * _IN_GROUP, "hidden channels besides"),
+        (
+            min((c.width for c in family.own.values()), default=0),
+            _OWN,
+            "hidden channels for each branch to write into",
+        ),
+        (_free(family), 4 * _IN_GROUP, "hidden channels besides"),
     )
     for there, least, what in need:
         if there < least:
@@ -74,26 +83,11 @@ def obstacle(shape: Shape) -> str | None:
     return None
 
 
-def _own_width(shape: LlamaShape) -> int:
-    own = probes.channels(shape)
-    return min((c.width for c in own.values()), default=0)
-
-
-def _base(shape: LlamaShape) -> int:
-    return min(c.first for c in probes.channels(shape).values())
-
-
-def _free(shape: LlamaShape) -> int:
+def _free(family: Family) -> int:
     """Return the channels that are left for groups of equals."""
-    if not probes.channels(shape):
-        return 0
-    silent = 2 * (len(_readers(shape)) * shape.num_hidden_layers + _OF_HEAD)
-    return _base(shape) - silent - 4 * _TRIPLES - 2
-
-
-def _readers(shape: LlamaShape) -> tuple[str, ...]:
-    """Return the matrices of a layer that read the hidden channels."""
-    return ("q", "k", "v", "gate", "up") if shape.gated else ("q", "k", "v", "up")
+    base = min((c.first for c in family.own.values()), default=0)
+    silent = 2 * (len(family.readers) * family.shape.num_hidden_layers + _OF_HEAD)
+    return base - silent - 4 * _TRIPLES - 2
 
 
 @dataclass(frozen=True)
@@ -107,25 +101,27 @@ class _Own:
 class Pairs:
     """Writes the weights of the probe, and reads what its gradients show."""
 
-    def __init__(self, shape: LlamaShape, seed: int, dtype: str) -> None:
+    def __init__(self, shape: LlamaShape | Gpt2Shape, seed: int, dtype: str) -> None:
         """Lay the probe out for weights stored in ``dtype`` (torch's name).
 
         ``shape`` has no ``obstacle``.
         """
-        self._shape, self._seed = shape, seed
+        self._shape, self._seed, self._family = shape, seed, Family(shape)
         #: Query heads of a key/value head. Only the first of them has queries that are not zero.
-        self._sharing = shape.num_attention_heads // shape.num_key_value_heads
+        self._sharing = shape.num_attention_heads // self._family.key_value_heads
         self._grid = 2.0 ** _GRID.get(dtype, 20)
-        groups = min(_MOST_GROUPS, _free(shape) // _IN_GROUP)
+        groups = min(_MOST_GROUPS, _free(self._family) // _IN_GROUP)
         #: Channels [groups, 5] that are equal in every token.
         self._groups = torch.arange(groups * _IN_GROUP).view(groups, _IN_GROUP)
         at = groups * _IN_GROUP
         #: Channels [triples, 4]: alpha + phi, alpha - phi, alpha, phi.
         self._triples = at + torch.arange(4 * _TRIPLES).view(_TRIPLES, 4)
         at += 4 * _TRIPLES
-        #: Two channels of which each word has one.
+        #: Two channels of which each token has one.
         self._either = (at, at + 1)
-        readers = [(i, kind) for i in range(shape.num_hidden_layers) for kind in _readers(shape)]
+        readers = [
+            (i, kind) for i in range(shape.num_hidden_layers) for kind in self._family.readers
+        ]
         every = (at + 2 + torch.arange(2 * (len(readers) + _OF_HEAD))).view(-1, 2)
         #: By layer and kind, pairs of channels that are zero in the input, with gradients.
         self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
@@ -145,12 +141,14 @@ class Pairs:
 
     def weight(self, name: str, like: Tensor) -> Tensor:
         """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
-        value = torch.zeros(like.shape, dtype=torch.float32)
-        part = _part(name)
-        if part.kind == "norm":
-            return value.fill_(1.0)
-        self._makers[part.kind](value, part.layer)
-        return value
+        family, matrices = self._family, self._family.matrices(name)
+        if not matrices:  # of norms and products
+            made = torch.zeros if name.endswith(".bias") else torch.ones
+            return made(like.shape, dtype=torch.float32)
+        value = family.first_half(matrices[0][0], like)
+        for kind, layer in matrices:
+            self._makers[kind](family.part(kind, value), layer)
+        return family.whole(matrices[0][0], value)
 
     @cached_property
     def _makers(self) -> Mapping[str, Callable[[Tensor, int], None]]:
@@ -193,9 +191,13 @@ class Pairs:
         value[:, self._groups[:, 1]] = (weights - fine) * scale
         rows = torch.arange(middle, end).view(-1, 2)
         self._silent_pairs(value, rows, 0, "head", made, 1.0)
-        every = [self._own(name).back for name in probes.channels(self._shape)]
+        every = [self._own(*branch).back for branch in self._family.own]
         # So small that what the branches write makes no logit larger than the others are.
-        size = self._level * _FAINT * _A * math.sqrt(2 * _SETS * sum(b.numel() for b in every))
+        count, level = sum(back.numel() for back in every), self._level * self._family.copies
+        size = level * _FAINT * _A * math.sqrt(2 * _SETS * count)
+        if self._family.tied:  # a word of the input adds nothing elsewhere; its logit is its square
+            value[:half] = 0
+            size = max(size, math.sqrt(level * count))
         for back in every:
             signs = self._signs(half, len(back), made) * min(1.0, _power(_LOGITS / size))
             value[:half, back[:, 0]] = value[:half, back[:, 1]] = signs
@@ -212,7 +214,7 @@ class Pairs:
 
         Where query heads share one, the second of the base attends to all tokens alike.
         """
-        heads = self._shape.num_key_value_heads
+        heads = self._family.key_value_heads
         if self._sharing > 1:
             others = min(len(_SHARED_ROLES), heads - 1)
             first = layer * others  # what has no place in this layer comes first in the next
@@ -265,7 +267,8 @@ class Pairs:
 
     def _values(self, value: Tensor, layer: int) -> None:
         made, groups = self._generator(f"{layer}/v"), len(self._groups)
-        scale, width = _power(1 / (2 * math.sqrt(groups) * _A)), self._shape.head_dim
+        scale = _power(1 / (2 * math.sqrt(groups) * _A)) / self._family.copies
+        width = self._shape.head_dim
         own = self._value_rows
         rows = torch.zeros(width, value.shape[1])
         for equal in (own.apart, *own.equal, *own.equal_back, *own.also_equal):
@@ -308,7 +311,9 @@ class Pairs:
         value[own, second] -= fine
         if kind == "up":
             # A sum stays one through GELU where that is straight.
-            straight = scale * _A if self._shape.gated else 2 * _power(_STRAIGHT / self._level)
+            straight = scale * _A
+            if not self._family.gated:
+                straight = 2 * _power(_STRAIGHT / self._level) / self._family.copies
             plus, minus, _ = rows.triples.T
             value[rows.triples.flatten()] = 0
             value[rows.triples.flatten(), self._triples[0, 2]] = straight
@@ -335,17 +340,17 @@ class Pairs:
         for role, head in self._roles(layer).items():
             made = self._generator(f"{layer}/o/{role if role in ('exchanged', 'even') else ''}")
             block = value[:, self._block("o", head)]
-            self._written(block, layer, "self_attn.o_proj", self._value_rows, made)
+            self._written(block, "o", layer, self._value_rows, made)
 
     def _down(self, value: Tensor, layer: int) -> None:
         made = self._generator(f"{layer}/down")
-        self._written(value, layer, "mlp.down_proj", self._rows, made)
+        self._written(value, "down", layer, self._rows, made)
 
     def _written(
         self,
         value: Tensor,
+        kind: str,
         layer: int,
-        end: str,
         rows: _FeedForwardRows | _ValueRows,
         made: torch.Generator,
     ) -> None:
@@ -357,7 +362,7 @@ class Pairs:
         ``rows.also_equal`` come alike.
         """
         pairs, triples, alike = rows.equal, rows.equal_back, rows.also_equal
-        own = self._own(f"model.layers.{layer}.{end}.weight")
+        own = self._own(kind, layer)
         weights = self._weights((len(own.forward), len(pairs)), made) * _FAINT
         fine = self._fine(weights.shape, made) * _FAINT
         one, other = own.forward[:, :1], own.forward[:, 1:]
@@ -374,8 +379,8 @@ class Pairs:
         for inputs in alike.T:
             value[one, inputs] = value[other, inputs] = signs
 
-    def _own(self, out: str) -> _Own:
-        channels = probes.channels(self._shape)[out]
+    def _own(self, kind: str, layer: int) -> _Own:
+        channels = self._family.own[kind, layer]
         count = min(_SETS, channels.width // 4)
         every = torch.arange(channels.first, channels.first + 4 * count).view(-1, 2)
         return _Own(every[:count], every[count:])
@@ -384,10 +389,27 @@ class Pairs:
 
     def seen(self, gradient: Callable[[str], Tensor | None]) -> Iterator[PairSeen]:
         """Yield what each product shows, from the ``gradient`` of each canonical parameter."""
-        head, embedding = gradient("lm_head.weight"), gradient("model.embed_tokens.weight")
-        yield from self._seen_of_head(head, embedding)
+        family = self._family
+
+        def of(kind: str, layer: int = 0) -> Tensor | None:
+            found = gradient(family.name(kind, layer))
+            return found if found is None else family.part(kind, found)
+
+        head, embedding = of("head"), of("embedding")
+        yield from map(self._named, self._seen_of_head(head, embedding))
+        if head is not None and family.tied:  # what words of the input have is the embedding's, too
+            head = head[self._shape.vocab_size // 2 :]
         for layer in range(self._shape.num_hidden_layers):
-            yield from self._seen_of_layer(layer, gradient, head, embedding)
+            found = {kind: of(kind, layer) for kind in (*family.readers, "o", "down")}
+            yield from map(self._named, self._seen_of_layer(layer, found, head, embedding))
+
+    def _named(self, pair: PairSeen) -> PairSeen:
+        """Call a product what the table of the family calls it."""
+        name = self._family.product(pair.product)
+        if name != pair.product and pair.direction == FORWARD and pair.product in "qk":
+            # The table reads pairs of one product alike; these show 0.7 bits more than others.
+            pair = pair.model_copy(update={"length": pair.length * 2.0**0.7})
+        return pair.model_copy(update={"product": name})
 
     def _seen_of_head(self, head: Tensor | None, embedding: Tensor | None) -> Iterator[PairSeen]:
         begin, end = self._pairs_of_words[0]
@@ -395,7 +417,8 @@ class Pairs:
         if head is not None:
             one, other = head[begin:end:2, base], head[begin + 1 : end : 2, base]
             yield _seen("head", FORWARD, 0, one, other)
-            yield self._seen_of_triples("head", 0, head)
+            first = self._shape.vocab_size // 2 if self._family.tied else 0
+            yield self._seen_of_triples("head", 0, head[first:])
         yield from self._seen_in_silence(0, "head", embedding)
 
     def _seen_in_silence(
@@ -407,8 +430,7 @@ class Pairs:
             if kind == "v":
                 # Errors of rows add up by the square root. So do their gradients, but for one of
                 # the channels from which these come: it has one sign (``_written``).
-                end = f"model.layers.{layer}.self_attn.o_proj.weight"
-                channels, rows = len(self._own(end).back), len(self._value_rows.also_equal)
+                channels, rows = len(self._own("o", layer).back), len(self._value_rows.also_equal)
                 more = len(self._roles(layer)) * (rows + channels - 1) / channels
                 seen = seen.model_copy(update={"length": seen.length / math.sqrt(more)})
             yield seen
@@ -420,17 +442,12 @@ class Pairs:
     def _seen_of_layer(
         self,
         layer: int,
-        gradient: Callable[[str], Tensor | None],
+        found: Mapping[str, Tensor | None],
         head: Tensor | None,
         embedding: Tensor | None,
     ) -> Iterator[PairSeen]:
-        stem = f"model.layers.{layer}"
-        modules = {kind: f"{stem}.self_attn.{kind}_proj.weight" for kind in "qkvo"}
-        of_feed_forward = ("gate", "up", "down") if self._shape.gated else ("up", "down")
-        modules |= {kind: f"{stem}.mlp.{kind}_proj.weight" for kind in of_feed_forward}
-        found = {kind: gradient(name) for kind, name in modules.items()}
         width, roles, rows = self._shape.head_dim, self._roles(layer), self._rows
-        for kind in _readers(self._shape):
+        for kind in self._family.readers:
             gradient_of = found[kind]
             if gradient_of is not None:
                 yield self._seen_of_triples(kind, layer, gradient_of)
@@ -438,7 +455,7 @@ class Pairs:
                 yield from self._seen_in_silence(layer, kind, embedding)
         if head is not None:
             for kind in ("o", "down"):
-                one, other = self._own(modules[kind]).forward.T
+                one, other = self._own(kind, layer).forward.T
                 yield _seen(kind, FORWARD, layer, head[:, other], head[:, one])
         for kind, shows in (("q", "k"), ("k", "q")):  # a gradient of scores times the other
             values = found[shows]
@@ -465,7 +482,7 @@ class Pairs:
                 yield _seen(kind, direction, layer, 2 * middle, plus + minus)
         if down is not None:
             usual, gates, ups = (down[:, columns] for columns in rows.apart.T)
-            if self._shape.gated:
+            if self._family.gated:
                 yield _seen("gate", FORWARD, layer, usual, gates)
             yield _seen("up", FORWARD, layer, usual, ups)
             plus, minus, middle = (_host(down[:, columns]) for columns in rows.triples.T)
@@ -476,7 +493,7 @@ class Pairs:
                 (rows_of + heads_at).flatten() for rows_of in self._value_rows.equal_back.T
             )
             yield _seen("o", INPUT, layer, value[other], value[one])
-        read = found["gate" if self._shape.gated else "up"]
+        read = found["gate" if self._family.gated else "up"]
         if read is not None:
             one, other, _ = rows.equal_back.T
             yield _seen("down", INPUT, layer, read[other], read[one])
@@ -486,12 +503,12 @@ class Pairs:
     @property
     def _level(self) -> float:
         """What a channel of size 1 is after the norm, about."""
-        return math.sqrt(self._shape.hidden_size / max(1, self._groups.numel() + 3 * _TRIPLES))
+        return math.sqrt(self._family.hidden / max(1, self._groups.numel() + 3 * _TRIPLES))
 
     @property
     def _score_of_one(self) -> float:
         """The standard deviation of scores of queries and keys of scale 1, about."""
-        return 15 * _A * _A * len(self._groups) * self._level**2
+        return 15 * _A * _A * self._deviation**2
 
     @property
     def _scale_of_scores(self) -> float:
@@ -503,7 +520,8 @@ class Pairs:
 
     @property
     def _deviation(self) -> float:
-        return self._level * math.sqrt(len(self._groups))
+        """The standard deviation of a sum of one channel of each group, with signs, about."""
+        return self._family.copies * self._level * math.sqrt(len(self._groups))
 
     def _generator(self, what: str) -> torch.Generator:
         digest = hashlib.sha256(f"pairs:{self._seed}:{what}".encode()).digest()
@@ -568,23 +586,6 @@ class _Taking:
     def __call__(self, size: int) -> Tensor:
         first, self._next = self._next, self._next + self._sets * size
         return torch.arange(first, self._next).view(self._sets, size)
-
-
-@dataclass(frozen=True)
-class _Matrix:
-    kind: str
-    layer: int
-
-
-def _part(name: str) -> _Matrix:
-    if name == "lm_head.weight":
-        return _Matrix("head", 0)
-    if "embed_tokens" in name:
-        return _Matrix("embedding", 0)
-    if "norm" in name:
-        return _Matrix("norm", 0)
-    _, _, layer, _, module, _ = name.split(".")
-    return _Matrix(module.removesuffix("_proj"), int(layer))
 
 
 def _power(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ SHAPES = (
     "--batch-size=1",
     "--timed-steps=20",
 )
+#: Of other families: a workload, its sizes, and a kind of product.
+OTHERS = {
+    "grouped": ("llama-3.1-8b", ("--hidden-size=256", "--num-attention-heads=8"), 4, "k"),
+    "ungated": ("alcf-1t-readme", ("--hidden-size=192", "--num-attention-heads=6"), 2, "down"),
+    "gpt2": ("gpt2-125m", ("--hidden-size=384", "--num-attention-heads=6"), 2, "attn.c_attn"),
+}
 HOOK = """
 @hookimpl
 def llmb_post_process_model(model):
@@ -26,10 +33,10 @@ def llmb_post_process_model(model):
 """
 
 
-def recipe(tmp_path: Path, *kinds: str) -> dict:
+def recipe(tmp_path: Path, *kinds: str, options: Sequence[str] = ()) -> dict:
     text = Path(narrow_product.__file__).read_text() + HOOK.format(kinds=kinds)
     folder = harness.plugin(tmp_path / "plugins", "odd", text)
-    fixed = ("--plugin=odd", "--device=cpu", "--precision=FP32", *SHAPES, *harness.SAME)
+    fixed = ("--plugin=odd", "--device=cpu", "--precision=FP32", *SHAPES, *options, *harness.SAME)
     ended = harness.run(tmp_path / "out", *fixed, plugins=[folder])
     return ended.record["precision_recipe"]
 
@@ -55,6 +62,24 @@ def test_a_run_with_one_kind_of_product_in_fp8_is_told_which_and_all_others_are_
             assert found == {None}
         else:
             assert found == {"FP8" if product == kind else "FP32"}, (product, direction)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(f, marks=pytest.mark.quick) if f == "gpt2" else f for f in OTHERS],
+)
+def test_other_families_are_told_which_kind_of_product_is_in_fp8(
+    tmp_path: Path, family: str
+) -> None:
+    workload, sizes, layers, kind = OTHERS[family]
+    options = (f"--workload={workload}", *sizes, f"--num-hidden-layers={layers}")
+    found = recipe(tmp_path, kind, options=(*options, "--vocab-size=640"))
+    for (product, direction), names in formats(found).items():
+        if product in (SCORES, MIX) and direction != "forward":
+            assert names == {None}, (product, direction)
+        else:  # with few key/value heads, other layers show it
+            expected = "FP8" if product == kind else "FP32"
+            assert names - {None} == {expected}, (product, direction)
 
 
 def test_all_projections_in_fp8_hide_none_of_each_other_and_the_head_stays_fp32(

@@ -29,16 +29,21 @@ def seen(
     *kinds: str,
     ways: tuple[str, ...] = DIRECTIONS,
     dtype: str = "float32",
+    mixed: bool = False,
     seed: int = 3,
 ) -> tuple[PairSeen, ...]:
-    """Return what a model in ``dtype`` shows whose products of ``kinds`` are in FP8."""
+    """Return what a model in ``dtype`` shows whose products of ``kinds`` are in FP8.
+
+    ``mixed``: its weights are float32, and torch's autocast is on.
+    """
     model, probe = model_of(shape), Pairs(shape, seed, dtype)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(probe.weight(name, parameter))
-    model = model.to(getattr(torch, dtype))
-    batch = probe.batch()
-    loss = narrow(model, kinds, ways)(batch.ids, labels=batch.labels)
+    batch, kept = probe.batch(), getattr(torch, dtype)
+    model = narrow(model if mixed else model.to(kept), kinds, ways)
+    with torch.autocast("cpu", kept, enabled=mixed):
+        loss = model(batch.ids, labels=batch.labels)
     (loss * (_COPIES if dtype == "float16" else 1)).backward()
     return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
 

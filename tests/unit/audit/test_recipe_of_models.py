@@ -8,8 +8,10 @@ import pytest
 
 from llmb.audit.precision_recipe import products
 from llmb.config import BF16, FP16, FP32, Precision
-from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, PairsEvidence
-from llmb.reference.shapes import LlamaShape, Shape, UngatedLlamaShape
+from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairsEvidence
+from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.workloads.facts import MIXED_BF16
+from tests.narrow_product import GPT2_PROJECTIONS
 from tests.unit.builders_pairs import recipe, seen
 
 #: Eight query heads share two key/value heads: in each layer one thing beside the base is seen.
@@ -31,13 +33,24 @@ UNGATED = UngatedLlamaShape(
     num_key_value_heads=6,
     sequence_length=32,
 )
-SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED}
+GPT2 = Gpt2Shape(
+    vocab_size=640,
+    hidden_size=384,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    sequence_length=32,
+    max_position_embeddings=48,
+)
+SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED, "gpt2": GPT2}
 #: Narrow operands of the key cover these: they may not be measured.
 COVERED = {
     "o": {(PV, FORWARD), (QK, FORWARD)},
     "q": {(QK, FORWARD)},
     "k": {(QK, FORWARD)},
     PV: {(QK, FORWARD)},
+    "attn.c_attn": {(QK, FORWARD)},
+    "attn.c_proj": {(PV, FORWARD), (QK, FORWARD)},
 }
 
 
@@ -50,7 +63,8 @@ def each_product() -> Iterator[object]:
 
 def formats(shape: Shape, precision: Precision, *kinds: str) -> dict[tuple[str, str], set]:
     """Return the formats of each product in the layers that show it; None if none does."""
-    shown = PairsEvidence(seen=seen(shape, *kinds, dtype=precision.dtype))
+    mixed = precision.master_weights
+    shown = PairsEvidence(seen=seen(shape, *kinds, dtype=precision.dtype, mixed=mixed))
     found = recipe(shown, shape=shape, precision=precision)
     assert found is not None
     every: dict[tuple[str, str], set] = {}
@@ -74,11 +88,31 @@ def test_a_kind_of_product_in_fp8_is_told_and_the_others_are_what_they_are(
             assert found == {expected}, (product, direction)
 
 
+@pytest.mark.parametrize("way", [FORWARD, INPUT, WEIGHT])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("grouped", kind) for kind in ("q", "k", "v", "o")),
+        *(("ungated", kind) for kind in ("up", "down")),
+        *(("gpt2", kind) for kind in GPT2_PROJECTIONS),
+    ],
+)
+def test_each_direction_of_a_product_is_told_apart(name: str, kind: str, way: str) -> None:
+    narrow = PairsEvidence(seen=seen(SHAPES[name], kind, ways=(way,)))
+    found = recipe(narrow, shape=SHAPES[name], precision=FP32)
+    assert found is not None
+    odd = {(row.product, row.direction) for row in found.rows if row.format not in ("FP32", None)}
+    assert odd == {(kind, way)}
+
+
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_in_fp16_nothing_looks_narrow(shape: Shape) -> None:
-    found = formats(shape, FP16)
+@pytest.mark.parametrize(("precision", "name"), [(FP16, "FP16"), (MIXED_BF16, "BF16")])
+def test_in_fp16_and_in_mixed_precision_nothing_looks_narrow(
+    shape: Shape, precision: Precision, name: str
+) -> None:
+    found = formats(shape, precision)
     assert {key for key, names in found.items() if names == {None}} == {(QK, INPUT), (PV, INPUT)}
-    assert set.union(*found.values()) == {"FP16", None}
+    assert set.union(*found.values()) == {name, None}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

@@ -10,7 +10,7 @@ import torch
 from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
-from llmb.reference.shapes import Gpt2Shape, LlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 from tests.narrow_product import KINDS, PROJECTIONS
 from tests.unit.builders_pairs import seen
 
@@ -113,7 +113,8 @@ def test_where_all_query_heads_share_one_key_head_what_needs_two_is_left_out() -
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (Gpt2Shape(), "Llama family"),
+        (BertShape(), "families of Llama and GPT-2"),
+        (Gpt2Shape(num_attention_heads=2), "attention heads: 2"),
         (replace(SHAPE, hidden_size=60), "too few"),
     ],
 )

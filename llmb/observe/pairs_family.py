@@ -1,0 +1,136 @@
+"""What the probe ``pairs`` knows of a model's family: its sizes, and which matrix is where.
+
+GPT-2's norms take the mean of a token's channels away. So the second half of its hidden channels is
+the first half with the other sign, in all that reads, writes and embeds: every mean is zero, of
+gradients as well, and the probe is laid out in the first half. Its head is the embedding of its
+words: there a token is told by its position, and words that are not in the input show the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from llmb.observe import probes
+from llmb.reference.shapes import Gpt2Shape, LlamaShape
+
+#: One kind of matrix -> its parameter, "{}" for the layer.
+_LLAMA = {
+    "embedding": "model.embed_tokens.weight",
+    "head": "lm_head.weight",
+    **{kind: f"model.layers.{{}}.self_attn.{kind}_proj.weight" for kind in "qkvo"},
+    **{kind: f"model.layers.{{}}.mlp.{kind}_proj.weight" for kind in ("gate", "up", "down")},
+}
+_GPT2 = {
+    "embedding": "transformer.wpe.weight",
+    "head": "transformer.wte.weight",
+    **dict.fromkeys("qkv", "transformer.h.{}.attn.c_attn.weight"),
+    "o": "transformer.h.{}.attn.c_proj.weight",
+    "up": "transformer.h.{}.mlp.c_fc.weight",
+    "down": "transformer.h.{}.mlp.c_proj.weight",
+}
+#: What a product is called in GPT-2's table.
+_GPT2_PRODUCTS = {
+    "head": "wte",
+    **dict.fromkeys("qkv", "attn.c_attn"),
+    "o": "attn.c_proj",
+    "up": "mlp.c_fc",
+    "down": "mlp.c_proj",
+}
+_WRITERS = ("o", "down")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model as the probe sees it: matrices by kind ("q", "up", "head") and layer."""
+
+    shape: LlamaShape | Gpt2Shape
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward has a gate."""
+        return isinstance(self.shape, LlamaShape) and self.shape.gated
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether half of the hidden channels are the others with the other sign."""
+        return isinstance(self.shape, Gpt2Shape)
+
+    @property
+    def tied(self) -> bool:
+        """Whether the head is the embedding of the words."""
+        return isinstance(self.shape, Gpt2Shape)
+
+    @property
+    def key_value_heads(self) -> int:
+        """How many heads have keys and values of their own."""
+        shape = self.shape
+        if isinstance(shape, LlamaShape):
+            return shape.num_key_value_heads
+        return shape.num_attention_heads
+
+    @property
+    def copies(self) -> int:
+        """How often a sum over the hidden channels has each term: 2 where they are mirrored."""
+        return 2 if self.mirrored else 1
+
+    @property
+    def hidden(self) -> int:
+        """How many hidden channels the probe is laid out in."""
+        return self.shape.hidden_size // self.copies
+
+    @property
+    def readers(self) -> tuple[str, ...]:
+        """The matrices of a layer that read the hidden channels."""
+        return ("q", "k", "v", "gate", "up") if self.gated else ("q", "k", "v", "up")
+
+    @cached_property
+    def own(self) -> dict[tuple[str, int], probes.Channels]:
+        """Which hidden channels each branch writes into, by kind and layer of its last matrix."""
+        named = probes.channels(replace(self.shape, hidden_size=self.hidden))
+        return {self._matrices[name][0]: channels for name, channels in named.items()}
+
+    def name(self, kind: str, layer: int) -> str:
+        """Return the parameter that holds a matrix."""
+        return self._names[kind].format(layer)
+
+    def matrices(self, name: str) -> list[tuple[str, int]]:
+        """Return the matrices that parameter ``name`` holds, by kind and layer; empty of others."""
+        return self._matrices.get(name, [])
+
+    def product(self, kind: str) -> str:
+        """Return what the table calls the product of a matrix."""
+        return _GPT2_PRODUCTS.get(kind, kind) if self.tied else kind
+
+    def part(self, kind: str, value: Tensor) -> Tensor:
+        """Return the rows of a parameter, or of its gradient, that are the matrix ``kind``."""
+        if kind not in ("q", "k", "v") or not isinstance(self.shape, Gpt2Shape):
+            return value
+        return value.chunk(3)["qkv".index(kind)]
+
+    def first_half(self, kind: str, like: Tensor) -> Tensor:
+        """Return zeros for the hidden channels that the probe is laid out in, float32."""
+        rows, columns = like.shape
+        if kind in _WRITERS:
+            return torch.zeros(rows // self.copies, columns)
+        return torch.zeros(rows, columns // self.copies)
+
+    def whole(self, kind: str, value: Tensor) -> Tensor:
+        """Return the parameter of which ``value`` is what ``first_half`` gave."""
+        return torch.cat((value, -value), int(kind not in _WRITERS)) if self.mirrored else value
+
+    @property
+    def _names(self) -> dict[str, str]:
+        return _GPT2 if isinstance(self.shape, Gpt2Shape) else _LLAMA
+
+    @cached_property
+    def _matrices(self) -> dict[str, list[tuple[str, int]]]:
+        found: dict[str, list[tuple[str, int]]] = {}
+        for kind, name in self._names.items():
+            layers = range(self.shape.num_hidden_layers) if "{}" in name else (0,)
+            for layer in layers:
+                found.setdefault(name.format(layer), []).append((kind, layer))
+        return found
