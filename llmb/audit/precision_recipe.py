@@ -66,6 +66,8 @@ _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
         *((name, FORWARD) for name in ("q", "k", "attn.c_attn", PV)),
         *((name, WEIGHT) for name in ("o", "attn.c_proj")),
     ),
+    # Outputs that are not equal give gradients that are not: by 2^-12, no narrow format.
+    **{(name, INPUT): ((name, FORWARD),) for name in ("o", "down", "attn.c_proj", "mlp.c_proj")},
 }
 _MOST_LAYERS = 10_000
 #: Layers whose bits lie within so many of each other may have the same format.
@@ -251,7 +253,9 @@ def _formats(
             found.append((None, _OTHER_LAYERS if seen else no_pair))
         elif value >= least:
             found.append((format_of(_MOST, precision), None))
-        elif any(bits.get((*key, layer), least_of) < _BF16 for key, least_of in around.items()):
+        elif (direction == FORWARD or value >= _BF16) and any(
+            bits.get((*key, layer), least_of) < _BF16 for key, least_of in around.items()
+        ):
             found.append((None, _COVERED))
         else:
             found.append((format_of(usual if alike else value, precision), None))

@@ -310,16 +310,22 @@ class Pairs:
         value[own, first] += fine
         value[own, second] -= fine
         if kind == "up":
-            # A sum stays one through GELU where that is straight.
-            straight = scale * _A
-            if not self._family.gated:
-                straight = 2 * _power(_STRAIGHT / self._level) / self._family.copies
-            plus, minus, _ = rows.triples.T
-            value[rows.triples.flatten()] = 0
-            value[rows.triples.flatten(), self._triples[0, 2]] = straight
-            value[plus, self._triples[0, 3]] = straight
-            value[minus, self._triples[0, 3]] = -straight
+            self._sums(value, scale)
         self._silent_pairs(value, rows.also_equal, layer, kind, made, scale)
+
+    def _sums(self, value: Tensor, scale: float) -> None:
+        """Make of three rows the first two such that they add up to twice the third."""
+        every = torch.arange(len(self._rows.triples))
+        alpha, phi = self._triples[every % _TRIPLES, 2:].T
+        sizes = torch.full(every.shape, scale * _A)
+        if not self._family.gated:  # a sum stays one through GELU where that is straight
+            straight = 2 * _power(_STRAIGHT / self._level) / self._family.copies
+            sizes = straight * (1 + every // _TRIPLES / 4)
+        plus, minus, middle = self._rows.triples.T
+        value[self._rows.triples.flatten()] = 0
+        for row in (plus, minus, middle):
+            value[row, alpha] = sizes
+        value[plus, phi], value[minus, phi] = sizes, -sizes
 
     def _silent_pairs(
         self,

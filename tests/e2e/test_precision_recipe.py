@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,20 +12,32 @@ from tests import narrow_product
 from tests.e2e import harness
 from tests.narrow_product import KINDS, MIX, PROJECTIONS, SCORES
 
+RUN = ("--batch-size=1", "--timed-steps=20")
 SHAPES = (
     "--hidden-size=192",
     "--intermediate-size=128",
     "--num-hidden-layers=2",
     "--num-attention-heads=6",
     "--sequence-length=32",
-    "--batch-size=1",
-    "--timed-steps=20",
+    *RUN,
 )
-#: Of other families: a workload, its sizes, and a kind of product.
+#: Of other families: sizes that differ, and a kind of product.
 OTHERS = {
-    "grouped": ("llama-3.1-8b", ("--hidden-size=256", "--num-attention-heads=8"), 4, "k"),
-    "ungated": ("alcf-1t-readme", ("--hidden-size=192", "--num-attention-heads=6"), 2, "down"),
-    "gpt2": ("gpt2-125m", ("--hidden-size=384", "--num-attention-heads=6"), 2, "attn.c_attn"),
+    "grouped": (
+        {"family": "llama", "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2}
+        | {"num_hidden_layers": 4},
+        "k",
+    ),
+    "ungated": ({"family": "llama-ungated", "num_key_value_heads": 6}, "down"),
+    "gpt2": ({"family": "gpt2", "hidden_size": 384}, "attn.c_attn"),
+}
+SIZES = {
+    "vocab_size": 640,
+    "hidden_size": 192,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "sequence_length": 32,
 }
 HOOK = """
 @hookimpl
@@ -33,10 +46,10 @@ def llmb_post_process_model(model):
 """
 
 
-def recipe(tmp_path: Path, *kinds: str, options: Sequence[str] = ()) -> dict:
+def recipe(tmp_path: Path, *kinds: str, sizes: Sequence[str] = SHAPES) -> dict:
     text = Path(narrow_product.__file__).read_text() + HOOK.format(kinds=kinds)
     folder = harness.plugin(tmp_path / "plugins", "odd", text)
-    fixed = ("--plugin=odd", "--device=cpu", "--precision=FP32", *SHAPES, *options, *harness.SAME)
+    fixed = ("--plugin=odd", "--device=cpu", "--precision=FP32", *sizes, *harness.SAME)
     ended = harness.run(tmp_path / "out", *fixed, plugins=[folder])
     return ended.record["precision_recipe"]
 
@@ -71,9 +84,10 @@ def test_a_run_with_one_kind_of_product_in_fp8_is_told_which_and_all_others_are_
 def test_other_families_are_told_which_kind_of_product_is_in_fp8(
     tmp_path: Path, family: str
 ) -> None:
-    workload, sizes, layers, kind = OTHERS[family]
-    options = (f"--workload={workload}", *sizes, f"--num-hidden-layers={layers}")
-    found = recipe(tmp_path, kind, options=(*options, "--vocab-size=640"))
+    sizes, kind = OTHERS[family]
+    file = tmp_path / "sizes.json"
+    file.write_text(json.dumps({"name": family, **SIZES, **sizes}))
+    found = recipe(tmp_path, kind, sizes=(f"--workload={file}", *RUN))
     for (product, direction), names in formats(found).items():
         if product in (SCORES, MIX) and direction != "forward":
             assert names == {None}, (product, direction)

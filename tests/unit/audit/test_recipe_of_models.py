@@ -92,7 +92,7 @@ def test_a_kind_of_product_in_fp8_is_told_and_the_others_are_what_they_are(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *(("grouped", kind) for kind in ("q", "k", "v", "o")),
+        *(("grouped", kind) for kind in ("q", "k", "v", "o", "head")),
         *(("ungated", kind) for kind in ("up", "down")),
         *(("gpt2", kind) for kind in GPT2_PROJECTIONS),
     ],
