@@ -34,11 +34,14 @@ _A = 45 / 32
 #: sums of a pair are to be exact.
 _GRID = {"bfloat16": 7, "float16": 10, "float32": 20}
 _IN_GROUP = 5  # hidden channels that are equal in every token
-_MOST_GROUPS = 32
+_FEWEST_GROUPS, _MOST_GROUPS = 4, 32
 _SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
 _TRIPLES = 4
 #: Pairs of silent channels of the head: its words differ little, and one sum over them may cancel.
 _OF_HEAD = 8
+#: Every how many layers have silent channels, how many pairs of them v has (its errors may cancel,
+#: too), and how many groups must have room beside them: the first that fits.
+_SILENCE = ((1, 4, 16), (1, 1, _FEWEST_GROUPS), (2, 1, _FEWEST_GROUPS))
 #: Value rows of a head: a pair and two triples, then at most so many times a pair, a triple and a
 #: pair, each of equal rows.
 _SINGLE_VALUES, _EQUAL_VALUES, _MOST_EQUAL_VALUES = 8, 7, 8
@@ -75,7 +78,7 @@ def obstacle(shape: Shape) -> str | None:
             _OWN,
             "hidden channels for each branch to write into",
         ),
-        (_free(family), 4 * _IN_GROUP, "hidden channels besides"),
+        (_free(family, _silence(family)), _FEWEST_GROUPS * _IN_GROUP, "hidden channels besides"),
     )
     for there, least, what in need:
         if there < least:
@@ -83,11 +86,45 @@ def obstacle(shape: Shape) -> str | None:
     return None
 
 
-def _free(family: Family) -> int:
+def _roles(family: Family, layer: int) -> dict[str, int]:
+    """Return which key/value head does what: base, its equal, and those computed otherwise.
+
+    Where query heads share one, the second of the base attends to all tokens alike.
+    """
+    heads = family.key_value_heads
+    if family.shape.num_attention_heads > heads:
+        others = min(len(_SHARED_ROLES), heads - 1)
+        first = layer * others  # what has no place in this layer comes first in the next
+        taken = (_SHARED_ROLES[(first + n) % len(_SHARED_ROLES)] for n in range(others))
+        return {role: n for n, role in enumerate(("base", *taken))}
+    every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
+    if heads < len(every):
+        every = every[:4] if layer % 2 == 0 else (every[0], *every[3:])
+    return {role: n for n, role in enumerate(every)}
+
+
+def _silence(family: Family) -> dict[tuple[str, int], int]:
+    """Return how many pairs of silent channels a matrix has, by kind and layer.
+
+    A deep and narrow model has room for every second layer only.
+    """
+    layers = range(family.shape.num_hidden_layers)
+    equal = [i for i in layers if "equal" in _roles(family, i)]
+    found: dict[tuple[str, int], int] = {}
+    for every, of_values, groups in _SILENCE:
+        found = {("head", 0): _OF_HEAD}
+        for kind in family.readers:
+            heard = equal if kind in ("q", "k") else layers
+            found |= {(kind, i): of_values if kind == "v" else 1 for i in heard[::every]}
+        if _free(family, found) >= groups * _IN_GROUP:
+            break
+    return found
+
+
+def _free(family: Family, silence: Mapping[tuple[str, int], int]) -> int:
     """Return the channels that are left for groups of equals."""
     base = min((c.first for c in family.own.values()), default=0)
-    silent = 2 * (len(family.readers) * family.shape.num_hidden_layers + _OF_HEAD)
-    return base - silent - 4 * _TRIPLES - 2
+    return base - 2 * sum(silence.values()) - 4 * _TRIPLES - 2
 
 
 @dataclass(frozen=True)
@@ -110,7 +147,8 @@ class Pairs:
         #: Query heads of a key/value head. Only the first of them has queries that are not zero.
         self._sharing = shape.num_attention_heads // self._family.key_value_heads
         self._grid = 2.0 ** _GRID.get(dtype, 20)
-        groups = min(_MOST_GROUPS, _free(self._family) // _IN_GROUP)
+        silence = _silence(self._family)
+        groups = min(_MOST_GROUPS, _free(self._family, silence) // _IN_GROUP)
         #: Channels [groups, 5] that are equal in every token.
         self._groups = torch.arange(groups * _IN_GROUP).view(groups, _IN_GROUP)
         at = groups * _IN_GROUP
@@ -119,13 +157,9 @@ class Pairs:
         at += 4 * _TRIPLES
         #: Two channels of which each token has one.
         self._either = (at, at + 1)
-        readers = [
-            (i, kind) for i in range(shape.num_hidden_layers) for kind in self._family.readers
-        ]
-        every = (at + 2 + torch.arange(2 * (len(readers) + _OF_HEAD))).view(-1, 2)
-        #: By layer and kind, pairs of channels that are zero in the input, with gradients.
-        self._silent = {key: every[n : n + 1] for n, key in enumerate(readers)}
-        self._silent[0, "head"] = every[len(readers) :]
+        every = (at + 2 + torch.arange(2 * sum(silence.values()))).view(-1, 2)
+        #: By kind and layer, pairs of channels that are zero in the input, with gradients.
+        self._silent = dict(zip(silence, torch.split(every, [*silence.values()]), strict=True))
         self._rows = _FeedForwardRows(shape.intermediate_size)
         self._value_rows = _ValueRows(shape.head_dim)
 
@@ -209,22 +243,6 @@ class Pairs:
         quarter = min(_MOST_WORDS, (vocab - half) // 4 * 2)
         return (half, half + quarter), (half + quarter, half + 2 * quarter)
 
-    def _roles(self, layer: int) -> dict[str, int]:
-        """Return which key/value head does what: base, its equal, and those computed otherwise.
-
-        Where query heads share one, the second of the base attends to all tokens alike.
-        """
-        heads = self._family.key_value_heads
-        if self._sharing > 1:
-            others = min(len(_SHARED_ROLES), heads - 1)
-            first = layer * others  # what has no place in this layer comes first in the next
-            taken = (_SHARED_ROLES[(first + n) % len(_SHARED_ROLES)] for n in range(others))
-            return {role: n for n, role in enumerate(("base", *taken))}
-        every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
-        if heads < len(every):
-            every = every[:4] if layer % 2 == 0 else (every[0], *every[3:])
-        return {role: n for n, role in enumerate(every)}
-
     def _block(self, kind: str, head: int) -> slice:
         """Return the rows of q, k or v (columns of o) that a key/value ``head`` has.
 
@@ -249,10 +267,10 @@ class Pairs:
         scale = self._scale_of_scores
         signs = self._signs(width, len(self._groups), made) * scale
         fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
-        (silent,), sizes = self._silent[layer, kind], self._weights((width,), made) * scale
+        silent = self._silent.get((kind, layer))
+        sizes = self._weights((width,), made) * scale
         shift = self._fine((width,), made) * scale
-        roles = self._roles(layer)
-        for role, head in roles.items():
+        for role, head in _roles(self._family, layer).items():
             rows = value[self._block(kind, head)]
             if role == "even":  # no scores: it attends to all tokens alike
                 continue
@@ -261,9 +279,9 @@ class Pairs:
             if role == kind:
                 for column, by in enumerate((fine, more, -fine - more)):
                     rows[:, self._groups[:, column]] = signs * (_A + by)
-            if role in ("base", "equal") and "equal" in roles:
-                rows[:, silent[0]] = sizes + (shift if role == "base" else -shift)
-                rows[:, silent[1]] = sizes
+            if role in ("base", "equal") and silent is not None:
+                rows[:, silent[0, 0]] = sizes + (shift if role == "base" else -shift)
+                rows[:, silent[0, 1]] = sizes
 
     def _values(self, value: Tensor, layer: int) -> None:
         made, groups = self._generator(f"{layer}/v"), len(self._groups)
@@ -282,12 +300,11 @@ class Pairs:
         for (plus, minus, middle), (one, other) in zip(own.triples, inputs, strict=True):
             rows[[plus, minus, middle], one] = scale * _A
             rows[plus, other], rows[minus, other] = scale * _A, -scale * _A
-        for head in self._roles(layer).values():
+        for head in _roles(self._family, layer).values():
             self._silent_pairs(rows, own.also_equal, layer, "v", made, scale)
             # Their gradients are a few channels' and have one sign (``_written``): no sum cancels.
-            rows[:, self._silent[layer, "v"].flatten()] = rows[
-                :, self._silent[layer, "v"].flatten()
-            ].abs()
+            silent = self._silent.get(("v", layer), self._groups[:0]).flatten()
+            rows[:, silent] = rows[:, silent].abs()
             value[self._block("v", head)] = rows
 
     def _gate(self, value: Tensor, layer: int) -> None:
@@ -337,13 +354,13 @@ class Pairs:
         scale: float,
     ) -> None:
         """Let the gradients of equal ``rows`` flow into two channels that are zero in the input."""
-        for one, other in self._silent[layer, kind]:
+        for one, other in self._silent.get((kind, layer), ()):
             weights, fine = (f((len(pairs),), made) * scale for f in (self._weights, self._fine))
             rows[pairs[:, 0], one], rows[pairs[:, 1], one] = weights + fine, weights - fine
             rows[pairs[:, 0], other] = rows[pairs[:, 1], other] = weights
 
     def _out(self, value: Tensor, layer: int) -> None:
-        for role, head in self._roles(layer).items():
+        for role, head in _roles(self._family, layer).items():
             made = self._generator(f"{layer}/o/{role if role in ('exchanged', 'even') else ''}")
             block = value[:, self._block("o", head)]
             self._written(block, "o", layer, self._value_rows, made)
@@ -430,14 +447,15 @@ class Pairs:
     def _seen_in_silence(
         self, layer: int, kind: str, embedding: Tensor | None
     ) -> Iterator[PairSeen]:
-        if embedding is not None:
-            one, other = self._silent[layer, kind].T
+        silent = self._silent.get((kind, layer))
+        if embedding is not None and silent is not None:
+            one, other = silent.T
             seen = _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
             if kind == "v":
                 # Errors of rows add up by the square root. So do their gradients, but for one of
                 # the channels from which these come: it has one sign (``_written``).
                 channels, rows = len(self._own("o", layer).back), len(self._value_rows.also_equal)
-                more = len(self._roles(layer)) * (rows + channels - 1) / channels
+                more = len(_roles(self._family, layer)) * (rows + channels - 1) / channels
                 seen = seen.model_copy(update={"length": seen.length / math.sqrt(more)})
             yield seen
 
@@ -452,13 +470,12 @@ class Pairs:
         head: Tensor | None,
         embedding: Tensor | None,
     ) -> Iterator[PairSeen]:
-        width, roles, rows = self._shape.head_dim, self._roles(layer), self._rows
+        width, roles, rows = self._shape.head_dim, _roles(self._family, layer), self._rows
         for kind in self._family.readers:
             gradient_of = found[kind]
             if gradient_of is not None:
                 yield self._seen_of_triples(kind, layer, gradient_of)
-            if kind not in "qk" or "equal" in roles:
-                yield from self._seen_in_silence(layer, kind, embedding)
+            yield from self._seen_in_silence(layer, kind, embedding)
         if head is not None:
             for kind in ("o", "down"):
                 one, other = self._own(kind, layer).forward.T

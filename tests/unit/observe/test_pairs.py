@@ -11,6 +11,7 @@ from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
+from llmb.workloads.table import WORKLOADS
 from tests.narrow_product import KINDS, PROJECTIONS
 from tests.unit.builders_pairs import seen
 
@@ -120,6 +121,28 @@ def test_where_all_query_heads_share_one_key_head_what_needs_two_is_left_out() -
 )
 def test_of_a_model_for_which_the_probe_is_not_made_it_says_why(shape, words: str) -> None:
     assert words in (obstacle(shape) or "")
+
+
+def test_a_deep_and_narrow_model_shows_input_gradients_in_every_second_layer() -> None:
+    shape = Gpt2Shape(
+        vocab_size=640,
+        hidden_size=384,
+        intermediate_size=128,
+        num_hidden_layers=8,
+        num_attention_heads=6,
+        sequence_length=32,
+        max_position_embeddings=32,
+    )
+    pairs = seen(shape)
+    assert narrow_ones(pairs) == set()
+    found = [p for p in pairs if p.product == "attn.c_attn"]
+    assert {p.layer for p in found if p.direction == INPUT} == {0, 2, 4, 6}
+    assert {p.layer for p in found if p.direction == FORWARD} == set(range(8))
+
+
+def test_it_is_made_for_every_workload_but_bert() -> None:
+    other = [w for w in WORKLOADS.values() if not isinstance(w.shape, BertShape)]
+    assert {w.name: why for w in other if (why := obstacle(w.shape)) is not None} == {}
 
 
 def test_it_is_made_for_every_size_of_the_ladder() -> None:
