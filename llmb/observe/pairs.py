@@ -7,6 +7,10 @@ weights to 8 bits gives two different values, and the columns of ``down_proj``'s
 belong to them differ. Whatever else the step rounds, it rounds alike for both, so that a product in
 FP8 cannot hide another in FP8. Nothing is compared with a reference: the right difference is zero.
 
+Every parameter is written: gains are 1, biases 0. Behind a gate a sum of two units stays a sum as
+the gates are equal, behind GELU as all inputs are large (``_STRAIGHT``). What families differ in
+besides is in ``llmb.observe.pairs_family``.
+
 Measured is the operand that differs: the weight (forward, input gradient) or the activation (weight
 gradient), of QK^T both, of PV the values. Gradients' own rounding is not measured here.
 """

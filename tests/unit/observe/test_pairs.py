@@ -10,7 +10,7 @@ import torch
 from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, UngatedLlamaShape
 from llmb.workloads.table import WORKLOADS
 from tests.narrow_product import KINDS, PROJECTIONS
 from tests.unit.builders_pairs import seen
@@ -23,6 +23,16 @@ SHAPE = LlamaShape(
     num_attention_heads=6,
     num_key_value_heads=6,
     sequence_length=32,
+)
+UNGATED = UngatedLlamaShape(**vars(SHAPE))
+GPT2 = Gpt2Shape(
+    vocab_size=640,
+    hidden_size=384,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    sequence_length=32,
+    max_position_embeddings=48,
 )
 #: Between FP32 (2^-18 at most) and FP8 (2^-7 at least).
 LEAST = 2.0**-12
@@ -67,11 +77,31 @@ def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(dtype: str) -> None:
-    probe = Pairs(SHAPE, 4, dtype)
-    for name, parameter in model_of(SHAPE).named_parameters():
+@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2])
+def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(shape, dtype: str) -> None:
+    probe = Pairs(shape, 4, dtype)
+    for name, parameter in model_of(shape).named_parameters():
         value = probe.weight(name, parameter)
         assert torch.equal(value.to(getattr(torch, dtype)).float(), value), name
+
+
+@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2])
+def test_gains_are_one_and_biases_zero_whatever_they_were(shape) -> None:
+    probe = Pairs(shape, 4, "float32")
+    for name, parameter in model_of(shape).named_parameters():
+        if parameter.dim() == 1:
+            value = probe.weight(name, torch.full_like(parameter, 7.0))
+            assert set(value.tolist()) == {0.0 if name.endswith(".bias") else 1.0}, name
+
+
+def test_every_matrix_of_gpt2_takes_means_of_zero_and_gives_them() -> None:
+    probe = Pairs(GPT2, 4, "float32")
+    for name, parameter in model_of(GPT2).named_parameters():
+        if parameter.dim() == 2:
+            axis = 0 if name.endswith("c_proj.weight") else 1
+            value = probe.weight(name, parameter)
+            assert not value.sum(axis).any(), name
+            assert value.any(), name
 
 
 def test_other_seeds_have_other_weights() -> None:
