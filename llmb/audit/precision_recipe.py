@@ -56,7 +56,7 @@ _ORDER = ("FP32", "TF32", "FP16", "BF16", "FP8", "FP4")
 #: Of a product in attention nobody sees: what flows back through it has two products each.
 _NO_PAIR = "no probe isolates it"
 _NOTHING = "nothing of it was seen: too few key/value heads in too few layers, or no gradient"
-_OTHER_LAYERS = "seen in other layers: there are too few heads to show all in each"
+_OTHER_LAYERS = "seen in other layers: there are too few heads or channels to show all in each"
 _COVERED = "narrow operands of the products around it cover it"
 #: Through which products a pair is looked at that are not the same for both: where one of them is
 #: narrow, a small difference becomes a larger one. A model has the ones or the others.

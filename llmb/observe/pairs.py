@@ -418,16 +418,18 @@ class Pairs:
         """Yield what each product shows, from the ``gradient`` of each canonical parameter."""
         family = self._family
 
-        def of(kind: str, layer: int = 0) -> Tensor | None:
-            found = gradient(family.name(kind, layer))
-            return found if found is None else family.part(kind, found)
-
-        head, embedding = of("head"), of("embedding")
+        head, embedding = gradient(family.name("head", 0)), gradient(family.name("embedding", 0))
         yield from map(self._named, self._seen_of_head(head, embedding))
         if head is not None and family.tied:  # what words of the input have is the embedding's, too
             head = head[self._shape.vocab_size // 2 :]
         for layer in range(self._shape.num_hidden_layers):
-            found = {kind: of(kind, layer) for kind in (*family.readers, "o", "down")}
+            names = {kind: family.name(kind, layer) for kind in (*family.readers, "o", "down")}
+            # Each once, in an order that all ranks have: they may put it together.
+            every = {name: gradient(name) for name in dict.fromkeys(names.values())}
+            found = {
+                kind: None if (value := every[name]) is None else family.part(kind, value)
+                for kind, name in names.items()
+            }
             yield from map(self._named, self._seen_of_layer(layer, found, head, embedding))
 
     def _named(self, pair: PairSeen) -> PairSeen:
