@@ -229,7 +229,7 @@ class Pairs:
         value[:, self._groups[:, 1]] = (weights - fine) * scale
         rows = torch.arange(middle, end).view(-1, 2)
         self._silent_pairs(value, rows, 0, "head", made, 1.0)
-        every = [self._own(*branch).back for branch in self._family.own]
+        every = [self._own(kind, layer).back for kind, layer in self._family.own]
         # So small that what the branches write makes no logit larger than the others are.
         count, level = sum(back.numel() for back in every), self._level * self._family.copies
         size = level * _FAINT * _A * math.sqrt(2 * _SETS * count)
