@@ -14,11 +14,30 @@ from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.precision_recipe import PairSeen, PairsEvidence, PrecisionRecipe
 from llmb.reference.models import model_of
-from llmb.reference.shapes import FAMILIES, LlamaShape, Shape
+from llmb.reference.shapes import FAMILIES, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
 from tests.narrow_product import DIRECTIONS, narrow
 from tests.unit.builders_audit import facts
 from tests.unit.builders_runtime import run_config
 
+#: Small models that the probe can be made of.
+UNGATED = UngatedLlamaShape(
+    vocab_size=640,
+    hidden_size=192,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=6,
+    sequence_length=32,
+)
+GPT2 = Gpt2Shape(
+    vocab_size=640,
+    hidden_size=384,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    sequence_length=32,
+    max_position_embeddings=48,
+)
 _SHAPE = LlamaShape()
 #: What the loss is multiplied by in FP16, as a run does.
 _COPIES = 4096

@@ -9,10 +9,10 @@ import pytest
 from llmb.audit.precision_recipe import products
 from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairsEvidence
-from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.reference.shapes import LlamaShape, Shape
 from llmb.workloads.facts import MIXED_BF16
 from tests.narrow_product import GPT2_PROJECTIONS
-from tests.unit.builders_pairs import recipe, seen
+from tests.unit.builders_pairs import GPT2, UNGATED, recipe, seen
 
 #: Eight query heads share two key/value heads: in each layer one thing beside the base is seen.
 GROUPED = LlamaShape(
@@ -23,24 +23,6 @@ GROUPED = LlamaShape(
     num_attention_heads=8,
     num_key_value_heads=2,
     sequence_length=32,
-)
-UNGATED = UngatedLlamaShape(
-    vocab_size=640,
-    hidden_size=192,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    num_key_value_heads=6,
-    sequence_length=32,
-)
-GPT2 = Gpt2Shape(
-    vocab_size=640,
-    hidden_size=384,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    sequence_length=32,
-    max_position_embeddings=48,
 )
 SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED, "gpt2": GPT2}
 #: Narrow operands of the key cover these: they may not be measured.

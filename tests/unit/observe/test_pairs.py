@@ -10,30 +10,12 @@ import torch
 from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.models import model_of
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, UngatedLlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 from llmb.workloads.table import WORKLOADS
 from tests.narrow_product import KINDS, PROJECTIONS
-from tests.unit.builders_pairs import seen
+from tests.unit.builders_pairs import GPT2, UNGATED, seen
 
-SHAPE = LlamaShape(
-    vocab_size=640,
-    hidden_size=192,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    num_key_value_heads=6,
-    sequence_length=32,
-)
-UNGATED = UngatedLlamaShape(**vars(SHAPE))
-GPT2 = Gpt2Shape(
-    vocab_size=640,
-    hidden_size=384,
-    intermediate_size=128,
-    num_hidden_layers=2,
-    num_attention_heads=6,
-    sequence_length=32,
-    max_position_embeddings=48,
-)
+SHAPE = LlamaShape(**vars(UNGATED))
 #: Between FP32 (2^-18 at most) and FP8 (2^-7 at least).
 LEAST = 2.0**-12
 
