@@ -58,8 +58,8 @@ _NO_PAIR = "no probe isolates it"
 _NOTHING = "nothing of it was seen: too few key/value heads in too few layers, or no gradient"
 _OTHER_LAYERS = "seen in other layers: there are too few heads or channels to show all in each"
 _COVERED = "narrow operands of the products around it cover it"
-#: Through which products a pair is looked at that are not the same for both: where one of them is
-#: narrow, a small difference becomes a larger one. A model has the ones or the others.
+#: Product -> products through which its pair is looked at, and which differ between the two units:
+#: where one of these is narrow, a small difference becomes a larger one. Llama's names and GPT-2's.
 _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
     (PV, FORWARD): (("o", WEIGHT), ("attn.c_proj", WEIGHT)),
     (QK, FORWARD): (
@@ -225,10 +225,9 @@ def _formats(
 ) -> list[tuple[str | None, str | None]]:
     """Return of each layer the format of a product, or why it was not measured.
 
-    ``names`` are those of all products of the model.
-
-    Layers that are narrower than the run's own operands are told by their median: of one alone, a
-    format with 4 bits less or more may be as likely.
+    ``names`` are the names of all products of the model. Layers that are narrower than the run's
+    own operands are told by their median: of one layer alone, a format with 4 bits less or more may
+    be as likely.
     """
     name, direction = product.name, product.direction
     shown = [bits.get((name, direction, layer)) for layer in range(product.layers)]

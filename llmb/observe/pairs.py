@@ -7,9 +7,9 @@ weights to 8 bits gives two different values, and the columns of ``down_proj``'s
 belong to them differ. Whatever else the step rounds, it rounds alike for both, so that a product in
 FP8 cannot hide another in FP8. Nothing is compared with a reference: the right difference is zero.
 
-Every parameter is written: gains are 1, biases 0. Behind a gate a sum of two units stays a sum as
-the gates are equal, behind GELU as all inputs are large (``_STRAIGHT``). What families differ in
-besides is in ``llmb.observe.pairs_family``.
+Every parameter is written: gains are 1, biases 0. A sum of two units of the feed-forward stays a
+sum: with a gate because both units have equal gates, with GELU because its inputs are 8 or more,
+where GELU(x) is x. ``llmb.observe.pairs_family`` has the other differences between families.
 
 Measured is the operand that differs: the weight (forward, input gradient) or the activation (weight
 gradient), of QK^T both, of PV the values. Gradients' own rounding is not measured here.
@@ -91,9 +91,10 @@ def obstacle(shape: Shape) -> str | None:
 
 
 def _roles(family: Family, layer: int) -> dict[str, int]:
-    """Return which key/value head does what: base, its equal, and those computed otherwise.
+    """Return the key/value head of each role: the base, its equal, and heads computed otherwise.
 
-    Where query heads share one, the second of the base attends to all tokens alike.
+    Where query heads share a key/value head, the base's second query head attends to all tokens
+    alike. Example: with 2 key/value heads layer 0 has the roles base and q, layer 1 base and k.
     """
     heads = family.key_value_heads
     if family.shape.num_attention_heads > heads:
@@ -180,7 +181,7 @@ class Pairs:
     def weight(self, name: str, like: Tensor) -> Tensor:
         """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
         family, matrices = self._family, self._family.matrices(name)
-        if not matrices:  # of norms and products
+        if not matrices:  # a gain or a bias
             made = torch.zeros if name.endswith(".bias") else torch.ones
             return made(like.shape, dtype=torch.float32)
         value = family.first_half(matrices[0][0], like)

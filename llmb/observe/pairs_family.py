@@ -1,9 +1,10 @@
-"""What the probe ``pairs`` knows of a model's family: its sizes, and which matrix is where.
+"""Families of models as the probe ``pairs`` sees them: sizes, and names of the matrices.
 
-GPT-2's norms take the mean of a token's channels away. So the second half of its hidden channels is
-the first half with the other sign, in all that reads, writes and embeds: every mean is zero, of
-gradients as well, and the probe is laid out in the first half. Its head is the embedding of its
-words: there a token is told by its position, and words that are not in the input show the head.
+GPT-2's norms subtract the mean of a token's channels. So every matrix that reads, writes or embeds
+hidden channels has the second half of the channels equal to the first with the other sign. The
+means of activations and of gradients are then zero, and the probe is laid out in the first half.
+GPT-2's head is the embedding of its words. So the vector of its position tells a token from
+others, and the head is read in words that are not in the input.
 """
 
 from __future__ import annotations

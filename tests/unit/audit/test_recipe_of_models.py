@@ -25,7 +25,7 @@ GROUPED = LlamaShape(
     sequence_length=32,
 )
 SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED, "gpt2": GPT2}
-#: Narrow operands of the key cover these: they may not be measured.
+#: Product in FP8 -> products that need not be measured then: its narrow operands cover them.
 COVERED = {
     "o": {(PV, FORWARD), (QK, FORWARD)},
     "q": {(QK, FORWARD)},

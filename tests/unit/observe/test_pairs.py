@@ -136,15 +136,7 @@ def test_of_a_model_for_which_the_probe_is_not_made_it_says_why(shape, words: st
 
 
 def test_a_deep_and_narrow_model_shows_input_gradients_in_every_second_layer() -> None:
-    shape = Gpt2Shape(
-        vocab_size=640,
-        hidden_size=384,
-        intermediate_size=128,
-        num_hidden_layers=8,
-        num_attention_heads=6,
-        sequence_length=32,
-        max_position_embeddings=32,
-    )
+    shape = replace(GPT2, num_hidden_layers=8)
     pairs = seen(shape)
     assert narrow_ones(pairs) == set()
     found = [p for p in pairs if p.product == "attn.c_attn"]
@@ -155,14 +147,3 @@ def test_a_deep_and_narrow_model_shows_input_gradients_in_every_second_layer() -
 def test_it_is_made_for_every_workload_but_bert() -> None:
     other = [w for w in WORKLOADS.values() if not isinstance(w.shape, BertShape)]
     assert {w.name: why for w in other if (why := obstacle(w.shape)) is not None} == {}
-
-
-def test_it_is_made_for_every_size_of_the_ladder() -> None:
-    for hidden, heads in ((3200, 32), (1600, 16), (800, 8), (400, 4)):
-        ladder = LlamaShape(
-            hidden_size=hidden,
-            intermediate_size=2 * hidden,
-            num_attention_heads=heads,
-            num_key_value_heads=heads,
-        )
-        assert obstacle(ladder) is None
