@@ -46,6 +46,7 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer, Recipe
 from llmb.reference.shapes import LlamaShape
 from llmb.reference.train_loop import Step, train_loop
+from llmb.workloads.start import values_of
 
 SHAPE = LlamaShape(
     vocab_size=2048,
@@ -75,6 +76,24 @@ def meshes(ranks: int) -> dict[str, Parallelism]:
     }
 
 
+def run_config(precision: Precision, mesh: Parallelism) -> RunConfig:
+    """Return the configuration of a run of this script."""
+    return RunConfig(
+        workload="llama-1.4b",
+        mode=Mode.TRAIN,
+        plugin="cpu",
+        plugin_options={},
+        device="cpu",
+        precision=precision,
+        batch_size=SEQUENCES // mesh.replicas,
+        seed=SEED,
+        warmup_steps=1,
+        timed_steps=1,
+        repeats=1,
+        parallelism=mesh,
+    )
+
+
 def losses(
     precision: Precision, mesh: Parallelism, parts: int, steps: int, ranks: Ranks | None = None
 ) -> list[float]:
@@ -84,21 +103,7 @@ def losses(
     program: Callable[..., Any] = model
     layout = None
     if ranks is not None:
-        config = RunConfig(
-            workload="llama-1.4b",
-            mode=Mode.TRAIN,
-            plugin="cpu",
-            plugin_options={},
-            device="cpu",
-            precision=precision,
-            batch_size=SEQUENCES // mesh.replicas,
-            seed=SEED,
-            warmup_steps=1,
-            timed_steps=1,
-            repeats=1,
-            parallelism=mesh,
-        )
-        layout = Layout(config)
+        layout = Layout(run_config(precision, mesh))
         layout.spread(model, SHAPE)
         program = layout.program(model)
 
@@ -196,7 +201,9 @@ def gradients(
     """
     narrow = getattr(torch, precision.dtype)
     mixed = recipe.mixed_precision and precision is not FP32
-    model = build(SMALLER, SEED, torch.float32 if mixed else narrow)
+    workload = replace(workloads.WORKLOADS["llama-1.4b"], shape=SMALLER, recipe=recipe)
+    values = values_of(run_config(precision, Parallelism()), workload)
+    model = build(SMALLER, SEED, torch.float32 if mixed else narrow, values=values)
     if wide:
         model, mixed = model.to(torch.float64), False
     optimizer = build_optimizer(model.parameters(), recipe.optimizer, foreach=True)
@@ -235,7 +242,7 @@ def agreement(recipe: Recipe, names: Sequence[str], precision: Precision, steps:
     together = _apart(halved[:compared], whole[:compared])
     agreed = next((step for step, far in enumerate(apart) if not far <= limit), None)
     told = f"all {steps}" if agreed is None else str(agreed)
-    drawing = f"{recipe.optimizer.lr:g}" + " to 0.001" * drawn.varies
+    drawing = f"{recipe.optimizer.lr:g}" + f" to {draws.LARGEST_RATE:g}" * drawn.varies
     return (
         f"| {recipe.optimizer.name} {drawing} | {', '.join(names[:2])}{', ...' * (len(names) > 2)} "
         f"| {precision.name}{' mixed' * (recipe.mixed_precision and precision is not FP32)} "

@@ -28,6 +28,7 @@ from llmb.reference import pins
 from llmb.reference.shapes import LlamaShape
 from llmb.submission.manifest import with_manifest
 from llmb.workloads import WORKLOADS, arithmetic
+from llmb.workloads.start import starts_sharp
 
 PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
 LLAMA_SHAPES: dict[str, int | float | None] = {
@@ -314,6 +315,7 @@ def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -
         helpers=draft.plugin.declared_helpers,
         variables=draft.plugin.environment,
         is_debug=draft.class_ == "debug",
+        sharp_start=starts_sharp(draft.config, draft.workload.optimizer),
     )
     return judgement.judge(run_files(draft, plugin, program).get, facts).audit
 

@@ -28,6 +28,7 @@ from llmb.records.run_record import (
 )
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import Optimizer
+from llmb.workloads.start import starts_sharp
 
 E = TypeVar("E")
 #: Gives an evidence file by its path in the run directory; None where there is none.
@@ -81,6 +82,8 @@ class Facts:
     records_steps: bool = False
     #: The run was asked to have the workload's own learning rate in every step.
     constant_rate: bool = False
+    #: The softmax was sharp from the first step; never by rules 2.
+    sharp_start: bool = False
     #: The rules that were in force when the run was made.
     rules_version: str = RULES_VERSION
 
@@ -108,6 +111,8 @@ def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[
         is_debug=record.class_ == "debug",
         records_steps=record.plugin.lacks.eager_kernels,
         constant_rate=record.config.constant_rate,
+        sharp_start=record.rules_version != "2"
+        and starts_sharp(record.config, record.workload.optimizer),
         rules_version=record.rules_version if known else RULES_VERSION,
     )
 

@@ -61,7 +61,7 @@ L1 = Rule(
     measured="64 elements of each gradient in each step, and 32 of a moment, in turn (modes "
     "forward and generate: 64 of each sequence's logits; of more than 128 parameters or sequences, "
     "fewer): their places are told once the step is made, their digest leaves the worker one step "
-    "later; learning rates drawn from 1e-5 to 1e-3; an honest run replays the steps from the first "
+    "later; learning rates drawn from 1e-5 to 3e-4; an honest run replays the steps from the first "
     "weights; a process without the plugin computes two steps of training, drawn afterwards, in a "
     "wider format",
     limit="3 times the honest error of one step (moments: 4.5): together, for each parameter, for "

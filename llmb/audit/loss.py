@@ -13,6 +13,7 @@ from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
 from llmb.reference.shapes import BertShape, Shape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
+from llmb.workloads.start import start_gain
 
 K2 = Rule(
     "K2",
@@ -40,11 +41,16 @@ _MASKED = 0.15
 
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield K2."""
-    yield finding(bench.facts.repeats, bench.facts.workload)
+    facts = bench.facts
+    yield finding(facts.repeats, facts.workload, sharp=facts.sharp_start)
 
 
-def finding(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding:
+def finding(
+    repeats: Sequence[RepeatTiming], workload: WorkloadFacts, *, sharp: bool = False
+) -> Finding:
     """Return K2 from the losses read back at START and STOP of every repeat.
+
+    ``sharp``: the gain of the last norm was larger than 1 at first, and logits with it.
 
     Tokens are uniformly random, so no model that does not see its answer gets below ln V. Weights
     of N(0, s) after a norm to unit mean square make logits of variance v = s^2 * hidden: the
@@ -66,7 +72,8 @@ def finding(repeats: Sequence[RepeatTiming], workload: WorkloadFacts) -> Finding
         finite = all(map(math.isfinite, losses))
         told = "finite: the tokens are not random" if finite else "not finite"
         return K2.finding(Status.PASS if finite else Status.FLAG, told)
-    variance = shape.initializer_range**2 * shape.hidden_size
+    gain = start_gain(shape) if sharp else 1.0
+    variance = (gain * shape.initializer_range) ** 2 * shape.hidden_size
     low = math.log(shape.vocab_size)
     high = low + variance / 2
     if isinstance(shape, BertShape):

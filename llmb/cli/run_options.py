@@ -157,7 +157,7 @@ _OPTIONS = (
     click.option(
         "--constant-rate",
         is_flag=True,
-        help="The workload's own learning rate in every step, as debug [default: drawn].",
+        help="The original's learning rate and first weights, as debug [default: rates are drawn].",
     ),
     click.option(
         "--seed-commitment",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +13,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from llmb.config import RunConfig
-from llmb.errors import RunFailedError, UsageError
+from llmb.errors import UsageError
 from llmb.inputs.checkpoint_config import check_shape, shape_of
 from llmb.inputs.parameters import parameter_sizes
 from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
 
-__all__ = ["Checkpoint", "open_checkpoint", "shape_of", "values_of"]
+__all__ = ["Checkpoint", "open_checkpoint", "shape_of"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
@@ -117,20 +116,6 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
         places[name] = StoredTensor(file, stored, size, turned)
     _check_headers(places.values())
     return Checkpoint(folder, places, notes)
-
-
-def values_of(config: RunConfig, shape: Shape) -> Callable[[str, Sequence[int]], Any] | None:
-    """Return what gives the weights that ``config`` names, None where they follow from the seed.
-
-    Raises:
-        RunFailedError: the files have changed since the run began.
-    """
-    if config.weights is None:
-        return None
-    found = open_checkpoint(Path(config.weights.path), shape)
-    if found.digest != config.weights.sha256:
-        raise RunFailedError(f"--weights {config.weights.path!r}: the files have changed since")
-    return found.value
 
 
 def _stored(folder: Path) -> dict[str, Path]:

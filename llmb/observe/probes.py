@@ -24,6 +24,7 @@ from torch import Tensor
 
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
+from llmb.workloads.start import last_norm
 
 BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
@@ -65,8 +66,6 @@ class Parts:
     #: The matrix ``[vocab, hidden]`` that makes the logits, and whether it is an embedding, too.
     head: str
     tied: bool
-    #: The gain of the last norm before the head.
-    gain: str
     #: Biases beside ``out``.
     biases: tuple[str, ...] = ()
     #: Whether norms take the mean away; then gains and biases of the norms after the last layer.
@@ -87,7 +86,6 @@ def parts(shape: Shape) -> Parts:
             embeddings=("model.embed_tokens.weight",),
             head="lm_head.weight",
             tied=False,
-            gain="model.norm.weight",
         )
     if isinstance(shape, Gpt2Shape):
         ends = ("attn.c_proj", "mlp.c_proj")
@@ -98,7 +96,6 @@ def parts(shape: Shape) -> Parts:
             embeddings=("transformer.wpe.weight",),
             head="transformer.wte.weight",
             tied=True,
-            gain="transformer.ln_f.weight",
             centred=True,
             gains=("transformer.ln_f.weight",),
             offsets=("transformer.ln_f.bias",),
@@ -115,7 +112,6 @@ def parts(shape: Shape) -> Parts:
         ),
         head=f"{embeddings}.word_embeddings.weight",
         tied=True,
-        gain="cls.predictions.transform.LayerNorm.weight",
         centred=True,
         gains=("bert.encoder.ln.weight", "cls.predictions.transform.LayerNorm.weight"),
         offsets=(
@@ -154,7 +150,7 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
     gain = 2.0 ** round(math.log2(_SHARP / present))
     found: dict[str, Callable[[Tensor], Tensor]] = {
         **dict.fromkeys((*model.out, *model.biases), torch.zeros_like),
-        model.gain: lambda value: value * gain,
+        last_norm(shape): lambda value: torch.full_like(value, gain),
     }
     if model.tied and model.between is None:
         # A state that is mostly the token's own vector would make its logit dwarf all others.
@@ -169,6 +165,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
+    found[last_norm(shape)] = torch.ones_like
     if not own:
         return found
     first = min(c.first for c in own.values())

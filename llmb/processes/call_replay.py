@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import RunConfig
-from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe.output_ledger import logits_at
 from llmb.observe.places import picked
@@ -24,6 +23,7 @@ from llmb.reference.data import Batch
 from llmb.reference.formats import emulate
 from llmb.reference.models import build
 from llmb.wire.messages import CallsToReplay, CallToReplay
+from llmb.workloads.start import values_of
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,11 @@ class CallReplay:
             yield picked(logits, at).to("cpu").float()
 
     def _model(self) -> nn.Module:
-        config, shape = self.config, workloads.of(self.config).shape
+        config, workload = self.config, workloads.of(self.config)
         stored = getattr(torch, config.precision.stored_dtype)
-        model = build(shape, config.seed, stored, config.device, values_of(config, shape))
+        model = build(
+            workload.shape, config.seed, stored, config.device, values_of(config, workload)
+        )
         numerics = how(config.precision, config.device)
         model = model.to(numerics.dtype)
         if numerics.emulated is not None:

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from llmb import workloads
 from llmb.config import Mode
 from llmb.errors import RunFailedError
-from llmb.inputs.checkpoint import values_of
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, STEP, bare
 from llmb.observe.probes import BRANCHES, PROBES
@@ -29,6 +29,7 @@ from llmb.records import audited
 from llmb.reference.models import initial_value
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, Phase, RecomputeOrder, ReferenceOrder
+from llmb.workloads.start import values_of
 
 
 def answer(channel: Channel) -> None:
@@ -136,7 +137,7 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
     shape = rerun.inputs.shape
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
-    given = values_of(order.config, shape)
+    given = values_of(order.config, workloads.of(order.config))
 
     def one(item: tuple[str, Tensor]) -> audited.PristineDigest:
         name, empty = item

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import RunConfig
-from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe.passes import Samples
 from llmb.observe.rerun import how, in_more_parts
@@ -26,6 +25,7 @@ from llmb.reference.models import build
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, train_loop
 from llmb.wire.messages import StreamToReplay
+from llmb.workloads.start import values_of
 
 
 class Overseer(Protocol):
@@ -122,14 +122,16 @@ class StreamReplay:
             yield Step(index, seed, fence=False)
 
     def _model(self) -> nn.Module:
-        config, shape = self.config, workloads.of(self.config).shape
+        config, workload = self.config, workloads.of(self.config)
         dtype = getattr(torch, config.precision.stored_dtype)
-        model = build(shape, config.seed, dtype, config.device, values_of(config, shape))
+        model = build(
+            workload.shape, config.seed, dtype, config.device, values_of(config, workload)
+        )
         emulated = how(config.precision, config.device).emulated
         if emulated is not None:
             model = emulate(model, emulated)
         if config.sac_freq is not None:
-            checkpoint_blocks(model, shape, config.sac_freq)
+            checkpoint_blocks(model, workload.shape, config.sac_freq)
         return model
 
     def _as_computed(self) -> AbstractContextManager[object]:

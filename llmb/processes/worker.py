@@ -19,7 +19,6 @@ from torch import nn
 from llmb import workloads
 from llmb.config import AuditMode, RunConfig
 from llmb.errors import RunFailedError, UnavailableError
-from llmb.inputs.checkpoint import values_of
 from llmb.measure import clock
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
@@ -39,7 +38,6 @@ from llmb.processes.step_stream import StepStream, fence, readings
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.records import evidence
 from llmb.reference.models import build
-from llmb.reference.shapes import Shape
 from llmb.reference.train_loop import StepDone
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import (
@@ -53,6 +51,8 @@ from llmb.wire.messages import (
     Worked,
     WorkOrder,
 )
+from llmb.workloads.start import values_of
+from llmb.workloads.workload import Workload
 
 if TYPE_CHECKING:
     from llmb.parallel.layout import Layout
@@ -85,7 +85,7 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     ranks, config, channel = met(order, backend, channel, company, before)
 
     channel.send(Phase(name="making the model"))
-    model = model_of(config, workload.shape)
+    model = model_of(config, workload)
     pristine = Pristine(model, described=order.collect_evidence)
 
     channel.send(Phase(name="post-processing"))
@@ -225,10 +225,11 @@ def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
     return StepDone(done.step, ranks.mean(done.loss))
 
 
-def model_of(config: RunConfig, shape: Shape) -> nn.Module:
+def model_of(config: RunConfig, workload: Workload) -> nn.Module:
     """Return the reference's model with its first weights, in the type they are stored in."""
     dtype = getattr(torch, config.precision.stored_dtype)
-    return build(shape, config.seed, dtype, config.device, values_of(config, shape))
+    values = values_of(config, workload)
+    return build(workload.shape, config.seed, dtype, config.device, values)
 
 
 def backend_of(plugin: Plugin, config: RunConfig) -> Backend:

@@ -58,6 +58,7 @@ from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import flops_of, parameter_count
+from llmb.workloads.start import starts_sharp
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
@@ -142,6 +143,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         is_debug=bool(waivers_of(raw.config, timings)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
+        sharp_start=starts_sharp(raw.config, workload.optimizer),
     )
     judged = _judge(raw, directory, facts)
     record = _record(raw, directory, timing, result, system, plugin, workload, judged)

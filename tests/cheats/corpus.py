@@ -88,12 +88,17 @@ _LOGITS = ("E1", "G1", "P1")
 _FULL = ("--audit=full",)
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
 _HIDES = (
-    "one forward product of the head in 8 bits is within 1.5 times the honest error of a real "
-    "step, and it hides from the probes, which would see it"
+    "one forward product of the head in 8 bits is 1.7 times the honest error of a real step, of "
+    "which E1 allows 1.5 and L1 3, and it hides from the probes, which would see it. A plugin that "
+    "counts steps would be right in the one that E1 judges"
 )
 _SMALL = (
-    "at the initial weights logits and gates are small, and what is left out is less than the "
-    "rounding of 16 bits (docs/adr/0046); in an FP32 run it shows"
+    "at the initial weights gates are small, and what is left out is less than the rounding of 16 "
+    "bits (docs/adr/0046); in an FP32 run it shows"
+)
+_DENOMINATOR = (
+    "the sum over thousands of words follows from their mean and covariance, and gradients are "
+    "mostly those of the words that came next (docs/adr/0048). Of so few tokens E1 mostly sees it"
 )
 _DEVICE = "nobody but the plugin knows the device; another's reproduction would show it"
 _ITSELF = (
@@ -162,9 +167,9 @@ CHEATS = (
         Cheat("softmax_in_bf16", FUNCTION, (30,), ("E1", "E2", "L1", "P1"), "FP32"),
         ("softmax_flat", "11 22", "L1"),
         Cheat("softmax_flat", FUNCTION, (11, 22), ("L1",), flags=("--workload=gpt2-125m",)),
-        _unseen("softmax_expanded", FUNCTION, "11 22", _SMALL),
+        ("softmax_expanded", "11 22", "E1 L1"),
         Cheat("softmax_expanded", FUNCTION, (11, 22), ("E1", "L1"), "FP32"),
-        _unseen("softmax_denominator", FUNCTION, "11 30", _SMALL),
+        _unseen("softmax_denominator", FUNCTION, "11 30", _DENOMINATOR, border=True),
         _unseen("silu_polynomial", FUNCTION, "11 28", _SMALL),
         ("attention_expanded", "11 25", "E1"),
         ("scores_without_input_gradient", "11 15", "E1"),

@@ -57,6 +57,7 @@ from llmb.wire.messages import (
     StreamToReplay,
     WorkOrder,
 )
+from llmb.workloads.start import starts_sharp, values_of
 from tests import builders
 from tests.unit.builders_runtime import run_config, timing, workload_facts
 
@@ -300,7 +301,8 @@ def work(
     )
     writer, baseline, backend = EvidenceWriter(line, order), OptimizerBaseline(), CpuBackend()
     dtype = getattr(torch, config.precision.stored_dtype)
-    model: nn.Module = build(workload.shape, config.seed, dtype)
+    values = values_of(config, workload)
+    model: nn.Module = build(workload.shape, config.seed, dtype, values=values)
     pristine = Pristine(model, described=True)
     model = post_process(model)
     canonical = Canonical(pristine.origin, model, parameter_map(model))
@@ -406,6 +408,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         helpers=(),
         variables=(),
         is_debug=True,
+        sharp_start=starts_sharp(config, workloads.of(config).recipe.optimizer),
     )
 
 

@@ -8,13 +8,17 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
+from llmb import workloads
 from llmb.audit import loss
+from llmb.audit.bench import facts_of
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import WorkloadFacts
 from llmb.reference.data import random_tokens
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, LlamaShape
-from tests.unit.builders_runtime import timing, workload_facts
+from llmb.workloads.start import start_gain, values_of
+from tests import builders
+from tests.unit.builders_runtime import run_config, timing, workload_facts
 
 OFFICIAL = LlamaShape()
 LOW, HIGH = math.log(32000), math.log(32000) + 0.64  # logits of variance 3200 * 0.02 ** 2 = 1.28
@@ -58,8 +62,11 @@ def test_a_loss_that_is_no_number_is_flagged() -> None:
 
 
 @pytest.mark.parametrize("hidden", [16, 256])
+@pytest.mark.parametrize("sharp", [False, True], ids=["plain", "sharp"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_reference_begins_where_the_rule_expects_it(hidden: int, dtype: torch.dtype) -> None:
+def test_the_reference_begins_where_the_rule_expects_it(
+    hidden: int, sharp: bool, dtype: torch.dtype
+) -> None:
     shape = replace(
         OFFICIAL,
         hidden_size=hidden,
@@ -69,13 +76,31 @@ def test_the_reference_begins_where_the_rule_expects_it(hidden: int, dtype: torc
         num_key_value_heads=4,
         sequence_length=32,
     )
+    workload = replace(workloads.WORKLOADS["llama-1.4b"], shape=shape)
     ids = random_tokens(1, 2, shape.sequence_length, shape.vocab_size)
     with torch.no_grad():
-        first = float(build(shape, 3, dtype, "cpu")(ids, labels=ids))
-    found = loss.finding([timing(loss_first=first, loss_last=first)], facts(shape, 2))
+        values = values_of(run_config(constant_rate=not sharp), workload)
+        first = float(build(shape, 3, dtype, "cpu", values)(ids, labels=ids))
+    found = loss.finding([timing(loss_first=first, loss_last=first)], facts(shape, 2), sharp=sharp)
     assert found.status is Status.PASS
-    expected = math.log(32000) + hidden * 0.02**2 / 2
-    assert abs(first - expected) < 0.04 + 4 * math.sqrt(hidden * 0.02**2 / 62)
+    variance = (start_gain(shape) if sharp else 1.0) ** 2 * hidden * 0.02**2
+    assert abs(first - math.log(32000) - variance / 2) < 0.04 + 4 * math.sqrt(variance / 62)
+
+
+def test_a_sharp_start_has_a_larger_loss_and_scatters_more() -> None:
+    variance = 4 * 1.28  # a gain of 2
+    most = LOW + variance / 2 + 0.25 + 5 * math.sqrt(variance / 255)
+    for value, expected in ((most - 1e-6, Status.PASS), (most + 1e-6, Status.FLAG)):
+        times = [timing(loss_first=value, loss_last=11.0)]
+        assert loss.finding(times, facts(), sharp=True).status is expected
+        assert loss.finding(times, facts()).status is Status.FLAG
+
+
+def test_runs_by_rules_2_started_with_plain_weights() -> None:
+    record = builders.make_record(repeats=1)
+    assert facts_of(record, (), {}).sharp_start
+    older = record.model_copy(update={"rules_version": "2"})
+    assert not facts_of(older, (), {}).sharp_start
 
 
 def test_how_much_work_a_token_is_is_told_and_judged_by_nobody() -> None:

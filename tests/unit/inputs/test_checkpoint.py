@@ -18,11 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 import llmb
+from llmb import workloads
 from llmb.config import WeightsSource
 from llmb.errors import RunFailedError, UsageError
-from llmb.inputs.checkpoint import open_checkpoint, shape_of, values_of
+from llmb.inputs.checkpoint import open_checkpoint, shape_of
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.workloads.start import values_of
 from tests.unit.builders_runtime import run_config
 
 LLAMA = LlamaShape(
@@ -398,11 +400,11 @@ def test_a_run_takes_the_weights_it_was_begun_with_or_none(tmp_path: Path, famil
     shape = FAMILIES[family][0]
     folder = made(tmp_path, family)
     source = WeightsSource(path=str(folder), sha256=open_checkpoint(folder, shape).digest)
-    given = values_of(run_config(weights=source), shape)
+    workload = replace(workloads.WORKLOADS["llama-1.4b"], shape=shape)
+    given = values_of(run_config(weights=source), workload)
     name = next(iter(open_checkpoint(folder, shape).places))
     assert given is not None
     assert torch.equal(given(name, None), open_checkpoint(folder, shape).value(name))
-    assert values_of(run_config(), shape) is None
     other = source.model_copy(update={"sha256": "0" * 64})
     with pytest.raises(RunFailedError, match="the files have changed since"):
-        values_of(run_config(weights=other), shape)
+        values_of(run_config(weights=other), workload)

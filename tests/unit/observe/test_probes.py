@@ -20,6 +20,7 @@ from llmb.reference.data import make_batch
 from llmb.reference.formats import _Emulated
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
+from llmb.workloads.start import last_norm
 
 SHAPE = LlamaShape(
     vocab_size=509,
@@ -30,7 +31,7 @@ SHAPE = LlamaShape(
     num_key_value_heads=4,
     sequence_length=24,
 )
-OUTS, GAIN = probes.parts(SHAPE).out, probes.parts(SHAPE).gain
+OUTS, GAIN = probes.parts(SHAPE).out, last_norm(SHAPE)
 (EMBEDDING,) = probes.parts(SHAPE).embeddings
 
 
@@ -73,7 +74,7 @@ def test_an_out_projection_keeps_its_own_rows_faintly_and_no_others(
 ) -> None:
     value = random(96, 128)
     edits = probes.edits(BRANCHES, SHAPE, dtype)
-    assert set(edits) == {*OUTS, EMBEDDING}
+    assert set(edits) == {*OUTS, EMBEDDING, GAIN}
     for name, own in probes.channels(SHAPE).items():
         found = edits[name](value)
         assert torch.equal(found[own.slice], value[own.slice] * faint)
@@ -91,8 +92,14 @@ def test_the_embedding_writes_into_no_branchs_channels() -> None:
 def test_where_branches_have_no_channels_their_matrices_are_only_made_faint() -> None:
     shape = replace(SHAPE, hidden_size=20, num_hidden_layers=6)
     edits = probes.edits(BRANCHES, shape, "bfloat16")
-    assert set(edits) == set(probes.parts(shape).out)
+    assert set(edits) == {*probes.parts(shape).out, GAIN}
     assert torch.equal(edits[OUTS[0]](random(20, 8)), random(20, 8) * 2**-12)
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_probe_is_the_same_whatever_gain_the_last_norm_has(probe: str) -> None:
+    edit = probes.edits(probe, SHAPE, "bfloat16")[GAIN]
+    assert torch.equal(edit(torch.ones(96)), edit(random(96) * 14))
 
 
 def test_in_the_head_probe_branches_are_silent_and_logits_have_a_deviation_of_about_four() -> None:

@@ -1,0 +1,76 @@
+"""The weights a model starts from: a checkpoint's, or random ones with a sharp softmax."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from llmb.config import Mode, RunConfig
+from llmb.errors import RunFailedError
+from llmb.inputs.checkpoint import open_checkpoint
+from llmb.records import draws
+from llmb.reference.recipe import Optimizer
+from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
+from llmb.workloads.workload import Workload
+
+#: Standard deviation of the logits of the first step, nearly. With gains of 1 it is 0.4 for
+#: llama-45m and 1.1 for llama-1.4b: a softmax so flat that a plugin could expand it and make no
+#: logits (docs/adr/0048).
+_DEVIATION = 2.3
+
+
+def last_norm(shape: Shape) -> str:
+    """Return the name of the gain of the norm before the head."""
+    if isinstance(shape, BertShape):
+        return "cls.predictions.transform.LayerNorm.weight"
+    return "transformer.ln_f.weight" if isinstance(shape, Gpt2Shape) else "model.norm.weight"
+
+
+def starts_sharp(config: RunConfig, optimizer: Optimizer) -> bool:
+    """Tell whether the first step's softmax is sharp: in trainings whose learning rate is drawn.
+
+    At the larger rates of other workloads honest runs would drift apart sooner.
+    """
+    own = config.weights is not None or config.constant_rate
+    return config.mode is Mode.TRAIN and not own and draws.varies(optimizer)
+
+
+def start_gain(shape: Shape) -> float:
+    """Return the gains of the last norm where a training starts sharp: a whole number.
+
+    Normalised states times a head of N(0, range) make logits of deviation range * sqrt(hidden).
+    Example: 14 at width 64, 6 at width 400, 2 at width 3,200.
+    """
+    plain = shape.initializer_range * math.sqrt(shape.hidden_size)
+    return float(max(1, round(_DEVIATION / plain)))
+
+
+def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[int]], Any] | None:
+    """Return what gives the first weights by name and size, None where they follow from the seed.
+
+    Raises:
+        RunFailedError: the files of a checkpoint have changed since the run began.
+    """
+    shape = workload.shape
+    if config.weights is not None:
+        found = open_checkpoint(Path(config.weights.path), shape)
+        if found.digest != config.weights.sha256:
+            told = f"--weights {config.weights.path!r}: the files have changed since"
+            raise RunFailedError(told)
+        return found.value
+    if not starts_sharp(config, workload.recipe.optimizer):
+        return None
+    from llmb.reference.models import initial_value  # takes torch, which light rooms do without
+
+    gain, norm = start_gain(shape), last_norm(shape)
+
+    def value(name: str, size: Any) -> Any:
+        if name != norm:
+            return initial_value(name, size, config.seed, shape)
+        # Signs are random: where the head is the embedding, a state would resemble its own token.
+        row: Any = (1, *size)
+        return initial_value(name, row, config.seed, shape)[0].sign() * gain
+
+    return value
