@@ -42,17 +42,21 @@ def keep(folder: Path, name: str, record: dict[str, Any]) -> None:
     (folder / f"{name}.json").write_text(json.dumps(kept, indent=1))
 
 
-def install(folder: Path, plugin: str, *, native: bool) -> Path:
+def install(folder: Path, plugin: str, *, native: bool, vendor: str | None = None) -> Path:
     """Make ``plugin`` a package of its own in ``folder``; return it, for PYTHONPATH.
 
     ``native``: it offers the formats of this processor, so that ceilings are measured, and not the
-    same formats as ones it only emulates, which saves a few seconds.
+    same formats as ones it only emulates, which saves a few seconds. ``vendor``: it drives a device
+    and offers its formats as this module's hooks do, such as ``llmb_cuda.plugin``.
     """
     package = folder / f"llmb_{NAME}"
     package.mkdir(parents=True)
     offered = "llmb.plugin.builtin.cpu" if native else ".kit"
     # First, so that a plugin can offer others.
-    source = f"from {offered} import llmb_precisions\n" + (PLUGINS / f"{plugin}.py").read_text()
+    source = f"from {vendor or offered} import llmb_precisions\n"
+    if vendor:
+        source += f"from {vendor} import llmb_backend, llmb_options, llmb_optimizer_options\n"
+    source += (PLUGINS / f"{plugin}.py").read_text()
     (package / "__init__.py").write_text(source)
     (package / "kit.py").write_text((PLUGINS / "kit.py").read_text())
     info = folder / f"llmb_{NAME}-0.1.dist-info"
