@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
+from llmb.measure import clock
 from llmb.observe.callables import file_of
 from llmb.observe.origins import CodeOrigin, Origins
 from llmb.records.evidence import ThreadSeen
@@ -28,6 +31,22 @@ _MOST_ASKED = 64
 _MOST_THREADS = 1000
 _LONGEST = 200  # characters of a name
 _JUDGED = ("plugin", "unknown", "other")
+
+
+def wait_for_children(patience_s: float = 20.0) -> None:
+    """Wait until the child processes of this one are at rest, for ``patience_s`` at most.
+
+    torch.compile starts a process for each core, which import torch for seconds after the first
+    step: in timed steps they would take cores, and rule N2 would ask whose work they do. At rest is
+    one tick of CPU time (10 ms) in each of two quarters of a second. Without children it returns at
+    once.
+    """
+    ends, calm = clock.now_ns() + patience_s * 1e9, 0
+    while calm < 2 and psutil.Process().children() and clock.now_ns() < ends:
+        natives = {thread.native_id or os.getpid() for thread in threading.enumerate()}
+        before = _children_cpu_s(natives)
+        time.sleep(0.25)
+        calm = calm + 1 if _children_cpu_s(natives) - before < 0.02 else 0
 
 
 @dataclass

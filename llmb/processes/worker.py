@@ -22,6 +22,7 @@ from llmb.errors import RunFailedError, UnavailableError
 from llmb.measure import clock
 from llmb.observe import settings
 from llmb.observe.canonical import Canonical
+from llmb.observe.fence_census import wait_for_children
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.observe.weights import FenceSamples
 from llmb.parallel.shared_channel import SharedChannel
@@ -123,6 +124,8 @@ def carry_out(channel: Channel, company: ExitStack) -> None:
     for done in task.steps(stream, partial(writer.program, plugin)):
         backend.step_end()
         channel.send(Tick(index=done.step.index, ns=clock.now_ns()))
+        if done.step.index == 0:
+            wait_for_children()
         if done.step.fence:
             told = task.told()
             stamped = fence(whole(done, ranks, backend), backend, samples, stream, told)

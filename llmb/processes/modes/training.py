@@ -171,8 +171,12 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def _untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
-        """Go forward and backward as a step does, from no gradients; return the loss."""
-        stage = self._stage
+        """Go forward and backward as a step does, from no gradients; return the loss.
+
+        Where the run scales its loss, the loss is scaled here, too: in float16 small gradients
+        would underflow, and an honest run's, which is scaled, would not.
+        """
+        stage, scale = self._stage, 1.0 if self._scaler is None else self._scaler.get_scale()
         stage.model.zero_grad(set_to_none=True)
         stage.backend.step_begin()
         total = torch.zeros(())
@@ -180,8 +184,12 @@ class Training:
             with stage.autocast():
                 loss = self.program(part.ids, labels=part.labels, **part.extra)
             loss = loss / len(batches)
-            loss.backward()
+            (loss * scale).backward()
             total = total.to(loss.device) + loss.detach()
+        if scale != 1.0:
+            for parameter in stage.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= scale  # a power of two: no rounding
         stage.backend.step_end()
         return total
 

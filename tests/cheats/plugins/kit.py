@@ -254,9 +254,9 @@ def projections(attention, x, cos, sin):
     return q, k, attention.v_proj(x).view(split).transpose(1, 2)
 
 
-def causal(length):
+def causal(length, device=None):
     """Return which key ``[T, T]`` each query may see."""
-    return torch.ones(length, length, dtype=torch.bool).tril()
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
 
 
 def attend(q, k, v, seen, narrow_softmax=False):

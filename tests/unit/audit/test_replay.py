@@ -110,6 +110,38 @@ def test_by_the_formula_other_constants_fail_even_where_the_replay_was_made_to_a
     assert "exp_avg_sq" in finding.message
 
 
+def fused_for_cuda(optimizer: torch.optim.AdamW, beta2: float) -> None:
+    """Let ``optimizer`` step as torch's fused kernel for CUDA: all in float32, constants too."""
+
+    def step(*_: object) -> None:
+        for group in optimizer.param_groups:
+            one, first, second = (torch.tensor(x) for x in (1.0, group["betas"][0], beta2))
+            for p in group["params"]:
+                state = optimizer.state[p]
+                if not state:
+                    state |= {"step": torch.tensor(0.0)}
+                    state |= {kind: torch.zeros_like(p) for kind in KINDS[1:]}
+                state["step"] += 1
+                p.data -= group["lr"] * group["weight_decay"] * p.data
+                mean, square = state["exp_avg"], state["exp_avg_sq"]
+                mean.copy_(first * mean + (one - first) * p.grad)
+                square.copy_(second * square + (one - second) * p.grad * p.grad)
+                size = square.sqrt() / (one - second ** state["step"]).sqrt() + group["eps"]
+                p.data -= group["lr"] / (one - first ** state["step"]) * mean / size
+
+    optimizer.step = step  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.parametrize(("beta2", "status"), [(0.999, Status.PASS), (0.9989, Status.FAIL)])
+def test_the_formula_allows_constants_in_float32_and_no_others(
+    beta2: float, status: Status
+) -> None:
+    steps, seen, _ = watched("float32", lambda optimizer: fused_for_cuda(optimizer, beta2))
+    agreeing = {n.replace("after", "replayed"): v for n, v in seen.items() if "after" in n}
+    finding = judged(steps, seen, agreeing)
+    assert finding.status is status, finding.message
+
+
 def rounded_moments(optimizer: torch.optim.AdamW) -> None:
     def hook(*_: object) -> None:
         for state in optimizer.state.values():

@@ -10,9 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
-from llmb.observe.fence_census import FenceCensus
+from llmb.observe.fence_census import FenceCensus, wait_for_children
 from llmb.observe.origins import CodeOrigin
 from llmb.records.evidence import Origin, ThreadSeen
 
@@ -143,3 +144,27 @@ def test_the_cpu_time_of_threads_that_live_is_not_that_of_the_ended(census: Fenc
         thread.join()
     took = census.ended_threads_cpu_s
     assert took[13] - took[3] < 0.05
+
+
+BUSY = "import time\nwhile time.process_time() < {0}: pass\ntime.sleep(60)"
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("busy_s", "patience_s", "is_at_rest"), [(1.0, 60.0, True), (60.0, 0.5, False)]
+)
+def test_busy_children_are_waited_for_and_not_for_ever(
+    busy_s: float, patience_s: float, is_at_rest: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY.format(busy_s)]) as child:
+        time.sleep(0.5)  # it has begun
+        wait_for_children(patience_s)
+        took = sum(psutil.Process(child.pid).cpu_times()[:2])
+        child.kill()
+    assert (took >= 0.9 * busy_s) is is_at_rest
+
+
+def test_without_children_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil.Process, "children", lambda self: [])
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it sleeps"))
+    wait_for_children()
