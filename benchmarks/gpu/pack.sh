@@ -11,4 +11,4 @@ if ! git diff --quiet HEAD -- llmb plugins benchmarks/gpu; then
     echo "pack.sh: there are changes that are not committed: they are left out" >&2
 fi
 git archive --format=tar.gz --prefix=llmb-gpu/ --output="$archive" HEAD \
-    llmb plugins benchmarks/gpu pyproject.toml README.md LICENSE
+    llmb plugins benchmarks/gpu tests/cheats tests/e2e/harness.py tests/patience.py pyproject.toml README.md LICENSE
