@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Packs what run.sh needs of this commit into one archive of 0.65 MB (the work tree has 150 MB):
+# Packs what run.sh needs of this commit into one archive of 0.85 MB (the work tree has 150 MB):
 #     benchmarks/gpu/pack.sh gpu.tar.gz
 # and on the machine with the GPU:
 #     tar xzf gpu.tar.gz && llmb-gpu/benchmarks/gpu/run.sh results
