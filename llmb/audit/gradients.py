@@ -41,7 +41,8 @@ E2 = Rule(
     measured="bits of every branch and matrix by itself in two isolating probes; in 16 bits the "
     "rougher of two honest runs counts, as in E1",
     limit="0.75 bits below honest (FP32: 2; MX formats and NVFP4: 1, and 0.4 to 0.6 in the mean)",
-    cannot_see="a plugin that knows the probes and behaves",
+    cannot_see="a plugin that knows the probes and behaves; a part that not even the host's honest "
+    "run gets right with the last weights (at most one in ten)",
     evidence=_PASSES,
     modes=TRAINING,
     causes=(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,9 @@ _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
 #: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
 #: weights have 1.3 less than BF16.
 _ROUGHER = 0.75
+#: Share of parts that may be too rough in every honest run. At debug sizes c_attn of layer 0
+#: of gpt2-125m was, in one run of some twenty: 2.5 bits in pure BF16, 4.9 under autocast.
+_MOST_UNTOLD = 0.1
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
 #: What branches write through, and the heads in the probe ``head``, in every family of models.
 _OUT_PROJECTIONS = (
@@ -131,6 +135,15 @@ class Border:
             return fixed
         return max(min(fixed, self.host[item] - self.known.slack), fixed - _LEEWAY)
 
+    @cached_property
+    def untold(self) -> frozenset[str]:
+        """The items that no honest run gets right with these weights, not even the host's."""
+        return frozenset(
+            item
+            for item, value in self.host.items()
+            if _UNRELATED < value < self.known.floor - _LEEWAY * (2 if _SUM.search(item) else 1)
+        )
+
     def limit(self, item: str) -> float:
         """Return the fewest bits that ``item`` may have.
 
@@ -175,7 +188,8 @@ class Border:
 
     def short(self, shown: Bits) -> dict[str, float]:
         """Return the items of ``shown`` that do not reach the class, with what they lack."""
-        lacks = {item: self.limit(item) - value for item, value in shown.by_name.items()}
+        told = {i: value for i, value in shown.by_name.items() if i not in self.untold}
+        lacks = {item: self.limit(item) - value for item, value in told.items()}
         lacks = {i: max(lack, self.floor(i) - shown.by_name[i]) for i, lack in lacks.items()}
         return {item: lack for item, lack in lacks.items() if not lack <= 0}
 
@@ -219,9 +233,13 @@ class Probes:
         """
         if self._declared is None:
             return False
-        device, host = self._declared.honest.by_name, self._declared.host
+        declared = self._declared
+        device, host, untold = declared.honest.by_name, declared.host, declared.untold
+        if len(untold) > math.ceil(_MOST_UNTOLD * len(device)):
+            return False
         short = [host[item] - device[item] for item in host] or [0.0]
-        enough = all(value >= self._declared.floor(item) for item, value in device.items())
+        told = [item for item in device if item not in untold]
+        enough = all(device[item] >= declared.floor(item) for item in told)
         return enough and statistics.median(short) <= _ROUGHER
 
     def measured(self) -> Measured:

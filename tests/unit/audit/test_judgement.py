@@ -318,7 +318,7 @@ def test_a_forbidden_act_ends_in_its_rule(
     [
         ("TF32", FP32, {"P1", "E1", "L1"}),
         ("BF16", FP32, {"P1", "E1", "L1"}),
-        ("BF16", TF32, {"P1", "E1", "L1"}),
+        ("BF16", TF32, {"P1", "E2", "E1"}),
         ("FP8", BF16, {"P1", "E2", "E1"}),
         ("NVFP4", FP8, {"P1", "E2", "E1"}),
         ("MXFP4", MXFP8, {"P1", "E2", "E1"}),

@@ -232,6 +232,20 @@ def test_either_run_of_the_device_may_not_be_much_rougher_than_the_hosts_two() -
     assert Probes(arrays(7.4), own, two, BF16, ()).honest_is_honest()
 
 
+def test_a_part_that_not_even_the_hosts_honest_run_gets_right_is_left_out_and_few_may_be() -> None:
+    def judged(shown: Mapping[str, float], **rough: float) -> Probes:
+        seen = {p: value for p, value in with_(7.4, **rough).items() if p.startswith("branches/")}
+        own = arrays(with_(7.4, **rough), "BF16/")
+        return Probes(arrays(shown), own, RIGHT | arrays(seen, "host/"), BF16, ())
+
+    assert judged(with_(7.4, UP=2.0), UP=2.4).honest_is_honest()
+    assert judged(with_(7.4, UP=2.0), UP=2.4).branches().status is Status.PASS
+    assert judged(with_(7.4, DOWN=2.0), UP=2.4).branches().status is Status.FAIL
+    assert judged(with_(7.4, UP=2.0), UP=3.1).branches().status is Status.FAIL
+    assert not judged(with_(7.4), UP=2.4, DOWN=2.4).honest_is_honest()
+    assert not judged(with_(7.4), UP=1.4).honest_is_honest(), "that is no rough run, but none"
+
+
 # -- E3 -------------------------------------------------------------------------------------
 
 
