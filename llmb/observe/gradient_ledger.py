@@ -51,7 +51,9 @@ class GradientLedger(StepLedger):
         device = here[0].device if here else torch.device("cpu")
         kinds = {p.dtype for _, p in self._parameters}
         zeros = {kind: torch.zeros(ELEMENTS, dtype=kind, device=device) for kind in kinds}
-        self._zeros = [zeros[p.dtype] for _, p in self._parameters]
+        views = {kind: [one[:n] for n in range(ELEMENTS + 1)] for kind, one in zeros.items()}
+        #: By parameter, zeros of its type: of no element, of one, and so on.
+        self._zeros = [views[p.dtype] for _, p in self._parameters]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
         self._moments = MOMENTS if isinstance(optimizer, AdamW) else ()
@@ -126,7 +128,7 @@ class GradientLedger(StepLedger):
         Zeros if ``value`` is None.
         """
         if value is None:
-            return (self._zeros[number][: where.count],)
+            return (self._zeros[number][where.count],)
         if self._add_up is None:
             return (where.read(value),)
         how = number, getattr(value, "placements", None)

@@ -103,19 +103,20 @@ def range_of(value: Tensor) -> range | None:
 
 
 def read_range(
-    places: SampledIndices, value: Tensor, shown: range, zeros: Tensor
+    places: SampledIndices, value: Tensor, shown: range, zeros: Sequence[Tensor]
 ) -> tuple[Tensor, ...]:
     """Return the elements that ``read`` returns, in pieces to be joined.
 
-    ``shown`` is the ``range_of`` the value. ``zeros`` has as many elements as ``places`` or more.
+    ``shown`` is the ``range_of`` the value, and ``zeros[n]`` has n zeros, for each n up to the
+    count of ``places``: slices of one tensor would be half of the time.
     """
     before, mine = places.within(shown)
     if not mine.count:
-        return (zeros[: places.count],)
+        return (zeros[places.count],)
     found = mine.read(local(value))
     if mine.count == places.count:
         return (found,)
-    return zeros[:before], found, zeros[: places.count - before - mine.count]
+    return zeros[before], found, zeros[places.count - before - mine.count]
 
 
 def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) -> list[Tensor]:

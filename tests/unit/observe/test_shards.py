@@ -57,7 +57,7 @@ def test_ranks_together_show_every_element_once(
                 if in_rows:
                     assert shown is not None
                 if shown is not None:
-                    pieces = read_range(places, value, shown, torch.zeros(9))
+                    pieces = read_range(places, value, shown, [torch.zeros(n) for n in range(10)])
                     assert torch.equal(torch.cat(pieces), slowly)
                 total += slowly
         assert torch.equal(total, whole.flatten()[places.indices()])
@@ -72,5 +72,5 @@ def test_a_tensor_that_is_not_spread_shows_all() -> None:
     value = torch.arange(12.0).view(3, 4)
     places = SampledIndices(1, 5, 3)
     assert range_of(value) == range(12)
-    (found,) = read_range(places, value, range(12), torch.zeros(9))
+    (found,) = read_range(places, value, range(12), [torch.zeros(n) for n in range(10)])
     assert found.tolist() == [1, 6, 11]
