@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from llmb.supervision.diagnosis import DiagnosedPlugin, Diagnosis, TorchState
 
 _INDENT = 14
+#: Characters of a variable's value that are printed; ``--json`` has them all.
+_LONGEST = 200
 
 
 @click.command("doctor", short_help="Show what llmb finds here and what is missing.")
@@ -59,10 +61,15 @@ def _lines(found: Diagnosis) -> Iterator[str]:
     yield _row("llmb run", f"would take {found.choice}" if found.choice else "finds nothing to use")
     yield _row("compilers", ", ".join(found.compilers) or "none")
     yield _row("packages", _listed(found.packages, " "))
-    variables = [f"{name}={value}" for name, value in found.environment.items()]
+    variables = [f"{name}={_short(value)}" for name, value in found.environment.items()]
     yield from _rows("environment", variables or ["nothing that steers torch is set"])
     yield ""
     yield from _rows("missing", found.missing or ["nothing that llmb knows of"])
+
+
+def _short(value: str) -> str:
+    """Return ``value`` as it is printed: NVIDIA's images have one of 1,600 characters."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 
 def _host(found: Diagnosis) -> Iterator[str]:

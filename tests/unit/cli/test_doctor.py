@@ -53,6 +53,7 @@ def told(monkeypatch: pytest.MonkeyPatch, found: Diagnosis, *flags: str) -> str:
         ({"choice": "cpu"}, "llmb run      would take cpu"),
         ({"compilers": ()}, "compilers     none"),
         ({"environment": {"OMP_NUM_THREADS": "4"}}, "environment   OMP_NUM_THREADS=4"),
+        ({"environment": {"LONG": "x" * 201}}, f"environment   LONG={'x' * 200}..."),
         ({"missing": ("one", "two")}, "missing       one"),
         ({"missing": ("one", "two")}, "              two"),
         ({"packages": {"torch": "2"}}, "packages      torch 2"),
