@@ -110,7 +110,7 @@ def of_one(options: argparse.Namespace) -> list[Stage]:
         Stage("BF16", 70 + AUDIT_S, run("BF16", batch)),
         Stage("plain loop", 35, plain),
         Stage("eager 20 steps", 45, run("BF16", batch, *short, compiled=False)),
-        Stage("FP8", 90 + AUDIT_S, run("FP8", batch)),
+        Stage("FP8", 75 + AUDIT_S, run("FP8", batch)),
         *(Stage(f"BF16 at {size}", 75, run("BF16", size, *short)) for size in others),
         Stage("FP16", 70 + AUDIT_S, run("FP16", batch)),
         Stage("TF32", 80 + AUDIT_S, run("TF32", half)),
@@ -122,20 +122,20 @@ def of_one(options: argparse.Namespace) -> list[Stage]:
 def of_several(options: argparse.Namespace, devices: int) -> list[Stage]:
     """Return the stages of several devices; ``--batch-size`` is that of each."""
     run, batch = runs_of(options), options.batch_size
-    node = ("node", *where(options), "--preset", "debug", "--timed-steps", "5", "--seconds", "110")
+    node = ("node", *where(options), "--preset", "debug", "--timed-steps", "5", "--seconds", "70")
     ddp = ("--nproc", str(devices))
     fsdp = (*ddp, "--dp-shard", str(devices))
     debug = ("--preset", "debug", "--audit", "full")
     scaling = ("--timed-steps", "20", "--audit", "off", "--scaling", f"1,{devices}")
     return [
-        Stage("doctor", 25, ("doctor",)),
-        Stage("node", 115, (*node, "--nproc", str(devices), "--json")),
+        Stage("doctor", 15, ("doctor",)),
+        Stage("node", 75, (*node, "--nproc", str(devices), "--json")),
         Stage("debug DDP", 45, run("BF16", 2, *debug, *ddp, compiled=False)),
         Stage("debug FSDP", 45, run("BF16", 2, *debug, *fsdp, compiled=False)),
-        Stage("BF16 DDP", 115 + AUDIT_S, run("BF16", batch, *ddp)),
-        Stage("BF16 FSDP2", 115 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "3")),
+        Stage("BF16 DDP", 70 + AUDIT_S, run("BF16", batch, *ddp)),
+        Stage("BF16 FSDP2", 70 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "3")),
         Stage("scaling", 160, run("BF16", batch, *scaling)),
-        Stage("BF16 FSDP2 zero 2", 115 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "2")),
+        Stage("BF16 FSDP2 zero 2", 70 + AUDIT_S, run("BF16", batch, *fsdp, "--zero", "2")),
     ]
 
 

@@ -263,6 +263,6 @@ def test_two_runs_at_a_rate_agree_at_first_and_the_table_says_for_how_long() -> 
     assert sum(map(len, every.values())) == len({name for each in every.values() for name in each})
     recipe = next(iter(every))
     cells = drift.agreement(recipe, ["llama-1.4b"], drift.FP32, 2).split(" | ")
-    assert cells[0] == "| AdamW 1e-05 to 0.001"
+    assert cells[0] == "| AdamW 1e-05 to 0.0003"
     assert cells[4] == "all 2"
     assert 0 < float(cells[5]) < 1

@@ -134,7 +134,7 @@ def test_the_compiled_headline_and_fp8_fit_into_one_call_after_the_debug_runs() 
     assert "inductor" in by_name["BF16"].command
     assert "inductor" not in by_name["search"].command
     assert {name for name in names if name.startswith("BF16 at")} == {
-        *("BF16 at 96", "BF16 at 32", "BF16 at 16")
+        *("BF16 at 96", "BF16 at 64", "BF16 at 16")
     }
 
 
