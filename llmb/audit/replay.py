@@ -35,9 +35,9 @@ O2 = Rule(
     "replayed optimizer steps give the same weights",
     measured="one step (three, where L1 does not compare every step): 257 elements of each "
     "parameter (64 or more, where there are over 128 parameters) replayed by torch's own optimizer "
-    "and by its formula; nothing changes until the next step",
-    limit="bit for bit (2 % of elements: one last place); by the formula, with constants in "
-    "float64 or float32, 6 and 3 eps",
+    "and by its formula, with constants in float64 or float32; nothing changes until the next "
+    "step",
+    limit="bit for bit (2 % of elements: one last place); by the formula 6 and 3 eps",
     observer="worker, calibrator, offline",
     cannot_see="elements and steps that are not sampled (L1 judges moments of each step); the last "
     "elements that fill no vector of 64",

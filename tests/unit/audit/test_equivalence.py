@@ -111,6 +111,17 @@ def test_each_parameter_is_held_against_its_own_honest_error_and_not_the_worst_o
     assert live({"a": 0.009, "b": 0.004, "c": 0.02}, honest).status is Status.PASS
 
 
+def test_the_two_elements_of_berts_order_of_sentences_are_never_the_worst_parameter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = "cls.seq_relationship.bias"
+    monkeypatch.setitem(RIGHT, two, vector(9, 2))
+    assert live({**every(0.01), two: 0.2}, {**every(0.01), two: 0.01}).status is Status.PASS
+    monkeypatch.delitem(RIGHT, two)
+    monkeypatch.setitem(RIGHT, "two", vector(9, 2))
+    assert live({**every(0.01), "two": 0.2}, {**every(0.01), "two": 0.01}).status is Status.FAIL
+
+
 def test_a_parameter_that_is_better_by_nature_need_only_be_twice_as_far_off_as_most() -> None:
     honest = {"a": 0.0, "b": 0.01, "c": 0.01}
     assert live({"a": 0.019, "b": 0.001, "c": 0.001}, honest).status is Status.PASS
