@@ -62,9 +62,10 @@ def test_losses_are_those_of_the_cpu_plugin_within_rounding(
     assert losses == pytest.approx(expected, **apart)
 
 
-# Sharper than a loss in BF16: where training takes the weights. Cosines measured for three seeds:
-# FP32 0.9999999 and more, BF16 0.998 and more. 1 is the same direction, 0 is none in common.
-@pytest.mark.parametrize(("precision", "cosine"), [("FP32", 0.99999), ("BF16", 0.99)])
+# Sharper than a loss in BF16: where training takes the weights. 1 is the same direction, 0 is none
+# in common. Cosines measured: FP32 0.99989, where the gains of the last norm begin at 14 and are up
+# to 13 last places apart (0.9999999 and more with gains of 1); BF16 0.998 and more for three seeds.
+@pytest.mark.parametrize(("precision", "cosine"), [("FP32", 0.999), ("BF16", 0.99)])
 def test_training_moves_the_weights_as_on_the_cpu(
     debug_run: Callable[..., Ended], precision: str, cosine: float
 ) -> None:
