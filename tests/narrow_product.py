@@ -1,4 +1,4 @@
-"""Computes one kind of product of a Llama or a GPT-2 in FP8.
+"""Computes one kind of product of a Llama, a GPT-2 or a BERT in FP8.
 
 It takes torch's own casts, and one scale for a tensor.
 
@@ -15,6 +15,17 @@ PROJECTIONS = ("q", "k", "v", "o", "gate", "up", "down", "head")
 SCORES, MIX = "QK^T", "PV"
 KINDS = (*PROJECTIONS, SCORES, MIX)
 GPT2_PROJECTIONS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj", "wte")
+#: Of BERT, by the end of the module's name.
+BERT_PROJECTIONS = {
+    "query": "self.query",
+    "key": "self.key",
+    "value": "self.value",
+    "attention.output.dense": "attention.output.dense",
+    "intermediate.dense": "intermediate.dense",
+    "output.dense": "output.dense",
+    "transform.dense": "transform.dense",
+    "word_embeddings": "predictions.decoder",
+}
 DIRECTIONS = ("forward", "input gradient", "weight gradient")
 
 
@@ -47,14 +58,14 @@ class Product(torch.autograd.Function):
         return of_x, of_w, None
 
 
-def attention(kinds):
+def attention(kinds, causal=True):
     def attend(q, k, v, mask=None):
         if SCORES in kinds:
             q, k = straight(q), straight(k)
         shared = q.shape[1] // k.shape[1]  # query heads of a key/value head
         k, v = (value.repeat_interleave(shared, 1) for value in (k, v))
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1) & causal
         weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
         if MIX in kinds:
             weights, v = straight(weights), straight(v)
@@ -63,8 +74,25 @@ def attention(kinds):
     return attend
 
 
+def attention_of_bert(module, kinds):
+    def forward(x):
+        split = (*x.shape[:2], -1, module.head_dim)
+        every = (module.query, module.key, module.value)
+        q, k, v = (linear(x).view(split).transpose(1, 2) for linear in every)
+        return attention(kinds, causal=False)(q, k, v).transpose(1, 2).reshape(x.shape)
+
+    return forward
+
+
+def kind_of_bert(name):
+    """Return the kind of product a module of BERT makes, None of others."""
+    ends = BERT_PROJECTIONS.items()
+    found = [kind for kind, end in ends if f".{name}".endswith(f".{end}")]
+    return max(found, key=len, default=None)
+
+
 def affine(module, directions):
-    """Return the forward pass of GPT-2's matrices, and of its head, which is given its weight."""
+    """Return the forward pass of a matrix with a bias, and of a tied head, which is given its weight."""
 
     def forward(x, weight=None, bias=None):
         if weight is None:
@@ -86,6 +114,10 @@ def narrow(model, kinds, directions=DIRECTIONS, layers=None):
         of_gpt2 = "wte" if end == "lm_head" else ".".join(name.split(".")[-2:])
         if of_gpt2 in kinds and of_gpt2 in GPT2_PROJECTIONS:
             module.forward = affine(module, directions)
+        elif kind_of_bert(name) in kinds:
+            module.forward = affine(module, directions)
+        elif name.endswith("attention.self") and {SCORES, MIX} & set(kinds):
+            module.forward = attention_of_bert(module, kinds)
         elif kind in kinds and kind in PROJECTIONS and isinstance(module, torch.nn.Linear):
             module.forward = lambda x, m=module: Product.apply(x, m.weight, directions)
         elif end == "core_attention" and {SCORES, MIX} & set(kinds):

@@ -58,16 +58,18 @@ _NO_PAIR = "no probe isolates it"
 _NOTHING = "nothing of it was seen: too few key/value heads in too few layers, or no gradient"
 _OTHER_LAYERS = "seen in other layers: there are too few heads or channels to show all in each"
 _COVERED = "narrow operands of the products around it cover it"
+#: The product out of attention, in each family.
+_OUT = ("o", "attn.c_proj", "attention.output.dense")
 #: Product -> products through which its pair is looked at, and which differ between the two units:
-#: where one of these is narrow, a small difference becomes a larger one. Llama's names and GPT-2's.
+#: where one of these is narrow, a small difference becomes a larger one. Names of all families.
 _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
-    (PV, FORWARD): (("o", WEIGHT), ("attn.c_proj", WEIGHT)),
+    (PV, FORWARD): tuple((name, WEIGHT) for name in _OUT),
     (QK, FORWARD): (
-        *((name, FORWARD) for name in ("q", "k", "attn.c_attn", PV)),
-        *((name, WEIGHT) for name in ("o", "attn.c_proj")),
+        *((name, FORWARD) for name in ("q", "k", "attn.c_attn", "query", "key", PV)),
+        *((name, WEIGHT) for name in _OUT),
     ),
     # Outputs that are not equal give gradients that are not: by 2^-12, no narrow format.
-    **{(name, INPUT): ((name, FORWARD),) for name in ("o", "down", "attn.c_proj", "mlp.c_proj")},
+    **{(name, INPUT): ((name, FORWARD),) for name in (*_OUT, "down", "mlp.c_proj", "output.dense")},
 }
 _MOST_LAYERS = 10_000
 #: Layers whose bits lie within so many of each other may have the same format.
@@ -214,7 +216,7 @@ def _explicit(pair: PairSeen) -> float:
     more = _MORE
     if pair.product == QK:
         more = _MORE_OF_SCORES
-    elif (pair.product, pair.direction) in (("q", FORWARD), ("k", FORWARD)):
+    elif pair.product in ("q", "k", "query", "key") and pair.direction == FORWARD:
         more = _MORE_BY_SCORES
     error = pair.difference / pair.length
     return min(_MOST, -math.log2(error) - more) if error > 0 else _MOST

@@ -22,7 +22,7 @@ from llmb.observe.sketch import side_for
 from llmb.plugin.backend import Backend
 from llmb.records.precision_recipe import PairSeen
 from llmb.reference.data import Batch
-from llmb.reference.shapes import BertShape, Shape
+from llmb.reference.shapes import Shape
 
 _DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
 
@@ -107,7 +107,6 @@ class Examination:
 
         All weights are overwritten, and stay so. The shape has no ``pairs.obstacle``.
         """
-        assert not isinstance(self._shape, BertShape)
         made = pairs.Pairs(self._shape, self._seed, dtype)
         for parameter in model.parameters():
             parameter.grad = None

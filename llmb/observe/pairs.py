@@ -26,10 +26,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from llmb.observe.pairs_family import Family
+from llmb.observe.pairs_family import TRANSFORM, Family
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
-from llmb.reference.data import Batch, make_batch
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.reference.data import MASKED, Batch, make_batch
+from llmb.reference.loss import IGNORED
+from llmb.reference.shapes import BertShape, Shape
 
 PAIRS = "pairs"
 #: Size of weights that are all the same; those of pairs lie around it.
@@ -43,6 +44,8 @@ _SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
 _TRIPLES = 4
 #: Pairs of silent channels of the head: its words differ little, and one sum over them may cancel.
 _OF_HEAD = 8
+#: The same of the transform.
+_OF_TRANSFORM = 4
 #: Every how many layers have silent channels, how many pairs of them v has (its errors may cancel,
 #: too), and how many groups must have room beside them: the first that fits.
 _SILENCE = ((1, 4, 16), (1, 1, _FEWEST_GROUPS), (2, 1, _FEWEST_GROUPS))
@@ -54,6 +57,11 @@ _MOST_WORDS = 256
 _OWN = 4  # channels of a branch that are needed
 _FAINT = 2.0**-6
 _SCORES, _LOGITS, _GATES = 2.0, 1.0, 1.0  # standard deviations
+#: What the transform multiplies channels by. GELU is half of x there: its mean is far below what is
+#: faint. float16 has no room for values that small.
+_NEAR_ZERO, _NEAR_ZERO_FP16 = 2.0**-16, 2.0**-6
+#: Targets of BERT's probe at least: in a short sequence the share of training would be few.
+_TARGETS = 32
 _STRAIGHT = 8.0  # from here on GELU is x, and 0 below its negative, to within 2^-40
 #: What the key/value head beside the base is for, where several query heads share one.
 _SHARED_ROLES = ("q", "k", "equal", "exchanged")
@@ -61,8 +69,6 @@ _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 def obstacle(shape: Shape) -> str | None:
     """Return why the probe cannot be made of a model of ``shape``, None where it can."""
-    if isinstance(shape, BertShape):
-        return "the probe knows the families of Llama and GPT-2"
     family = Family(shape)
     if shape.hidden_size % family.copies:
         return (
@@ -118,6 +124,8 @@ def _silence(family: Family) -> dict[tuple[str, int], int]:
     found: dict[tuple[str, int], int] = {}
     for every, of_values, groups in _SILENCE:
         found = {("head", 0): _OF_HEAD}
+        if family.transformed:
+            found |= {(TRANSFORM, 0): _OF_TRANSFORM}
         for kind in family.readers:
             heard = equal if kind in ("q", "k") else layers
             found |= {(kind, i): of_values if kind == "v" else 1 for i in heard[::every]}
@@ -143,7 +151,7 @@ class _Own:
 class Pairs:
     """Writes the weights of the probe, and reads what its gradients show."""
 
-    def __init__(self, shape: LlamaShape | Gpt2Shape, seed: int, dtype: str) -> None:
+    def __init__(self, shape: Shape, seed: int, dtype: str) -> None:
         """Lay the probe out for weights stored in ``dtype`` (torch's name).
 
         ``shape`` has no ``obstacle``.
@@ -152,6 +160,7 @@ class Pairs:
         #: Query heads of a key/value head. Only the first of them has queries that are not zero.
         self._sharing = shape.num_attention_heads // self._family.key_value_heads
         self._grid = 2.0 ** _GRID.get(dtype, 20)
+        self._near_zero = _NEAR_ZERO_FP16 if dtype == "float16" else _NEAR_ZERO
         silence = _silence(self._family)
         groups = min(_MOST_GROUPS, _free(self._family, silence) // _IN_GROUP)
         #: Channels [groups, 5] that are equal in every token.
@@ -171,19 +180,29 @@ class Pairs:
     # -- what the model is given -----------------------------------------------------------
 
     def batch(self) -> Batch:
-        """Return one sequence of words from the lower half of the vocabulary, on the CPU."""
-        half = self._shape.vocab_size // 2
-        tokens = torch.randint(
-            1, half, (1, self._shape.sequence_length), generator=self._generator("tokens")
-        )
-        return make_batch(0, 1, self._shape, tokens=tokens)
+        """Return one sequence of words from the lower half of the vocabulary, on the CPU.
+
+        BERT is asked for other words of that half, at as many places as in training or 32.
+        """
+        half, length = self._shape.vocab_size // 2, self._shape.sequence_length
+        made = self._generator("tokens")
+        tokens = torch.randint(1, half, (1, length), generator=made)
+        batch = make_batch(0, 1, self._shape, tokens=tokens)
+        if not isinstance(self._shape, BertShape):
+            return batch
+        asked = torch.randperm(length, generator=made)[: max(_TARGETS, int(MASKED * length))]
+        labels = torch.full_like(tokens, IGNORED)
+        labels[:, asked] = torch.randint(1, half, (1, len(asked)), generator=made)
+        return Batch(tokens, labels, batch.extra)
 
     def weight(self, name: str, like: Tensor) -> Tensor:
         """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
         family, matrices = self._family, self._family.matrices(name)
-        if not matrices:  # a gain or a bias
-            made = torch.zeros if name.endswith(".bias") else torch.ones
-            return made(like.shape, dtype=torch.float32)
+        if not matrices:
+            # A gain is 1. A bias is 0, and so are matrices that the probe does not know.
+            gain = self._last_gain if name == family.last_gain else 1.0
+            silent = name.endswith(".bias") or like.dim() > 1
+            return torch.full(like.shape, 0.0 if silent else gain, dtype=torch.float32)
         value = family.first_half(matrices[0][0], like)
         for kind, layer in matrices:
             self._makers[kind](family.part(kind, value), layer)
@@ -194,6 +213,7 @@ class Pairs:
         return {
             "embedding": self._embedding,
             "head": self._head,
+            TRANSFORM: self._transform,
             "q": self._queries,
             "k": self._keys,
             "v": self._values,
@@ -240,6 +260,41 @@ class Pairs:
         for back in every:
             signs = self._signs(half, len(back), made) * min(1.0, _power(_LOGITS / size))
             value[:half, back[:, 0]] = value[:half, back[:, 1]] = signs
+
+    def _transform(self, value: Tensor, _: int) -> None:
+        """Let each channel pass, but for some that the head does not read.
+
+        The sums of ``_triples`` are made here, and not taken from the input: where the transform
+        rounds its inputs, the head's still add up.
+        """
+        made, groups = self._generator(TRANSFORM), len(self._groups)
+        scale = self._near_zero / self._family.copies
+        value.fill_diagonal_(scale)
+        plus, minus, middle, difference = self._triples.T
+        value[plus] = value[minus] = 0
+        value[plus, middle] = value[plus, difference] = value[minus, middle] = scale
+        value[minus, difference] = -scale
+        first, second, apart, usual, _ = self._groups.T[:, None]
+        size = scale * _power(1 / (2 * _A * math.sqrt(groups)))
+        weights = self._weights((groups, groups), made)
+        fine = self._fine(weights.shape, made)
+        value[self._groups[:, 2:4].flatten()] = 0
+        value[apart.T, first], value[apart.T, second] = (
+            (weights + fine) * size,
+            (weights - fine) * size,
+        )
+        value[usual.T, first] = value[usual.T, second] = weights * size
+        backs = torch.cat([self._own(kind, layer).back for kind, layer in self._family.own])
+        self._silent_pairs(value, backs, 0, TRANSFORM, made, scale)
+
+    @property
+    def _last_gain(self) -> float:
+        """The gain of the norm behind the transform: it gives what the transform was given, about.
+
+        The norm divides by the root of its epsilon, as the variance is far less.
+        """
+        assert isinstance(self._shape, BertShape)
+        return _power(2 * math.sqrt(self._shape.layer_norm_eps) / self._near_zero)
 
     @property
     def _pairs_of_words(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -423,6 +478,9 @@ class Pairs:
         yield from map(self._named, self._seen_of_head(head, embedding))
         if head is not None and family.tied:  # what words of the input have is the embedding's, too
             head = head[self._shape.vocab_size // 2 :]
+        if family.transformed:
+            transform = gradient(family.name(TRANSFORM, 0))
+            yield from map(self._named, self._seen_of_transform(transform, head, embedding))
         for layer in range(self._shape.num_hidden_layers):
             names = {kind: family.name(kind, layer) for kind in (*family.readers, "o", "down")}
             # Each once, in an order that all ranks have: they may put it together.
@@ -450,6 +508,16 @@ class Pairs:
             first = self._shape.vocab_size // 2 if self._family.tied else 0
             yield self._seen_of_triples("head", 0, head[first:])
         yield from self._seen_in_silence(0, "head", embedding)
+
+    def _seen_of_transform(
+        self, transform: Tensor | None, head: Tensor | None, embedding: Tensor | None
+    ) -> Iterator[PairSeen]:
+        if head is not None:
+            apart, usual = self._groups.T[2:4]
+            yield _seen(TRANSFORM, FORWARD, 0, head[:, usual], head[:, apart])
+        if transform is not None:
+            yield self._seen_of_triples(TRANSFORM, 0, transform)
+        yield from self._seen_in_silence(0, TRANSFORM, embedding)
 
     def _seen_in_silence(
         self, layer: int, kind: str, embedding: Tensor | None

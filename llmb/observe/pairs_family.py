@@ -1,10 +1,13 @@
 """Families of models as the probe ``pairs`` sees them: sizes, and names of the matrices.
 
-GPT-2's norms subtract the mean of a token's channels. So every matrix that reads, writes or embeds
-hidden channels has the second half of the channels equal to the first with the other sign. The
-means of activations and of gradients are then zero, and the probe is laid out in the first half.
-GPT-2's head is the embedding of its words. So the vector of its position tells a token from
-others, and the head is read in words that are not in the input.
+The norms of GPT-2 and BERT subtract the mean of a token's channels. So every matrix that reads,
+writes or embeds hidden channels has the second half of the channels equal to the first with the
+other sign. The means of activations and of gradients are then zero, and the probe is laid out in
+the first half. Their head is the embedding of the words. So the vector of its position tells a
+token from others, and the head is read in words that are not in the input.
+
+BERT has one more matrix between the last norm and the head, its "transform", with GELU and a norm
+behind it. BERT's pooler, sentence-order head and token types are zero.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ import torch
 from torch import Tensor
 
 from llmb.observe import probes
-from llmb.reference.shapes import Gpt2Shape, LlamaShape
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
 
+#: The matrix between the last norm and the head.
+TRANSFORM = "transform"
 #: One kind of matrix -> its parameter, "{}" for the layer.
 _LLAMA = {
     "embedding": "model.embed_tokens.weight",
@@ -33,13 +38,36 @@ _GPT2 = {
     "up": "transformer.h.{}.mlp.c_fc.weight",
     "down": "transformer.h.{}.mlp.c_proj.weight",
 }
-#: What a product is called in GPT-2's table.
+_BERT_LAYER = "bert.encoder.layer.{}"
+_BERT = {
+    "embedding": "bert.embeddings.position_embeddings.weight",
+    "head": "bert.embeddings.word_embeddings.weight",
+    TRANSFORM: "cls.predictions.transform.dense.weight",
+    "q": f"{_BERT_LAYER}.attention.self.query.weight",
+    "k": f"{_BERT_LAYER}.attention.self.key.weight",
+    "v": f"{_BERT_LAYER}.attention.self.value.weight",
+    "o": f"{_BERT_LAYER}.attention.output.dense.weight",
+    "up": f"{_BERT_LAYER}.intermediate.dense.weight",
+    "down": f"{_BERT_LAYER}.output.dense.weight",
+}
+_BERT_LAST_GAIN = "cls.predictions.transform.LayerNorm.weight"
+#: What a product is called in the table of a family; Llama's are called by their kind.
 _GPT2_PRODUCTS = {
     "head": "wte",
     **dict.fromkeys("qkv", "attn.c_attn"),
     "o": "attn.c_proj",
     "up": "mlp.c_fc",
     "down": "mlp.c_proj",
+}
+_BERT_PRODUCTS = {
+    "head": "word_embeddings",
+    TRANSFORM: "transform.dense",
+    "q": "query",
+    "k": "key",
+    "v": "value",
+    "o": "attention.output.dense",
+    "up": "intermediate.dense",
+    "down": "output.dense",
 }
 _WRITERS = ("o", "down")
 
@@ -48,7 +76,7 @@ _WRITERS = ("o", "down")
 class Family:
     """A model as the probe sees it: matrices by kind ("q", "up", "head") and layer."""
 
-    shape: LlamaShape | Gpt2Shape
+    shape: Shape
 
     @property
     def gated(self) -> bool:
@@ -58,12 +86,22 @@ class Family:
     @property
     def mirrored(self) -> bool:
         """Whether half of the hidden channels are the others with the other sign."""
-        return isinstance(self.shape, Gpt2Shape)
+        return isinstance(self.shape, Gpt2Shape | BertShape)
 
     @property
     def tied(self) -> bool:
         """Whether the head is the embedding of the words."""
-        return isinstance(self.shape, Gpt2Shape)
+        return isinstance(self.shape, Gpt2Shape | BertShape)
+
+    @property
+    def transformed(self) -> bool:
+        """Whether a matrix, GELU and a norm stand between the last norm and the head."""
+        return isinstance(self.shape, BertShape)
+
+    @property
+    def last_gain(self) -> str | None:
+        """The gain of the norm behind the transform, which the probe makes other than 1."""
+        return _BERT_LAST_GAIN if self.transformed else None
 
     @property
     def key_value_heads(self) -> int:
@@ -104,7 +142,10 @@ class Family:
 
     def product(self, kind: str) -> str:
         """Return what the table calls the product of a matrix."""
-        return _GPT2_PRODUCTS.get(kind, kind) if self.tied else kind
+        if isinstance(self.shape, LlamaShape):
+            return kind
+        products = _GPT2_PRODUCTS if isinstance(self.shape, Gpt2Shape) else _BERT_PRODUCTS
+        return products.get(kind, kind)
 
     def part(self, kind: str, value: Tensor) -> Tensor:
         """Return the rows of a parameter, or of its gradient, that are the matrix ``kind``."""
@@ -115,17 +156,25 @@ class Family:
     def first_half(self, kind: str, like: Tensor) -> Tensor:
         """Return zeros for the hidden channels that the probe is laid out in, float32."""
         rows, columns = like.shape
-        if kind in _WRITERS:
-            return torch.zeros(rows // self.copies, columns)
-        return torch.zeros(rows, columns // self.copies)
+        if kind in (*_WRITERS, TRANSFORM):
+            rows //= self.copies
+        if kind not in _WRITERS:
+            columns //= self.copies
+        return torch.zeros(rows, columns)
 
     def whole(self, kind: str, value: Tensor) -> Tensor:
         """Return the parameter of which ``value`` is what ``first_half`` gave."""
-        return torch.cat((value, -value), int(kind not in _WRITERS)) if self.mirrored else value
+        if not self.mirrored:
+            return value
+        if kind in (*_WRITERS, TRANSFORM):
+            value = torch.cat((value, -value), 0)
+        return value if kind in _WRITERS else torch.cat((value, -value), 1)
 
     @property
     def _names(self) -> dict[str, str]:
-        return _GPT2 if isinstance(self.shape, Gpt2Shape) else _LLAMA
+        if isinstance(self.shape, LlamaShape):
+            return _LLAMA
+        return _GPT2 if isinstance(self.shape, Gpt2Shape) else _BERT
 
     @cached_property
     def _matrices(self) -> dict[str, list[tuple[str, int]]]:

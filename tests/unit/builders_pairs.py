@@ -14,7 +14,7 @@ from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.precision_recipe import PairSeen, PairsEvidence, PrecisionRecipe
 from llmb.reference.models import model_of
-from llmb.reference.shapes import FAMILIES, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.reference.shapes import FAMILIES, BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
 from tests.narrow_product import DIRECTIONS, narrow
 from tests.unit.builders_audit import facts
 from tests.unit.builders_runtime import run_config
@@ -30,6 +30,15 @@ UNGATED = UngatedLlamaShape(
     sequence_length=32,
 )
 GPT2 = Gpt2Shape(
+    vocab_size=640,
+    hidden_size=384,
+    intermediate_size=128,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    sequence_length=32,
+    max_position_embeddings=48,
+)
+BERT = BertShape(
     vocab_size=640,
     hidden_size=384,
     intermediate_size=128,
@@ -60,9 +69,10 @@ def seen(
         for name, parameter in model.named_parameters():
             parameter.copy_(probe.weight(name, parameter))
     batch, kept = probe.batch(), getattr(torch, dtype)
-    model = narrow(model if mixed else model.to(kept), kinds, ways)
+    # Without dropout, as a run is looked at.
+    model = narrow(model if mixed else model.to(kept), kinds, ways).eval()
     with torch.autocast("cpu", kept, enabled=mixed):
-        loss = model(batch.ids, labels=batch.labels)
+        loss = model(batch.ids, labels=batch.labels, **batch.extra)
     (loss * (_COPIES if dtype == "float16" else 1)).backward()
     return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
 
