@@ -42,7 +42,7 @@ PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
 
 #: Bits that a pair shows beyond the explicit bits of its significand, measured for E2M1 to float32
 #: at three sizes of models: within 2 bits of these.
-_MORE, _MORE_BY_SCORES, _MORE_OF_SCORES = 1.6, 0.9, 1.9
+_MORE = 1.6
 #: Explicit bits from which on a product is of a format that is not narrow, and from which on it is
 #: TF32 or FP16, and FP32: halfway between them, but for FP32, which has room.
 _BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 15.0, 1.5
@@ -213,13 +213,8 @@ def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
 
 
 def _explicit(pair: PairSeen) -> float:
-    more = _MORE
-    if pair.product == QK:
-        more = _MORE_OF_SCORES
-    elif pair.product in ("q", "k", "query", "key") and pair.direction == FORWARD:
-        more = _MORE_BY_SCORES
     error = pair.difference / pair.length
-    return min(_MOST, -math.log2(error) - more) if error > 0 else _MOST
+    return min(_MOST, -math.log2(error) - _MORE) if error > 0 else _MOST
 
 
 def _formats(

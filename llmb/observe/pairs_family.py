@@ -99,6 +99,11 @@ class Family:
         return isinstance(self.shape, BertShape)
 
     @property
+    def causal(self) -> bool:
+        """Whether a token attends to none behind it."""
+        return not isinstance(self.shape, BertShape)
+
+    @property
     def last_gain(self) -> str | None:
         """The gain of the norm behind the transform, which the probe makes other than 1."""
         return _BERT_LAST_GAIN if self.transformed else None
