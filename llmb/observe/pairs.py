@@ -42,13 +42,15 @@ _IN_GROUP = 5  # hidden channels that are equal in every token
 _FEWEST_GROUPS, _MOST_GROUPS = 4, 32
 _SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
 _TRIPLES = 4
-#: Pairs of silent channels of the head: its words differ little, and one sum over them may cancel.
-_OF_HEAD = 8
-#: The same of the transform.
-_OF_TRANSFORM = 4
-#: Every how many layers have silent channels, how many pairs of them v has (its errors may cancel,
-#: too), and how many groups must have room beside them: the first that fits.
-_SILENCE = ((1, 4, 16), (1, 1, _FEWEST_GROUPS), (2, 1, _FEWEST_GROUPS))
+#: Every how many layers have silent channels; how many pairs of them v has (its errors may cancel)
+#: and the head (its words differ little, and one sum over them may cancel), the transform half as
+#: many as the head; and how many groups must have room beside them: the first that fits.
+_SILENCE = (
+    (1, 4, 8, 16),
+    (1, 1, 8, _FEWEST_GROUPS),
+    (2, 1, 8, _FEWEST_GROUPS),
+    (2, 1, 4, _FEWEST_GROUPS),
+)
 #: Value rows of a head: a pair and two triples, then at most so many times a pair, a triple and a
 #: pair, each of equal rows.
 _SINGLE_VALUES, _EQUAL_VALUES, _MOST_EQUAL_VALUES = 8, 7, 8
@@ -126,10 +128,10 @@ def _silence(family: Family) -> dict[tuple[str, int], int]:
     layers = range(family.shape.num_hidden_layers)
     equal = [i for i in layers if "equal" in _roles(family, i)]
     found: dict[tuple[str, int], int] = {}
-    for every, of_values, groups in _SILENCE:
-        found = {("head", 0): _OF_HEAD}
+    for every, of_values, of_head, groups in _SILENCE:
+        found = {("head", 0): of_head}
         if family.transformed:
-            found |= {(TRANSFORM, 0): _OF_TRANSFORM}
+            found |= {(TRANSFORM, 0): of_head // 2}
         for kind in family.readers:
             heard = equal if kind in ("q", "k") else layers
             found |= {(kind, i): of_values if kind == "v" else 1 for i in heard[::every]}
