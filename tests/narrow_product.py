@@ -92,7 +92,7 @@ def kind_of_bert(name):
 
 
 def affine(module, directions):
-    """Return the forward pass of a matrix with a bias, and of a tied head, which is given its weight."""
+    """Return the forward pass of a matrix with a bias, or of a tied head, given its weight."""
 
     def forward(x, weight=None, bias=None):
         if weight is None:
@@ -112,9 +112,8 @@ def narrow(model, kinds, directions=DIRECTIONS, layers=None):
         end = name.rpartition(".")[2]
         kind = "head" if end == "lm_head" else end.removesuffix("_proj")
         of_gpt2 = "wte" if end == "lm_head" else ".".join(name.split(".")[-2:])
-        if of_gpt2 in kinds and of_gpt2 in GPT2_PROJECTIONS:
-            module.forward = affine(module, directions)
-        elif kind_of_bert(name) in kinds:
+        known = of_gpt2 if of_gpt2 in GPT2_PROJECTIONS else kind_of_bert(name)
+        if known in kinds:
             module.forward = affine(module, directions)
         elif name.endswith("attention.self") and {SCORES, MIX} & set(kinds):
             module.forward = attention_of_bert(module, kinds)

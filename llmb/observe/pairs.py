@@ -51,9 +51,10 @@ _SILENCE = (
     (2, 1, 8, _FEWEST_GROUPS),
     (2, 1, 4, _FEWEST_GROUPS),
 )
-#: Value rows of a head: a pair and two triples, then at most so many times a pair, a triple and a
-#: pair, each of equal rows.
-_SINGLE_VALUES, _EQUAL_VALUES, _MOST_EQUAL_VALUES = 8, 7, 8
+#: Value rows of a head: a pair and two triples for every 16 channels of the head, four times at
+#: most; then at most so many times a pair, a triple and a pair, each of equal rows.
+_SINGLE_VALUES, _PER_CHANNELS, _MOST_SINGLE_VALUES = 8, 16, 4
+_EQUAL_VALUES, _MOST_EQUAL_VALUES = 7, 8
 _HEADS = 4
 _MOST_WORDS = 256
 _OWN = 4  # channels of a branch that are needed
@@ -68,7 +69,7 @@ _STRAIGHT = 8.0  # from here on GELU is x, and 0 below its negative, to within 2
 #: Bits that a forward pair shows beyond those of other pairs, where an error of scores is what
 #: shows: measured from E2M1 to float32 with a causal mask, and in E4M3 without one.
 _BITS_OF_SCORES = {"q": -0.7, "k": -0.7, QK: 0.3}
-_BITS_OF_UNMASKED_SCORES = {"q": 0.5, "k": 1.3, QK: 1.3}
+_BITS_OF_UNMASKED_SCORES = {"q": 0.0, "k": 1.0, QK: 0.9}
 #: What the key/value head beside the base is for, where several query heads share one.
 _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
@@ -143,7 +144,7 @@ def _silence(family: Family) -> dict[tuple[str, int], int]:
 def _free(family: Family, silence: Mapping[tuple[str, int], int]) -> int:
     """Return the channels that are left for groups of equals."""
     base = min((c.first for c in family.own.values()), default=0)
-    return base - 2 * sum(silence.values()) - 4 * _TRIPLES - 2
+    return base - 2 * sum(silence.values()) - 4 * _TRIPLES
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,7 @@ class Pairs:
         #: Channels [triples, 4]: alpha + phi, alpha - phi, alpha, phi.
         self._triples = at + torch.arange(4 * _TRIPLES).view(_TRIPLES, 4)
         at += 4 * _TRIPLES
-        #: Two channels of which each token has one.
-        self._either = (at, at + 1)
-        every = (at + 2 + torch.arange(2 * sum(silence.values()))).view(-1, 2)
+        every = (at + torch.arange(2 * sum(silence.values()))).view(-1, 2)
         #: By kind and layer, pairs of channels that are zero in the input, with gradients.
         self._silent = dict(zip(silence, torch.split(every, [*silence.values()]), strict=True))
         self._rows = _FeedForwardRows(shape.intermediate_size)
@@ -240,9 +239,6 @@ class Pairs:
             alpha, phi = self._sizes((words,), made) * sign, self._fine((words,), made)
             value[:, plus], value[:, minus] = alpha + phi, alpha - phi
             value[:, middle], value[:, difference] = alpha, phi
-        first = self._signs(words, 1, made)[:, 0] > 0
-        sign = self._signs(words, 1, made)[:, 0]
-        value[:, self._either[0]], value[:, self._either[1]] = sign * first, sign * ~first
 
     def _head(self, value: Tensor, _: int) -> None:
         made, half, words = self._generator("head"), len(value) // 2, len(value)
@@ -355,16 +351,24 @@ class Pairs:
         width = self._shape.head_dim
         own = self._value_rows
         rows = torch.zeros(width, value.shape[1])
-        for equal in (own.apart, *own.equal, *own.equal_back, *own.also_equal):
+        for equal in (*own.apart, *own.equal, *own.equal_back, *own.also_equal):
             weights = self._weights((groups,), made) * scale
             for row in equal:
                 rows[row, self._groups[:, 0]] = rows[row, self._groups[:, 1]] = weights
-        fine = self._fine((groups,), made) * scale
-        rows[own.apart[1], self._groups[:, 0]] += fine
-        rows[own.apart[1], self._groups[:, 1]] -= fine
-        inputs = (self._either, tuple(self._triples[0, 2:].tolist()))
-        for (plus, minus, middle), (one, other) in zip(own.triples, inputs, strict=True):
-            rows[[plus, minus, middle], one] = scale * _A
+        apart = own.apart[:, 1, None]
+        fine = self._fine((len(apart), groups), made) * scale
+        rows[apart, self._groups[:, 0]] += fine
+        rows[apart, self._groups[:, 1]] -= fine
+        # Sums of two channels of one size are exact in every format; those of triples are not.
+        equals, every = self._groups[:_FEWEST_GROUPS, 0], torch.arange(len(own.exact))
+        pair = every % len(equals), (every + 1) % len(equals)
+        triples = self._triples[every % _TRIPLES]
+        for where, one, other in (
+            (own.exact, equals[pair[0]], equals[pair[1]]),
+            (own.rounded, triples[:, 2], triples[:, 3]),
+        ):
+            plus, minus, middle = where.T
+            rows[plus, one] = rows[minus, one] = rows[middle, one] = scale * _A
             rows[plus, other], rows[minus, other] = scale * _A, -scale * _A
         for head in _roles(self._family, layer).values():
             self._silent_pairs(rows, own.also_equal, layer, "v", made, scale)
@@ -575,13 +579,13 @@ class Pairs:
                 by_scores = float((_host(base) - _host(even)).norm())
                 # An error of a score is the larger, the larger scores are.
                 yield seen.model_copy(update={"length": self._deviation_of_scores * by_scores})
-            apart, triples = self._value_rows.apart, self._value_rows.triples
-            yield _seen("v", FORWARD, layer, base[:, apart[0]], base[:, apart[1]])
+            one, other = self._value_rows.apart.T
+            yield _seen("v", FORWARD, layer, base[:, one], base[:, other])
             for kind, direction, rows_of in (
-                ("o", WEIGHT, triples[0]),
-                (PV, FORWARD, triples[1]),
+                ("o", WEIGHT, self._value_rows.exact),
+                (PV, FORWARD, self._value_rows.rounded),
             ):
-                plus, minus, middle = (_host(base[:, row]) for row in rows_of)
+                plus, minus, middle = (_host(base[:, row]) for row in rows_of.T)
                 yield _seen(kind, direction, layer, 2 * middle, plus + minus)
         if down is not None:
             usual, gates, ups = (down[:, columns] for columns in rows.apart.T)
@@ -671,11 +675,14 @@ class _ValueRows:
     """Which channels of a head's values do what."""
 
     def __init__(self, width: int) -> None:
-        sets = min(_MOST_EQUAL_VALUES, (width - _SINGLE_VALUES) // _EQUAL_VALUES)
-        take = _Taking(sets, _SINGLE_VALUES)
-        self.apart = (0, 1)
+        singles = min(_MOST_SINGLE_VALUES, max(1, width // _PER_CHANNELS))
+        take = _Taking(singles)
+        #: A base, and one that is computed apart.
+        self.apart = take(2)
         #: For ``o_proj``'s weight gradient, and for the values' rounding in attention.
-        self.triples = ((2, 3, 4), (5, 6, 7))
+        self.exact, self.rounded = take(3), take(3)
+        first = singles * _SINGLE_VALUES
+        take = _Taking(min(_MOST_EQUAL_VALUES, (width - first) // _EQUAL_VALUES), first)
         self.equal, self.equal_back, self.also_equal = take(2), take(3), take(2)
 
 

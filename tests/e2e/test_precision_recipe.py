@@ -30,6 +30,7 @@ OTHERS = {
     ),
     "ungated": ({"family": "llama-ungated", "num_key_value_heads": 6}, "down"),
     "gpt2": ({"family": "gpt2", "hidden_size": 384}, "attn.c_attn"),
+    "bert": ({"family": "bert", "hidden_size": 384}, "transform.dense"),
 }
 SIZES = {
     "vocab_size": 640,

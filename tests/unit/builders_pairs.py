@@ -14,7 +14,14 @@ from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
 from llmb.records.precision_recipe import PairSeen, PairsEvidence, PrecisionRecipe
 from llmb.reference.models import model_of
-from llmb.reference.shapes import FAMILIES, BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+from llmb.reference.shapes import (
+    FAMILIES,
+    BertShape,
+    Gpt2Shape,
+    LlamaShape,
+    Shape,
+    UngatedLlamaShape,
+)
 from tests.narrow_product import DIRECTIONS, narrow
 from tests.unit.builders_audit import facts
 from tests.unit.builders_runtime import run_config

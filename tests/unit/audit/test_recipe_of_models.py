@@ -11,8 +11,8 @@ from llmb.config import BF16, FP16, FP32, Precision
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairsEvidence
 from llmb.reference.shapes import LlamaShape, Shape
 from llmb.workloads.facts import MIXED_BF16
-from tests.narrow_product import GPT2_PROJECTIONS
-from tests.unit.builders_pairs import GPT2, UNGATED, recipe, seen
+from tests.narrow_product import BERT_PROJECTIONS, GPT2_PROJECTIONS
+from tests.unit.builders_pairs import BERT, GPT2, UNGATED, recipe, seen
 
 #: Eight query heads share two key/value heads: in each layer one thing beside the base is seen.
 GROUPED = LlamaShape(
@@ -24,7 +24,8 @@ GROUPED = LlamaShape(
     num_key_value_heads=2,
     sequence_length=32,
 )
-SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED, "gpt2": GPT2}
+SHAPES: dict[str, Shape] = {"grouped": GROUPED, "ungated": UNGATED, "gpt2": GPT2, "bert": BERT}
+HEADS = ("head", "wte", "word_embeddings")
 #: Product in FP8 -> products that need not be measured then: its narrow operands cover them.
 COVERED = {
     "o": {(PV, FORWARD), (QK, FORWARD)},
@@ -33,6 +34,9 @@ COVERED = {
     PV: {(QK, FORWARD)},
     "attn.c_attn": {(QK, FORWARD)},
     "attn.c_proj": {(PV, FORWARD), (QK, FORWARD)},
+    "query": {(QK, FORWARD)},
+    "key": {(QK, FORWARD)},
+    "attention.output.dense": {(PV, FORWARD), (QK, FORWARD)},
 }
 
 
@@ -77,6 +81,7 @@ def test_a_kind_of_product_in_fp8_is_told_and_the_others_are_what_they_are(
         *(("grouped", kind) for kind in ("q", "k", "v", "o", "head")),
         *(("ungated", kind) for kind in ("up", "down")),
         *(("gpt2", kind) for kind in GPT2_PROJECTIONS),
+        *(("bert", kind) for kind in BERT_PROJECTIONS),
     ],
 )
 def test_each_direction_of_a_product_is_told_apart(name: str, kind: str, way: str) -> None:
@@ -99,9 +104,7 @@ def test_in_fp16_and_in_mixed_precision_nothing_looks_narrow(
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_all_projections_in_fp8_hide_none_of_each_other(shape: Shape) -> None:
-    names = {product.name for product in products(shape)} - {QK, PV, "head", "wte"}
+    names = {product.name for product in products(shape)} - {QK, PV, *HEADS}
     found = formats(shape, BF16, *names)
     assert all(found[key] == {"FP8"} for key in found if key[0] in names)
-    assert {format for key in found if key[0] in ("head", "wte") for format in found[key]} == {
-        "BF16"
-    }
+    assert {format for key in found if key[0] in HEADS for format in found[key]} == {"BF16"}

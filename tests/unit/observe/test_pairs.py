@@ -9,11 +9,12 @@ import torch
 
 from llmb.observe.pairs import Pairs, obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
+from llmb.reference.loss import IGNORED
 from llmb.reference.models import model_of
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape
 from llmb.workloads.table import WORKLOADS
 from tests.narrow_product import KINDS, PROJECTIONS
-from tests.unit.builders_pairs import GPT2, UNGATED, seen
+from tests.unit.builders_pairs import BERT, GPT2, UNGATED, seen
 
 SHAPE = LlamaShape(**vars(UNGATED))
 #: Between FP32 (2^-18 at most) and FP8 (2^-7 at least).
@@ -59,7 +60,7 @@ def test_each_direction_of_a_product_is_told_apart(kind: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2])
+@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2, BERT])
 def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(shape, dtype: str) -> None:
     probe = Pairs(shape, 4, dtype)
     for name, parameter in model_of(shape).named_parameters():
@@ -67,23 +68,41 @@ def test_the_weights_of_the_probe_are_exact_in_the_runs_own_type(shape, dtype: s
         assert torch.equal(value.to(getattr(torch, dtype)).float(), value), name
 
 
-@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2])
+@pytest.mark.parametrize("shape", [SHAPE, UNGATED, GPT2, BERT])
 def test_gains_are_one_and_biases_zero_whatever_they_were(shape) -> None:
     probe = Pairs(shape, 4, "float32")
     for name, parameter in model_of(shape).named_parameters():
-        if parameter.dim() == 1:
+        if parameter.dim() == 1 and "transform.LayerNorm.weight" not in name:
             value = probe.weight(name, torch.full_like(parameter, 7.0))
             assert set(value.tolist()) == {0.0 if name.endswith(".bias") else 1.0}, name
 
 
-def test_every_matrix_of_gpt2_takes_means_of_zero_and_gives_them() -> None:
-    probe = Pairs(GPT2, 4, "float32")
-    for name, parameter in model_of(GPT2).named_parameters():
+@pytest.mark.parametrize("shape", [GPT2, BERT])
+def test_every_matrix_takes_means_of_zero_and_gives_them(shape) -> None:
+    probe = Pairs(shape, 4, "float32")
+    silent = ("token_type_embeddings", "pooler", "seq_relationship")
+    for name, parameter in model_of(shape).named_parameters():
         if parameter.dim() == 2:
-            axis = 0 if name.endswith("c_proj.weight") else 1
+            axis = 0 if name.endswith(("c_proj.weight", "output.dense.weight")) else 1
             value = probe.weight(name, parameter)
             assert not value.sum(axis).any(), name
-            assert value.any(), name
+            assert value.any() == (not any(one in name for one in silent)), name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_berts_head_is_given_what_its_transform_was(dtype: str) -> None:
+    """Near zero GELU is half of its input, and the norm's epsilon is more than the variance."""
+    model, probe = model_of(BERT), Pairs(BERT, 4, dtype)
+    transform = model.get_submodule("cls.predictions.transform")
+    with torch.no_grad():
+        for name, parameter in transform.named_parameters():
+            parameter.copy_(probe.weight(f"cls.predictions.transform.{name}", parameter))
+        half = torch.randn(4, BERT.hidden_size // 2)
+        given = transform(torch.cat((half, -half), 1))
+    groups = slice(0, 2)  # the channels of a group that the head reads
+    ratio = given[:, groups] / half[:, groups]
+    assert ((ratio > 0.5) & (ratio < 2)).all()
+    assert torch.allclose(ratio, ratio[:, :1].expand_as(ratio), rtol=0.05)
 
 
 def test_other_seeds_have_other_weights() -> None:
@@ -126,7 +145,7 @@ def test_where_all_query_heads_share_one_key_head_what_needs_two_is_left_out() -
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (BertShape(), "families of Llama and GPT-2"),
+        (BertShape(hidden_size=96, num_hidden_layers=2, num_attention_heads=4), "too few hidden"),
         (Gpt2Shape(num_attention_heads=2), "attention heads: 2"),
         (replace(SHAPE, hidden_size=60), "too few"),
     ],
@@ -144,6 +163,31 @@ def test_a_deep_and_narrow_model_shows_input_gradients_in_every_second_layer() -
     assert {p.layer for p in found if p.direction == FORWARD} == set(range(8))
 
 
-def test_it_is_made_for_every_workload_but_bert() -> None:
-    other = [w for w in WORKLOADS.values() if not isinstance(w.shape, BertShape)]
-    assert {w.name: why for w in other if (why := obstacle(w.shape)) is not None} == {}
+def test_it_is_made_for_every_workload() -> None:
+    every = WORKLOADS.values()
+    assert {w.name: why for w in every if (why := obstacle(w.shape)) is not None} == {}
+
+
+@pytest.mark.parametrize(("length", "targets"), [(24, 24), (48, 32), (512, 76)])
+def test_bert_is_asked_for_as_many_words_as_in_training_or_32(length: int, targets: int) -> None:
+    shape = replace(BERT, sequence_length=length, max_position_embeddings=length)
+    batch = Pairs(shape, 4, "float32").batch()
+    words = batch.labels[batch.labels != IGNORED]
+    assert len(words) == targets
+    # Words of the upper half show what the head does: none of them is in the input or asked for.
+    assert max(int(words.max()), int(batch.ids.max())) < shape.vocab_size // 2
+
+
+def test_the_sentence_order_of_bert_moves_no_weight_of_the_encoder() -> None:
+    model, probe = model_of(BERT).eval(), Pairs(BERT, 4, "float32")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(probe.weight(name, parameter))
+    batch = probe.batch()
+    losses = [
+        model(batch.ids, labels=batch.labels, **batch.extra | {"next_sentence_label": order})
+        for order in (None, *batch.extra["next_sentence_label"][None])
+    ]
+    (losses[1] - losses[0]).backward()
+    moved = {n for n, p in model.named_parameters() if p.grad is not None and p.grad.any()}
+    assert moved == {"cls.seq_relationship.bias"}
