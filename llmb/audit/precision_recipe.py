@@ -45,7 +45,7 @@ PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
 _MORE = 1.6
 #: Explicit bits from which on a product is of a format that is not narrow, and from which on it is
 #: TF32 or FP16, and FP32: halfway between them, but for FP32, which has room.
-_BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 15.0, 1.5
+_BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 13.5, 1.5
 #: torch's dtype -> explicit bits of its operands, and the widest format that they can show.
 _SIGNIFICANDS, _MOST = {"bfloat16": 7.0, "float16": 10.0}, 23.0
 _WIDEST = {"bfloat16": "BF16", "float16": "FP16"}

@@ -68,8 +68,8 @@ _TARGETS = 32
 _STRAIGHT = 8.0  # from here on GELU is x, and 0 below its negative, to within 2^-40
 #: Bits that a forward pair shows beyond those of other pairs, where an error of scores is what
 #: shows: measured from E2M1 to float32 with a causal mask, and in E4M3 without one.
-_BITS_OF_SCORES = {"q": -0.7, "k": -0.7, QK: 0.3}
-_BITS_OF_UNMASKED_SCORES = {"q": 0.0, "k": 1.0, QK: 0.9}
+_BITS_OF_SCORES = {"q": -0.7, "k": -0.2, QK: 0.3}
+_BITS_OF_UNMASKED_SCORES = {"q": -0.4, "k": 0.1, QK: 0.9}
 #: What the key/value head beside the base is for, where several query heads share one.
 _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
@@ -293,10 +293,11 @@ class Pairs:
     def _last_gain(self) -> float:
         """The gain of the norm behind the transform: it gives what the transform was given, about.
 
-        The norm divides by the root of its epsilon, as the variance is far less.
+        The transform's channels have a size of 1, so their halves a deviation of ``near_zero / 2``.
         """
         assert isinstance(self._shape, BertShape)
-        return _power(2 * math.sqrt(self._shape.layer_norm_eps) / self._near_zero)
+        deviation = math.hypot(self._near_zero / 2, math.sqrt(self._shape.layer_norm_eps))
+        return _power(deviation / (self._near_zero / 2))
 
     @property
     def _pairs_of_words(self) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -328,6 +329,8 @@ class Pairs:
         made, width = self._generator(f"{layer}/{kind}"), self._shape.head_dim
         scale = self._scale_of_scores
         signs = self._signs(width, len(self._groups), made) * scale
+        # Sizes vary: scaled to the largest, 3/4 of one size are a tie of E4M3.
+        base = self._sizes((width, 1), made)
         fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
         silent = self._silent.get((kind, layer))
         sizes = self._weights((width,), made) * scale
@@ -337,10 +340,10 @@ class Pairs:
             if role == "even":  # no scores: it attends to all tokens alike
                 continue
             for column in range(exchanged if role == "exchanged" else usual):
-                rows[:, self._groups[:, column]] = signs * _A
+                rows[:, self._groups[:, column]] = signs * base
             if role == kind:
                 for column, by in enumerate((fine, more, -fine - more)):
-                    rows[:, self._groups[:, column]] = signs * (_A + by)
+                    rows[:, self._groups[:, column]] = signs * (base + by)
             if role in ("base", "equal") and silent is not None:
                 rows[:, silent[0, 0]] = sizes + (shift if role == "base" else -shift)
                 rows[:, silent[0, 1]] = sizes
