@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from llmb.observe import pairs, probes
+from llmb.observe import pairs, pairs_seen, probes
 from llmb.observe.canonical import Canonical
 from llmb.observe.one_part import PartKeeper
 from llmb.observe.passes import LIVE, Sketches, copies_of
@@ -105,7 +105,7 @@ class Examination:
     ) -> tuple[PairSeen, ...]:
         """Run the probe ``pairs`` as ``probe`` runs the others, and return what it shows.
 
-        All weights are overwritten, and stay so. The shape has no ``pairs.obstacle``.
+        All weights are overwritten, and stay so. The shape has no ``pairs_layout.obstacle``.
         """
         made = pairs.Pairs(self._shape, self._seed, dtype)
         for parameter in model.parameters():
@@ -115,7 +115,7 @@ class Examination:
         self._saved = {}
         batch.fill(made.batch())
         self._pass(program, backend, dtype, batch, context)
-        return tuple(made.seen(self._canonical.gradient))
+        return tuple(pairs_seen.seen(self._shape, self._canonical.gradient))
 
     def edit(self, name: str, dtype: str) -> None:
         """Write the weights of probe ``name``, from those that were trained."""

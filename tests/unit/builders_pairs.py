@@ -9,6 +9,7 @@ import torch
 from llmb.audit.bench import Bench
 from llmb.audit.precision_recipe import recipe_of
 from llmb.config import BF16, Precision
+from llmb.observe import pairs_seen
 from llmb.observe.pairs import Pairs
 from llmb.records import evidence
 from llmb.records.canonical import pretty_bytes
@@ -81,7 +82,7 @@ def seen(
     with torch.autocast("cpu", kept, enabled=mixed):
         loss = model(batch.ids, labels=batch.labels, **batch.extra)
     (loss * (_COPIES if dtype == "float16" else 1)).backward()
-    return tuple(probe.seen({n: p.grad for n, p in model.named_parameters()}.get))
+    return tuple(pairs_seen.seen(shape, {n: p.grad for n, p in model.named_parameters()}.get))
 
 
 def recipe(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.amp import GradScaler
 
 from llmb.config import AuditMode
-from llmb.observe import one_part, pairs, probes
+from llmb.observe import one_part, pairs_layout, probes
 from llmb.observe.examination import Examination, places
 from llmb.observe.gradient_ledger import GradientLedger
 from llmb.observe.one_part import PartKeeper
@@ -353,7 +353,9 @@ class Training:
                 if name != "step"
             ),
         }
-        obstacle = "parameters were not found" if canonical.missing else pairs.obstacle(stage.shape)
+        obstacle = (
+            "parameters were not found" if canonical.missing else pairs_layout.obstacle(stage.shape)
+        )
         seen: tuple[PairSeen, ...] = ()
         if obstacle is None:
             writer.phase("being audited: the recipe of precision")

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from llmb.observe.pairs import Pairs, obstacle
+from llmb.observe.pairs import Pairs
+from llmb.observe.pairs_layout import obstacle
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, PairSeen
 from llmb.reference.data import Batch
 from llmb.reference.loss import IGNORED
