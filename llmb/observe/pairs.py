@@ -161,7 +161,8 @@ class Pairs:
         value[plus, middle] = value[plus, difference] = value[minus, middle] = scale
         value[minus, difference] = -scale
         first, second, apart, usual, _ = self._groups.T[:, None]
-        size = scale * power(1 / (2 * A * math.sqrt(groups)))
+        # Not so far below the others that a format of 4 bits with one scale rounds them all alike.
+        size = scale * power(2 / (A * math.sqrt(groups)))
         weights = self._weights((groups, groups), made)
         fine = self._fine(weights.shape, made)
         value[self._groups[:, 2:4].flatten()] = 0
@@ -177,10 +178,10 @@ class Pairs:
     def _last_gain(self) -> float:
         """The gain of the norm behind the transform: it gives what the transform was given, about.
 
-        The transform's channels have a size of 1, so their halves a deviation of ``near_zero / 2``.
+        GELU halves it; with the pairs of ``_transform`` the deviation is twice that half.
         """
         assert isinstance(self._shape, BertShape)
-        deviation = math.hypot(self._near_zero / 2, math.sqrt(self._shape.layer_norm_eps))
+        deviation = math.hypot(self._near_zero, math.sqrt(self._shape.layer_norm_eps))
         return power(deviation / (self._near_zero / 2))
 
     def _queries(self, value: Tensor, layer: int) -> None:
