@@ -137,7 +137,10 @@ class Border:
 
     @cached_property
     def untold(self) -> frozenset[str]:
-        """The items that no honest run gets right with these weights, not even the host's."""
+        """The items whose bits on the host are below every floor: no honest run gets them right.
+
+        Example: 2.5 bits in BF16, whose floor is 5 and may fall to 3.
+        """
         return frozenset(
             item
             for item, value in self.host.items()

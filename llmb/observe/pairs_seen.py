@@ -1,4 +1,4 @@
-"""What the gradients of the probe ``pairs`` show: how far apart lies what should be equal."""
+"""Reads the gradients of the probe ``pairs``: how far apart two units are that should be equal."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from llmb.observe.pairs_layout import PairsLayout
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
 from llmb.reference.shapes import Shape
 
-#: Bits that a forward pair shows beyond those of other pairs, where an error of scores is what
-#: shows: between those of E4M3 in one product alone and in all.
+#: Bits that a forward pair shows beyond other pairs, where its error comes from attention scores.
+#: Each figure lies between two measurements: E4M3 in this product alone, and E4M3 in all products.
 _BITS_OF_SCORES = {"q": -0.7, "k": -0.2, QK: 0.3}
 _BITS_OF_UNMASKED_SCORES = {"q": -0.4, "k": 0.1, QK: 0.9}
 
 
 def seen(shape: Shape, gradient: Callable[[str], Tensor | None]) -> Iterator[PairSeen]:
-    """Yield what each product of a model of ``shape`` shows.
+    """Yield the difference and the length of each pair, by product, direction and layer.
 
-    ``gradient`` gives that of each canonical parameter, None where there is none.
+    ``gradient`` returns the gradient of a canonical parameter of the model of ``shape``, None where
+    the parameter has none.
     """
     return _PairsReader(PairsLayout(shape)).seen(gradient)
 
@@ -35,18 +36,18 @@ class _PairsReader:
     _at: PairsLayout
 
     def seen(self, gradient: Callable[[str], Tensor | None]) -> Iterator[PairSeen]:
-        """Yield what each product shows, from the ``gradient`` of each canonical parameter."""
+        """Yield the difference and the length of each pair; see the function ``seen``."""
         family = self._at.family
         head, embedding = gradient(family.name("head", 0)), gradient(family.name("embedding", 0))
         yield from map(self._named, self._seen_of_head(head, embedding))
-        if head is not None and family.tied:  # what words of the input have is the embedding's, too
+        if head is not None and family.tied:  # words of the input have the embedding's gradient too
             head = head[self._at.shape.vocab_size // 2 :]
         if family.transformed:
             transform = gradient(family.name(TRANSFORM, 0))
             yield from map(self._named, self._seen_of_transform(transform, head, embedding))
         for layer in range(self._at.shape.num_hidden_layers):
             names = {kind: family.name(kind, layer) for kind in (*family.readers, "o", "down")}
-            # Each once, in an order that all ranks have: they may put it together.
+            # Each parameter once, in the same order on all ranks: ranks may gather its gradient.
             every = {name: gradient(name) for name in dict.fromkeys(names.values())}
             found = {
                 kind: None if (value := every[name]) is None else family.part(kind, value)
@@ -55,7 +56,7 @@ class _PairsReader:
             yield from map(self._named, self._seen_of_layer(layer, found, head, embedding))
 
     def _named(self, pair: PairSeen) -> PairSeen:
-        """Call a product what the table of the family calls it; all pairs show as many bits."""
+        """Name the product as the family's table does, and scale the pair to show as many bits."""
         more = _BITS_OF_SCORES if self._at.family.causal else _BITS_OF_UNMASKED_SCORES
         bits = more.get(pair.product, 0.0) if pair.direction == FORWARD else 0.0
         name = self._at.family.product(pair.product)

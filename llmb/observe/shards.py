@@ -107,8 +107,8 @@ def read_range(
 ) -> tuple[Tensor, ...]:
     """Return the elements that ``read`` returns, in pieces to be joined.
 
-    ``shown`` is the ``range_of`` the value, and ``zeros[n]`` has n zeros, for each n up to the
-    count of ``places``: slices of one tensor would be half of the time.
+    ``shown`` is the ``range_of`` the value. ``zeros[n]`` has n zeros, for each n up to the count of
+    ``places``; slicing one tensor of zeros in each call took a third of the time.
     """
     before, mine = places.within(shown)
     if not mine.count:

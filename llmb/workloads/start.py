@@ -48,7 +48,7 @@ def start_gain(shape: Shape) -> float:
 
 
 def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[int]], Any] | None:
-    """Return what gives the first weights by name and size, None where they follow from the seed.
+    """Return a function from name and size to first weights; None: ``initial_value`` makes them.
 
     Raises:
         RunFailedError: the files of a checkpoint have changed since the run began.
