@@ -46,14 +46,14 @@ def status(ended: Ended, rule: str) -> str:
 
 
 HONEST = [
-    pytest.param("MXFP8", "MXFP8", marks=pytest.mark.quick),
+    ("MXFP8", "MXFP8"),
     ("MXFP8", "MXFP8-hybrid"),
     ("FP8", "FP8"),
     ("MXFP6", "MXFP6"),
     ("MXFP6", "MXFP6-E2M3"),
     pytest.param("MXFP4", "MXFP4", marks=pytest.mark.quick),
     ("MXFP4", "MXFP4-stochastic"),
-    pytest.param("NVFP4", "NVFP4", marks=pytest.mark.quick),
+    ("NVFP4", "NVFP4"),
     ("NVFP4", "NVFP4-recipe"),
 ]
 

@@ -55,6 +55,7 @@ def test_who_only_wakes_up_now_and_then_makes_no_progress() -> None:
         run("import time\nwhile True: time.sleep(0.1)")
 
 
+@pytest.mark.full
 def test_what_llmb_says_of_a_child_that_shows_nothing_is_no_progress() -> None:
     line = "llmb: timing: step 5 of at most 25, running for 1 min 00 s, worker idle"
     with pytest.raises(StuckError, match="worker idle"):
@@ -69,15 +70,18 @@ def test_a_child_that_keeps_its_parents_pipe_open_is_given_up_as_well(tmp_path: 
     assert left(tmp_path) == []
 
 
+@pytest.mark.full
 def test_who_computes_silently_is_waited_for() -> None:
     assert run(f"{COMPUTES}\nprint('done')").stdout == "done\n"
 
 
+@pytest.mark.full
 def test_who_prints_slowly_is_waited_for() -> None:
     code = "import time\nfor _ in range(15): print('.', end='', flush=True); time.sleep(0.2)"
     assert run(code).stdout == "." * 15
 
 
+@pytest.mark.full
 def test_who_writes_slowly_to_a_file_that_is_watched_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     code = "import time\nlog = open('run/log.txt', 'w', buffering=1)\n"

@@ -71,7 +71,7 @@ def training(subject: Subject) -> None:
 
 def _replaced(subject: Subject) -> tuple[str, ...]:
     _ = subject.plugin
-    return subject.callables.replaced(Callables())
+    return subject.callables.replaced(Callables(subject.callables))
 
 
 def declared_patches(subject: Subject) -> str:

@@ -173,13 +173,20 @@ def chunked_loss(model: nn.Module) -> nn.Module:
     ("how", "changes"),
     [
         ({"post_process": Wrapped}, {}),
-        ({"post_process": fuse, "parameter_map": fused_views}, {}),
+        pytest.param(
+            {"post_process": fuse, "parameter_map": fused_views}, {}, marks=pytest.mark.full
+        ),
         ({"post_process": fuse, "parameter_map": fused_views}, {"precision": FP32}),
-        ({"post_process": Autocast}, {"precision": MIXED}),
+        pytest.param({"post_process": Autocast}, {"precision": MIXED}, marks=pytest.mark.full),
         ({"post_process": chunked_loss}, {}),
-        ({"post_process": lambda model: emulate(model, DATA["FP8"])}, {"precision": FP8}),
-        ({"post_process": lambda model: emulate(model, DATA["MXFP8"])}, {"precision": MXFP8}),
-        ({"post_process": lambda model: emulate(model, DATA["MXFP4"])}, {"precision": MXFP4}),
+        *(
+            pytest.param(
+                {"post_process": lambda model, name=name: emulate(model, DATA[name])},
+                {"precision": declared},
+                marks=() if declared is MXFP8 else pytest.mark.full,
+            )
+            for name, declared in {"FP8": FP8, "MXFP8": MXFP8, "MXFP4": MXFP4}.items()
+        ),
     ],
     ids=["wrapped", "fused", "fused FP32", "autocast", "chunked", "FP8", "MXFP8", "MXFP4"],
 )
@@ -286,18 +293,21 @@ def lost_norm(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("cheat", "rules", "changes"),
     [
-        (skip_layer, {"E1", "E2", "L1"}, {}),
+        pytest.param(skip_layer, {"E1", "E2", "L1"}, {}, marks=pytest.mark.full),
         (one_matrix_in_fp8, {"E2", "P1"}, {}),
-        (one_matrix_in_fp8, {"E1", "E2", "L1", "P1"}, {"precision": FP32}),
+        pytest.param(
+            *(one_matrix_in_fp8, {"E1", "E2", "L1", "P1"}, {"precision": FP32}),
+            marks=pytest.mark.full,
+        ),
         (half_the_batch, {"E1", "L1"}, {}),
-        (short_sequences, {"E1", "E2", "L1"}, {}),
+        pytest.param(short_sequences, {"E1", "E2", "L1"}, {}, marks=pytest.mark.full),
         (shadowed, {"E2"}, {"precision": FP32}),
         (cached_output, {"E1", "E3", "L1"}, {}),
-        (no_positions, {"E1", "E2", "L1"}, {}),
+        pytest.param(no_positions, {"E1", "E2", "L1"}, {}, marks=pytest.mark.full),
         (other_values, {"W1"}, {}),
-        (sparse, {"W1"}, {}),
-        (lost_norm, {"W1"}, {}),
-        (frozen, {"W1"}, {}),
+        pytest.param(sparse, {"W1"}, {}, marks=pytest.mark.full),
+        pytest.param(lost_norm, {"W1"}, {}, marks=pytest.mark.full),
+        pytest.param(frozen, {"W1"}, {}, marks=pytest.mark.full),
         (narrow, {"W1", "P1"}, {"precision": FP32}),
         (gradient_dropped, {"E1", "E2", "L1"}, {}),
     ],
@@ -316,11 +326,11 @@ def test_a_forbidden_act_ends_in_its_rule(
 @pytest.mark.parametrize(
     ("narrower", "declared", "rules"),
     [
-        ("TF32", FP32, {"P1", "E1", "L1"}),
+        pytest.param("TF32", FP32, {"P1", "E1", "L1"}, marks=pytest.mark.full),
         ("BF16", FP32, {"P1", "E1", "L1"}),
-        ("BF16", TF32, {"P1", "E2", "E1"}),
+        pytest.param("BF16", TF32, {"P1", "E2", "E1"}, marks=pytest.mark.full),
         ("FP8", BF16, {"P1", "E2", "E1"}),
-        ("NVFP4", FP8, {"P1", "E2", "E1"}),
+        pytest.param("NVFP4", FP8, {"P1", "E2", "E1"}, marks=pytest.mark.full),
         ("MXFP4", MXFP8, {"P1", "E2", "E1"}),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, set) else "",

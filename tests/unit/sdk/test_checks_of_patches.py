@@ -14,6 +14,12 @@ from tests.unit.sdk.stubs import fails
 REPLACED = "torch.jit.trace"
 
 
+@pytest.fixture(autouse=True)
+def snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no snapshot of all torch, seconds beside so many tests: the subject answers for it."""
+    monkeypatch.setattr(permitted, "Callables", lambda earlier: earlier)
+
+
 def looked_at(*targets: str) -> Any:
     declared = [DeclaredPatch(target=target, reason="why") for target in targets]
     return SimpleNamespace(

@@ -93,7 +93,7 @@ def test_replicas_sum_in_buckets_of_a_megabyte_and_then_of_25():
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_shards_gather_weights_and_scatter_gradients(name, again):
     shape = small(name).shape
     model, parameters = Model.of(shape), parameter_count(shape)

@@ -130,7 +130,7 @@ def test_stages_have_the_model_between_them_and_let_in_as_many_micro_batches_as_
     assert looped.stages == (1, 3)
 
 
-@pytest.mark.parametrize("loss_parallel", [False, True])
+@pytest.mark.parametrize("loss_parallel", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_stage_hands_over_its_part_of_a_sequence_that_slices_share(loss_parallel):
     how = Parallelism(tp=2, pp=2, sequence_parallel=True, loss_parallel=loss_parallel)
     plain = Parallelism(tp=2, pp=2)
@@ -150,7 +150,13 @@ def test_a_stage_hands_over_its_part_of_a_sequence_that_slices_share(loss_parall
         assert said(found)["all_gather", "tp"][0] >= sums - 1
 
 
-@pytest.mark.parametrize("schedule", get_args(Schedule))
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param(name, marks=() if name in ("1F1B", "ZBVZeroBubble") else pytest.mark.full)
+        for name in get_args(Schedule)
+    ],
+)
 def test_torchs_schedule_takes_every_micro_batch_through_a_ranks_stages(schedule):
     how, count = Parallelism(pp=2, schedule=schedule), 4
     found = simulated(how, layers=4, micro_batches=count, whole_step=True)
@@ -181,6 +187,7 @@ def test_at_the_peak_of_few_tokens_all_is_there_that_stays_and_little_more():
     assert found.peak_bytes == sum(found.peak.values())
 
 
+@pytest.mark.full
 def test_stage_3_gathers_a_block_at_a_time_and_stage_2_keeps_them_all():
     workload = small(hidden_size=256, intermediate_size=2048, num_hidden_layers=5)
     alone = simulate(workload, ALONE, 0)

@@ -183,8 +183,10 @@ def test_a_process_opens_neither_the_servers_memory_nor_the_supervisors(
 
 @pytest.mark.parametrize(
     ("wanted", "at_hand"),
-    [({}, "[1, 0]"), ({"ACME": "1"}, "[0, 0]")],
-    ids=["forked", "spawned"],
+    [
+        pytest.param({}, "[1, 0]", id="forked"),
+        pytest.param({"ACME": "1"}, "[0, 0]", id="spawned", marks=pytest.mark.full),
+    ],
 )
 def test_every_fork_has_the_servers_look_at_torch_until_it_takes_it(
     server: ForkServer, log: IO[bytes], wanted: dict[str, str], at_hand: str
