@@ -26,7 +26,7 @@ from pathlib import Path
 
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
-from llmb.submission.manifest import with_manifest
+from tests.builders import with_manifest
 
 SUBMISSIONS = Path(__file__).resolve().parents[1] / "submissions"
 WORKLOADS = ("llama-1.4b", "gpt2-1.5b", "nanotron-llama2-7b", "llama-3.1-8b")

@@ -20,7 +20,7 @@ from llmb.records import members
 from llmb.records.bundle import from_files, parse_model
 from llmb.records.run_record import RunRecord
 from llmb.submission import layout, rejudge
-from llmb.submission.manifest import with_manifest
+from tests.builders import with_manifest
 
 
 @dataclass(frozen=True)

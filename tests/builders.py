@@ -20,13 +20,14 @@ from llmb.audit.bench import Facts
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import metrics, statistics
 from llmb.records import ceiling, draws, evidence, run_record
-from llmb.records.canonical import pretty_bytes
+from llmb.records.canonical import canonical_bytes, pretty_bytes
 from llmb.records.finding import Audit
 from llmb.records.run_record import FileDigest, RepeatTiming, RunRecord
+from llmb.records.submission import Submission
 from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescription
 from llmb.reference import pins
 from llmb.reference.shapes import LlamaShape
-from llmb.submission.manifest import with_manifest
+from llmb.submission import manifest
 from llmb.workloads import WORKLOADS, arithmetic
 from llmb.workloads.start import starts_sharp
 
@@ -366,6 +367,23 @@ def write(folder: Path, files: Mapping[str, bytes]) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
+
+
+#: Whose the bundles of tests are.
+WHOSE = Submission(submitter="acme", system="box")
+
+
+def with_manifest(files: Mapping[str, bytes], whose: Submission = WHOSE) -> dict[str, bytes]:
+    """Return ``files`` and their manifest."""
+    return manifest.with_manifest(files, whose)
+
+
+def older_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return ``files`` and their manifest as llmb 0.1.0 wrote it: nobody is named."""
+    said = json.loads(manifest.manifest_bytes(files, WHOSE))
+    del said["submission"]
+    older = canonical_bytes({**said, "schema": "llmb.bundle/1"})
+    return {**files, "MANIFEST.json": older}
 
 
 def bundle_files(record: RunRecord) -> dict[str, bytes]:

@@ -11,13 +11,16 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
-    from llmb.records.system_index import Availability
+    from llmb.records.submission import Availability
 
 
 @click.command("package-submission", short_help="Make a submission bundle of finished runs.")
 @click.argument("run_dirs", metavar="RUN_DIR...", nargs=-1, required=True, type=Path)
-@click.option("--submitter", help="Who hands in; becomes a folder name.")
-@click.option("--system", help="What it was run on; becomes a folder name.")
+@click.option("--submitter", metavar="ID", help="Who hands in: a-z, 0-9, dashes; a folder.")
+@click.option("--system", metavar="ID", help="What it was run on: likewise.")
+@click.option("--organisation", metavar="NAME", help="The submitter's name for people to read.")
+@click.option("--system-name", metavar="NAME", help="The system's name for people to read.")
+@click.option("--contact", metavar="ADDRESS", help="Where questions reach you; becomes public.")
 @click.option(
     "--availability",
     type=click.Choice(["available", "preview", "research"]),
@@ -49,6 +52,9 @@ def command(
     run_dirs: tuple[Path, ...],
     submitter: str | None,
     system: str | None,
+    organisation: str | None,
+    system_name: str | None,
+    contact: str | None,
     availability: Availability | None,
     output: Path,
     with_zip: bool,
@@ -65,15 +71,16 @@ def command(
 
     \b
     Examples:
-      llmb package-submission runs/20261101T* --submitter Acme --system box-8x --zip
-      llmb package-submission runs/20261101T* --submitter Acme --system box-8x \\
-        --availability available --sign ~/.ssh/id_ed25519
-      llmb package-submission --sign ~/.ssh/id_ed25519 submissions/Acme/box-8x/*/*/
+      llmb package-submission runs/20261101T* --submitter acme --system box-8x --zip
+      llmb package-submission runs/20261101T* --submitter acme --system box-8x \\
+        --organisation "Acme, Inc." --contact llm@acme.example --sign ~/.ssh/id_ed25519
+      llmb package-submission --sign ~/.ssh/id_ed25519 submissions/acme/box-8x/*/*/
     """
     from llmb.submission import package
 
     if _are_bundles(run_dirs, key):
-        if submitter or system or availability or missing or with_zip:
+        named = (submitter, system, organisation, system_name, contact, availability)
+        if any(named) or missing or with_zip:
             raise click.UsageError("a bundle is there already: it can only be signed")
         assert key is not None
         written = package.sign(run_dirs, key)
@@ -82,9 +89,10 @@ def command(
             if value is None:
                 raise click.UsageError(f"Missing option '{flag}'.")
         reasons = _reasons(missing)
-        written = package.package(
-            run_dirs, submitter or "", system or "", output, with_zip, reasons, availability, key
+        whose = package.submission_of(
+            submitter or "", system or "", organisation, system_name, availability, contact
         )
+        written = package.package(run_dirs, whose, output, with_zip, reasons, key)
     if as_json:
         click.echo(json.dumps({"bundles": [str(path) for path in written]}, indent=1))
         return

@@ -105,7 +105,7 @@ def _hand_in(overview: Overview, folder: Path) -> Iterator[str]:
         yield "debug runs cannot be handed in: leave out what makes them so (llmb show RUN says it)"
         return
     words = ["llmb", "package-submission", *(str(folder / str(state.run)) for state in best)]
-    words += ["--submitter", "YOU", "--system", "WHAT"]
+    words += ["--submitter", "you", "--system", "this-machine"]
     for name, reason in missing(overview).items():
         words += ["--missing", f"{name}={reason}"]
     yield "to hand in the best run of each precision:"

@@ -21,8 +21,13 @@ from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import members, migrations, strict_json, zip_members
 from llmb.records.canonical import canonical_bytes
 from llmb.records.run_record import SCHEMA, RunRecord
+from llmb.records.submission import Submission
 
-BUNDLE_SCHEMA = "llmb.bundle/1"
+# Version history of the manifest, one line per change; every version is read for ever.
+# llmb.bundle/1  2026-11  first version: ``files``, name -> sha256 and bytes.
+# llmb.bundle/2  2026-11  ``submission`` added: whose the bundle is.
+BUNDLE_SCHEMA = "llmb.bundle/2"
+_KEYS = {"llmb.bundle/1": {"schema", "files"}, BUNDLE_SCHEMA: {"schema", "submission", "files"}}
 MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
 #: What no digest of the manifest covers must stay small, and be signatures.
 MAX_SIGNATURES, MAX_SIGNATURE_BYTES = 16, 16 * 2**10
@@ -38,6 +43,8 @@ class Bundle:
     files: Mapping[str, bytes]
     #: sha256 of MANIFEST.json, in hex.
     bundle_id: str
+    #: Whose it is, by its manifest; None in a bundle of schema ``llmb.bundle/1``.
+    submission: Submission | None = None
 
     @property
     def manifest(self) -> bytes:
@@ -92,7 +99,7 @@ def from_files(files: Mapping[str, bytes]) -> Bundle:
     """
     if MANIFEST not in files:
         raise BundleRefusedError(f"there is no {MANIFEST}: this is not a bundle")
-    listed = _listed(files[MANIFEST])
+    listed, submission = _listed(files[MANIFEST])
     _check_signatures({name: len(files[name]) for name in files if _is_beside(name)})
     present = {name for name in files if name != MANIFEST and not _is_beside(name)}
     for name in sorted(listed.keys() - present):
@@ -106,7 +113,7 @@ def from_files(files: Mapping[str, bytes]) -> Bundle:
                 f"{name!r} is not the file the manifest lists (digest or size)"
             )
     bundle_id = hashlib.sha256(files[MANIFEST]).hexdigest()
-    return Bundle(files=MappingProxyType(dict(files)), bundle_id=bundle_id)
+    return Bundle(MappingProxyType(dict(files)), bundle_id, submission)
 
 
 def read_record(path: Path) -> RunRecord:
@@ -173,11 +180,12 @@ def _check_signatures(sizes: Mapping[str, int]) -> None:
             raise BundleRefusedError(f"{name!r} has {size} bytes: no signature is that long")
 
 
-def _listed(raw: bytes) -> dict[str, Any]:
+def _listed(raw: bytes) -> tuple[dict[str, Any], Submission | None]:
+    """Return what a manifest says of each file, and of whose the bundle is."""
     manifest = strict_json.loads(raw, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise BundleRefusedError(f"{MANIFEST} has no table of files")
-    if manifest.get("schema") != BUNDLE_SCHEMA or manifest.keys() != {"schema", "files"}:
+    if manifest.keys() != _KEYS.get(str(manifest.get("schema"))):
         raise BundleRefusedError(f"{MANIFEST} is not of schema {BUNDLE_SCHEMA}: update llmb?")
     try:
         canonical = canonical_bytes(manifest)
@@ -189,7 +197,9 @@ def _listed(raw: bytes) -> dict[str, Any]:
     for name in files:
         if name == MANIFEST or _is_beside(name):
             raise BundleRefusedError(f"{MANIFEST} lists {name!r}, which it cannot vouch for")
-    return files
+    if "submission" not in manifest:
+        return files, None
+    return files, parse_model(Submission, manifest["submission"], f"{MANIFEST}: submission")
 
 
 def _field(path: tuple[int | str, ...]) -> str:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 TABLE = Path(__file__).with_name("references.json")
 
 
@@ -109,3 +111,14 @@ def parse(text: str) -> ReferenceTable:
 def table() -> ReferenceTable:
     """Return the table of this llmb."""
     return parse(TABLE.read_text(encoding="utf-8"))
+
+
+def is_up_to(version: str, last: str) -> bool:
+    """Tell whether ``version`` of llmb is ``last`` or an older one; False where it is none at all.
+
+    Example: 0.1.0 is up to 0.1.0, 0.2.0 is not.
+    """
+    try:
+        return Version(version) <= Version(last)
+    except InvalidVersion:
+        return False

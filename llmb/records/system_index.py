@@ -14,6 +14,7 @@ from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
 from llmb.records import member_names, members, migrations, strict_json
 from llmb.records.bundle import parse_model
+from llmb.records.submission import Availability
 
 INDEX = "system.json"
 # Version history, one line per change; old versions are read through llmb.records.migrations.
@@ -21,11 +22,6 @@ INDEX = "system.json"
 # llmb.system-index/2  2026-11  availability added: null in indexes before.
 INDEX_SCHEMA: Literal["llmb.system-index/2"] = "llmb.system-index/2"
 PRECISIONS = ("FP32", "TF32", "FP16", "BF16")
-
-#: As MLPerf divides systems: to be had by everybody, within the next round, or neither.
-#: Source: MLCommons, submission rules, "Availability Category".
-Availability = Literal["available", "preview", "research"]
-AVAILABILITIES: tuple[Availability, ...] = ("available", "preview", "research")
 
 
 def reason_fault(text: str) -> str | None:

@@ -8,7 +8,8 @@ import zipfile
 from collections.abc import Mapping
 
 from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES
-from llmb.records.canonical import canonical_bytes
+from llmb.records.canonical import as_json, canonical_bytes
+from llmb.records.submission import Submission
 
 #: The first moment a zip can express.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -16,19 +17,23 @@ _REGULAR_FILE = 0o100644
 _UNIX = 3
 
 
-def manifest_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Return MANIFEST.json of ``files``: canonical JSON (RFC 8785) of each digest and size."""
+def manifest_bytes(files: Mapping[str, bytes], submission: Submission) -> bytes:
+    """Return MANIFEST.json of ``files``: canonical JSON (RFC 8785).
+
+    For each file its sha256 and size in bytes, and whose the bundle is.
+    """
     listed = {
         name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
         for name, content in files.items()
         if name != MANIFEST and not name.startswith(SIGNATURES)
     }
-    return canonical_bytes({"schema": BUNDLE_SCHEMA, "files": listed})
+    whose = as_json(submission)
+    return canonical_bytes({"schema": BUNDLE_SCHEMA, "submission": whose, "files": listed})
 
 
-def with_manifest(files: Mapping[str, bytes]) -> dict[str, bytes]:
+def with_manifest(files: Mapping[str, bytes], submission: Submission) -> dict[str, bytes]:
     """Return ``files`` and their manifest: the files of a bundle."""
-    return {**files, MANIFEST: manifest_bytes(files)}
+    return {**files, MANIFEST: manifest_bytes(files, submission)}
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb.errors import BundleRefusedError, UsageError
-from llmb.records import member_names, members
+from llmb.records import member_names, members, submission
 from llmb.records.bundle import MANIFEST, RECORD, Bundle, from_files, parse_record, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
-from llmb.records.system_index import INDEX, Availability, reason_fault
+from llmb.records.submission import Submission
+from llmb.records.system_index import INDEX, reason_fault
 from llmb.submission import layout, page, signatures, store, system_index
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import verify_bundle
@@ -34,12 +35,10 @@ class _Prepared:
 
 def package(
     run_dirs: Sequence[Path],
-    submitter: str,
-    system: str,
+    whose: Submission,
     output: Path,
     zip: bool = False,
     missing: Mapping[str, str] | None = None,
-    availability: Availability | None = None,
     key: Path | None = None,
 ) -> list[Path]:
     """Write a bundle for each run directory into ``output/<submitter>/<system>``.
@@ -48,33 +47,31 @@ def package(
 
     Args:
         run_dirs: directories that ``llmb run`` has left.
-        submitter: who hands in; a folder name on every system.
-        system: what it was run on; likewise.
+        whose: who hands in, and of which system; its availability is that which was declared
+            before where it is None.
         output: the folder of all submissions.
         zip: write ``<bundle>.zip`` beside each bundle, too.
         missing: why a precision was not handed in, by its name.
-        availability: whether the system is to be had; None leaves what was declared before.
         key: a file with an ssh key to sign each bundle with.
 
     Returns:
         The folders of the bundles, one for each run directory.
 
     Raises:
-        UsageError: a name no folder can have, no such run, or another bundle in the way.
+        UsageError: no such run, or another bundle in the way.
         BundleRefusedError: a run that cannot be handed in: unfinished, debug, INVALID, altered or
             too large.
         UnavailableError: a signature was asked for, and there is no ssh-keygen.
     """
-    for flag, part in (("--submitter", submitter), ("--system", system)):
-        _check_folder_name(flag, part)
-    folder = output / submitter / system
+    folder = output / whose.submitter / whose.system
     _check_reasons(missing or {})
-    ready = [_prepare(run_dir) for run_dir in run_dirs]
+    whose = system_index.with_availability(folder, whose)
+    ready = [_prepare(run_dir, whose) for run_dir in run_dirs]
     with _writable(output):
         for one in ready:
             _check_target(folder / one.path, one.bundle)
     bundles = system_index.existing_bundles(folder) | {one.path: one.precision for one in ready}
-    index = system_index.make(folder, submitter, bundles, missing or {}, availability)
+    index = system_index.make(folder, whose, bundles, missing or {})
     if key is not None:
         ready = [replace(one, bundle=signatures.sign(one.bundle, key)) for one in ready]
     with _writable(output):
@@ -122,15 +119,47 @@ def _writable(place: Path) -> Iterator[None]:
         raise UsageError(f"cannot write to {str(place)!r}: {error.strerror or error}") from None
 
 
-def _check_folder_name(flag: str, part: str) -> None:
-    fault = member_names.title_fault(part)
-    if part and fault is not None:
-        raise UsageError(f"{flag} {part!r} {fault}: choose a name that any file system takes")
-    if not part:
-        raise UsageError(f"{flag} is empty: it names a folder")
+def submission_of(
+    submitter: str,
+    system: str,
+    organisation: str | None = None,
+    system_name: str | None = None,
+    availability: submission.Availability | None = None,
+    contact: str | None = None,
+) -> Submission:
+    """Return who hands in and of which system, by the options of the command line.
+
+    Raises:
+        UsageError: an id that is no slug (``slug_fault``), or a name that is no line of text.
+    """
+    for flag, text, name in (
+        ("--submitter", submitter, "--organisation"),
+        ("--system", system, "--system-name"),
+    ):
+        fault = submission.slug_fault(text)
+        if fault is not None:
+            nearest = submission.slug_of(text)
+            instead = f": use {nearest!r}, and {name} {text!r} for people" if nearest else ""
+            raise UsageError(f"{flag} {text!r} {fault}{instead}")
+    for flag, line in (
+        ("--organisation", organisation),
+        ("--system-name", system_name),
+        ("--contact", contact),
+    ):
+        fault = None if line is None else submission.line_fault(line)
+        if fault is not None:
+            raise UsageError(f"{flag} {line!r} {fault}")
+    return Submission(
+        submitter=submitter,
+        system=system,
+        organisation=organisation,
+        system_name=system_name,
+        availability=availability,
+        contact=contact,
+    )
 
 
-def _prepare(run_dir: Path) -> _Prepared:
+def _prepare(run_dir: Path, whose: Submission) -> _Prepared:
     """Return the checked bundle of ``run_dir``, or say why it cannot be handed in."""
     if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
@@ -139,7 +168,7 @@ def _prepare(run_dir: Path) -> _Prepared:
         raise BundleRefusedError(f"{str(run_dir)!r} is not finished: {_last_words(files)}")
     record = parse_record(files[RECORD], str(run_dir / RECORD))
     files[layout.PAGE] = page.page_bytes(record)
-    bundle = from_files(with_manifest(files))
+    bundle = from_files(with_manifest(files, whose))
     fault = _not_for_submission(record) or _not_sound(bundle) or _too_large(bundle, record)
     if fault is not None:
         raise BundleRefusedError(f"{str(run_dir)!r} cannot be submitted: {fault}")

@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from packaging.version import InvalidVersion, Version
-
+from llmb.records.references import is_up_to
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.submission.comparison import RecordComparison
 from llmb.submission.official import OFFICIAL
 
-_LAST_WITHOUT = Version("0.1.0")
+_LAST_WITHOUT = "0.1.0"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "sequence_length")
 
 
@@ -35,7 +34,7 @@ class Expected:
 def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
     """Compare every metric of a record whose stamps, sizes and work have been compared already."""
     stored = record.result.metrics
-    if not stored and _may_have_none(record.llmb_version):
+    if not stored and is_up_to(record.llmb_version, _LAST_WITHOUT):
         return
     if any(mismatch.field.startswith("timing.") for mismatch in comparison.mismatches):
         return  # of other stamps than the repeats' own nothing can be made
@@ -56,13 +55,6 @@ def compare_metrics(record: RunRecord, comparison: RecordComparison) -> None:
         for field in ("value", "unit", "formula"):
             path = f"result.metrics.{n}.{field}"
             comparison.expect(path, getattr(metric, field), getattr(one, field))
-
-
-def _may_have_none(version: str) -> bool:
-    try:
-        return Version(version) <= _LAST_WITHOUT
-    except InvalidVersion:
-        return False
 
 
 def _document(record: RunRecord) -> str | None:

@@ -6,6 +6,7 @@ files of allowed signers are OpenSSH's own (ssh-keygen(1), "ALLOWED SIGNERS").
 
 from __future__ import annotations
 
+import base64
 import re
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ NAMESPACE = "llmb-bundle"
 _MAX_SIGNERS_BYTES = 2**20
 _MAX_PRINCIPALS = 16
 _TIMEOUT_S = 60
+#: Source: NIST SP 800-57 part 1, table 2: 128 bits of security take RSA of 3,072 bits.
+_LEAST_RSA_BITS = 3072
 #: The one form ssh-keygen writes; it would read text around it, which nobody signed.
 _ARMOUR = re.compile(
     rb"-----BEGIN SSH SIGNATURE-----\n(?:[A-Za-z0-9+/=]{1,76}\n)+-----END SSH SIGNATURE-----\n"
@@ -30,6 +33,8 @@ _ARMOUR = re.compile(
 _GOOD = re.compile(r'Good "llmb-bundle" signature (?:for .+ )?with (\S+) key (SHA256:\S+)')
 _PUBLIC = re.compile(rb"(ssh|ecdsa|sk)-\S+ [A-Za-z0-9+/=]+")
 _TOO_OLD = re.compile(r"(unknown|illegal) option")
+#: In a pattern of principals of ssh: any text, any character, not.
+_PATTERN = re.compile(rb"[*?!]")
 _BAD_LINE = re.compile(r":(\d+): (missing key|invalid key|bad .*|unable to parse .*)")
 
 
@@ -48,22 +53,22 @@ class Signature:
     doubt: str | None = None
 
 
-def signers(bundle: Bundle, allowed: Path | None = None) -> tuple[Signature, ...]:
-    """Return every signature of ``bundle``, each over its manifest and intact.
+def signers(bundle: Bundle, allowed: Path | bytes | None = None) -> tuple[Signature, ...]:
+    """Return every signature of ``bundle``, each over its manifest, intact, and by a strong key.
 
     Args:
         bundle: as it was read.
-        allowed: a file of allowed signers, which says whose keys are whose.
+        allowed: a file of allowed signers, or its content, which says whose keys are whose.
 
     Raises:
-        BundleRefusedError: one does not fit the manifest, or is no signature for bundles.
-        UsageError: ``allowed`` cannot be read, or is no such file.
+        BundleRefusedError: one does not fit the manifest, is no signature for bundles, or is by a
+            weak key: DSA, or RSA of fewer than 3,072 bits.
+        UsageError: ``allowed`` cannot be read, is no such file, or lets anybody sign (``*``).
         UnavailableError: there is something to check, and no ssh-keygen.
     """
     listed = None if allowed is None else _read_allowed(allowed)
     return tuple(
-        _checked(name, armour, bundle.manifest, listed)
-        for name, armour in bundle.signatures.items()
+        _checked(name, armour, bundle, listed) for name, armour in bundle.signatures.items()
     )
 
 
@@ -80,32 +85,61 @@ def sign(bundle: Bundle, key: Path) -> Bundle:
     done = _ssh_keygen(["sign", "-n", NAMESPACE, "-f", str(key)], bundle.manifest, wait=None)
     if done.returncode or _ARMOUR.fullmatch(done.stdout) is None:
         raise UsageError(f"--sign {str(key)!r}: {_why_not_signed(done, is_public)}")
-    made = _checked(f"{SIGNATURES}new.sig", done.stdout, bundle.manifest, None)
+    made = _checked(f"{SIGNATURES}new.sig", done.stdout, bundle, None)
     digest = made.fingerprint.removeprefix("SHA256:").replace("/", "_")
     name = f"{SIGNATURES}SHA256-{digest}.sig"
     return from_files({**bundle.files, name: done.stdout})
 
 
-def _checked(name: str, armour: bytes, manifest: bytes, allowed: bytes | None) -> Signature:
+def _checked(name: str, armour: bytes, bundle: Bundle, allowed: bytes | None) -> Signature:
     if _ARMOUR.fullmatch(armour) is None:
         raise BundleRefusedError(f"{name!r} is not in the form ssh-keygen writes")
     with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
         # By fixed names: nothing of a stranger's becomes a path or an argument.
         signature = Path(folder, "signature")
         signature.write_bytes(armour)
-        done = _ssh_keygen(["check-novalidate", "-n", NAMESPACE, "-s", str(signature)], manifest)
+        done = _ssh_keygen(
+            ["check-novalidate", "-n", NAMESPACE, "-s", str(signature)], bundle.manifest
+        )
         good = _GOOD.match(done.stdout.decode(errors="replace"))
         if done.returncode or good is None:
             raise BundleRefusedError(f"{name!r} does not sign this manifest: {_last_line(done)}")
+        weakness = _weakness(armour)
+        if weakness is not None:
+            raise BundleRefusedError(f"{name!r} is by {weakness}: sign with another key")
         found = Signature(name=name, key_type=good.group(1), fingerprint=good.group(2))
         if allowed is None:
             return found
         listed = Path(folder, "signers")
         listed.write_bytes(allowed)
-        return _with_principal(found, signature, listed, manifest)
+        return _with_principal(found, signature, listed, bundle)
 
 
-def _with_principal(found: Signature, signature: Path, listed: Path, manifest: bytes) -> Signature:
+def _weakness(armour: bytes) -> str | None:
+    """Return what is weak in the key of a signature that ssh-keygen has found intact, or None.
+
+    Source: OpenSSH, PROTOCOL.sshsig (six bytes ``SSHSIG``, a version, the public key, ...) and
+    RFC 4253, section 6.6 (``ssh-rsa``: exponent, modulus), each part after its length in 4 bytes.
+    """
+    whole = base64.b64decode(b"".join(armour.split(b"\n")[1:-2]))
+    key, _ = _part(whole[10:])
+    kind, rest = _part(key)
+    if kind == b"ssh-rsa":
+        _, rest = _part(rest)
+        bits = int.from_bytes(_part(rest)[0], "big").bit_length()
+        return None if bits >= _LEAST_RSA_BITS else f"an RSA key of {bits} bits"
+    if b"-cert-" in kind:
+        return "a certificate, whose authority nobody here knows"
+    return "a DSA key" if kind == b"ssh-dss" else None
+
+
+def _part(data: bytes) -> tuple[bytes, bytes]:
+    end = 4 + int.from_bytes(data[:4], "big")
+    return data[4:end], data[end:]
+
+
+def _with_principal(found: Signature, signature: Path, listed: Path, bundle: Bundle) -> Signature:
+    """Return ``found`` with whose key it is: of several principals the bundle's own submitter."""
     files = ["-f", str(listed), "-s", str(signature)]
     done = _ssh_keygen(["find-principals", *files], b"")
     bad = _BAD_LINE.search(done.stderr.decode(errors="replace"))
@@ -113,9 +147,11 @@ def _with_principal(found: Signature, signature: Path, listed: Path, manifest: b
         raise UsageError(f"--signers: line {bad.group(1)} is not of an allowed signer: {bad[2]}")
     principals = done.stdout.decode(errors="replace").split("\n")
     doubt = "the file of signers does not list this key"
+    owner = bundle.submission.submitter if bundle.submission else None
+    principals.sort(key=lambda principal: principal != owner)
     for principal in [line for line in principals if line][:_MAX_PRINCIPALS]:
         asked = ["verify", *files, "-n", NAMESPACE, "-I", principal]
-        verified = _ssh_keygen(asked, manifest)
+        verified = _ssh_keygen(asked, bundle.manifest)
         if verified.returncode == 0:
             return Signature(found.name, found.key_type, found.fingerprint, principal)
         first = verified.stderr.decode(errors="replace").split("\n")[0]
@@ -123,15 +159,19 @@ def _with_principal(found: Signature, signature: Path, listed: Path, manifest: b
     return Signature(found.name, found.key_type, found.fingerprint, doubt=doubt)
 
 
-def _read_allowed(path: Path) -> bytes:
+def _read_allowed(allowed: Path | bytes) -> bytes:
     try:
-        content = members.read_file(path, _MAX_SIGNERS_BYTES)
+        given = isinstance(allowed, bytes)
+        content = allowed if given else members.read_file(allowed, _MAX_SIGNERS_BYTES)
     except (UsageError, BundleRefusedError) as error:
         raise UsageError(f"--signers: {error}") from None
     # OpenSSH 9.2 takes an empty line for a signer without a key; the numbers of lines are kept.
     lines = [line.strip() or b"#" for line in content.split(b"\n")]
     if all(line.startswith(b"#") for line in lines):
-        raise UsageError(f"--signers: {str(path)!r} lists nobody")
+        raise UsageError(f"--signers: {'the list' if given else repr(str(allowed))} lists nobody")
+    for number, line in enumerate(lines, start=1):
+        if not line.startswith(b"#") and _PATTERN.search(line.split(None, 1)[0]):
+            raise UsageError(f"--signers: line {number} is for whoever fits: name one submitter")
     return b"\n".join(lines) + b"\n"
 
 

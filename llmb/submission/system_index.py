@@ -8,10 +8,10 @@ from pathlib import Path
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records.bundle import MANIFEST, read_bundle
 from llmb.records.canonical import pretty_bytes
+from llmb.records.submission import Submission
 from llmb.records.system_index import (
     INDEX,
     PRECISIONS,
-    Availability,
     Submitted,
     SystemIndex,
     read_index,
@@ -39,12 +39,19 @@ def existing_bundles(folder: Path) -> dict[str, str]:
     return found
 
 
+def with_availability(folder: Path, whose: Submission) -> Submission:
+    """Return ``whose`` with the availability that the index in ``folder`` declares, if it has none.
+
+    Raises:
+        BundleRefusedError: the index that is there already cannot be read.
+    """
+    if whose.availability is not None or not (folder / INDEX).exists():
+        return whose
+    return whose.model_copy(update={"availability": read_index(folder / INDEX).availability})
+
+
 def make(
-    folder: Path,
-    submitter: str,
-    bundles: Mapping[str, str],
-    reasons: Mapping[str, str],
-    availability: Availability | None = None,
+    folder: Path, whose: Submission, bundles: Mapping[str, str], reasons: Mapping[str, str]
 ) -> SystemIndex:
     """Return the index of ``bundles`` (path -> precision); what was declared earlier is kept.
 
@@ -58,7 +65,6 @@ def make(
     if before is not None:
         earlier = {name: entry.missing for name, entry in before.precisions.items()}
         reasons = {**{name: why for name, why in earlier.items() if why}, **reasons}
-        availability = availability or before.availability
     names = dict.fromkeys([*PRECISIONS, *sorted({*bundles.values(), *reasons})])
     precisions = {}
     for name in names:
@@ -66,7 +72,10 @@ def make(
         missing = None if paths else reasons.get(name, _NO_REASON)
         precisions[name] = Submitted(bundles=paths, missing=missing)
     return SystemIndex(
-        submitter=submitter, system=folder.name, availability=availability, precisions=precisions
+        submitter=whose.submitter,
+        system=whose.system,
+        availability=whose.availability,
+        precisions=precisions,
     )
 
 

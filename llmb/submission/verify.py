@@ -16,6 +16,7 @@ from llmb.records import diff, evidence, references, run_directory
 from llmb.records.bundle import Bundle, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.provenance import Provenance, provenance
+from llmb.records.references import is_up_to
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
@@ -26,6 +27,8 @@ from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
+#: Up to this version of llmb the manifest did not say whose a bundle is.
+_LAST_WITHOUT_OWNER = "0.1.0"
 #: Lines of each side of a diff; its time grows with their square. A trillion parameters: 1,500.
 _MOST_LINES = 5000
 #: Said of a check that failed by an error of its own: a defect of llmb, and still a refusal.
@@ -115,7 +118,7 @@ def verify(path: Path, allowed: Path | None = None) -> Verification:
     return verify_bundle(read_bundle(path), allowed)
 
 
-def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
+def verify_bundle(bundle: Bundle, allowed: Path | bytes | None = None) -> Verification:
     """Return every check of ``bundle``, whose files and digests have been compared on reading.
 
     Raises:
@@ -135,13 +138,34 @@ def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
         checks.append(_seed(record, record.seed_commitment))
     if record.reproduction_of is not None:
         checks.append(_reproduction(record, record.reproduction_of))
+    checks.append(_owner(bundle, record))
     signed, found = _signatures(bundle, allowed)
     checks.append(signed)
     return Verification(bundle.bundle_id, record, tuple(checks), found)
 
 
-def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[VerifyCheck, tuple[Signature, ...]]:
-    """Check who signed; without ``allowed`` a signature says by which key, and not whose it is."""
+def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
+    """Check that a bundle says whose it is; that it is true, only a signature can tell."""
+    whose = bundle.submission
+    if whose is not None:
+        name = f" ({whose.organisation})" if whose.organisation else ""
+        said = f"handed in by {whose.submitter}{name}, system {whose.system}"
+        return VerifyCheck("owner", True, said)
+    if is_up_to(record.llmb_version, _LAST_WITHOUT_OWNER):
+        older = "not said: the manifest is of a version that only its folders told"
+        return VerifyCheck("owner", True, older)
+    version = record.llmb_version
+    return VerifyCheck("owner", False, f"llmb {version} writes whose a bundle is, and nobody is")
+
+
+def _signatures(
+    bundle: Bundle, allowed: Path | bytes | None
+) -> tuple[VerifyCheck, tuple[Signature, ...]]:
+    """Check who signed; without ``allowed`` a signature says by which key, and not whose it is.
+
+    With ``allowed`` the bundle's own submitter must have signed: somebody else who is allowed to
+    sign bundles of their own is not enough.
+    """
     count = len(bundle.signatures)
     try:
         found = signers(bundle, allowed)
@@ -156,15 +180,21 @@ def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[VerifyCheck, tupl
         none = "none: nobody vouches for this bundle"
         some = f"{count} intact, by {keys}; whose keys these are, --signers FILE would say"
         return VerifyCheck("signatures", True, some if found else none), found
-    known = [one for one in found if one.principal is not None]
+    if not found:
+        return VerifyCheck("signatures", False, "not signed, and a signer is asked for"), ()
+    owner = bundle.submission.submitter if bundle.submission else None
+    if owner is None:
+        unknown = "the bundle does not say whose it is: no signature can be held to its owner"
+        return VerifyCheck("signatures", False, unknown), found
+    known = [one for one in found if one.principal == owner]
     if known:
         who = ", ".join(f"{one.principal!r} ({one.key_type} {one.fingerprint})" for one in known)
         others = f"; {count - known_count} by others" if (known_count := len(known)) < count else ""
         return VerifyCheck("signatures", True, f"signed by {who}{others}"), found
-    if not found:
-        return VerifyCheck("signatures", False, "not signed, and a signer is asked for"), ()
-    reasons = "; ".join(f"{one.fingerprint}: {one.doubt}" for one in found)
-    return VerifyCheck("signatures", False, f"signed by no allowed signer ({reasons})"), found
+    reasons = "; ".join(
+        f"{one.fingerprint}: {one.doubt or f'of {one.principal!r}'}" for one in found
+    )
+    return VerifyCheck("signatures", False, f"not signed by {owner!r} ({reasons})"), found
 
 
 def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:

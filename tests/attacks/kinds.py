@@ -14,8 +14,8 @@ from typing import Any
 import rfc8785
 
 from llmb.submission import page
-from llmb.submission.manifest import manifest_bytes, with_manifest
 from tests import builders
+from tests.builders import with_manifest
 
 Files = dict[str, bytes]
 MANIFEST, RECORD = "MANIFEST.json", "record.json"
@@ -74,7 +74,7 @@ def listing(name: str, reason: str, change: Callable[[dict[str, Any]], object]) 
     """Add an attack with another manifest; ``change`` gets its JSON data, and may return bytes."""
 
     def make(folder: Path, files: Files) -> Path:
-        data = json.loads(manifest_bytes(files))
+        data = json.loads(with_manifest(files)[MANIFEST])
         raw = change(data)
         manifest = raw if isinstance(raw, bytes) else rfc8785.dumps(data)
         return builders.write(folder / "bundle", {**files, MANIFEST: manifest})

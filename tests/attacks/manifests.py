@@ -7,7 +7,6 @@ from pathlib import Path
 
 import rfc8785
 
-from llmb.submission.manifest import with_manifest
 from tests import builders
 from tests.attacks.kinds import (
     ATTACKS,
@@ -18,6 +17,7 @@ from tests.attacks.kinds import (
     listing,
     unpacked,
 )
+from tests.builders import with_manifest
 
 ENTRY = {"sha256": "0" * 64, "bytes": 0}
 listing(
@@ -28,7 +28,7 @@ listing(
     "cannot vouch for",
     lambda data: data["files"].update({"SIGNATURES/a.sig": ENTRY}),
 )
-listing("manifest of the future", "update llmb", lambda data: data.update(schema="llmb.bundle/2"))
+listing("manifest of the future", "update llmb", lambda data: data.update(schema="llmb.bundle/3"))
 listing("manifest with more to say", "is not of schema", lambda data: data.update(more=1))
 listing("manifest of a list", "no table of files", lambda data: b"[]")
 listing("manifest that climbs out", "missing from", lambda d: d["files"].update({"../x": ENTRY}))

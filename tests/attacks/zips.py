@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from tests.attacks.kinds import (
     Files,
     packed,
@@ -17,6 +17,7 @@ from tests.attacks.kinds import (
     with_member,
     zip_of,
 )
+from tests.builders import with_manifest
 
 
 def directory_of(raw: bytes) -> tuple[int, int]:

@@ -19,8 +19,8 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Status
 from llmb.records.run_record import RunRecord
 from llmb.submission import rejudge
-from llmb.submission.manifest import with_manifest
 from tests import builders
+from tests.builders import with_manifest
 from tests.cheats.corpus import BUNDLE, ENVIRONMENT, RECORD, TIMING
 
 Files = dict[str, bytes]

@@ -10,7 +10,8 @@ from safetensors.torch import load, save
 
 from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files, read_bundle
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
+from tests.builders import with_manifest
 from tests.cheats import forgeries
 from tests.cheats.conftest import files_of
 from tests.cheats.forgeries import FORGERIES, Forgery, Runs

@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from llmb.records.bundle import MANIFEST
 from llmb.records.members import read_folder
 from llmb.submission import layout
-from llmb.submission.manifest import with_manifest
+from tests.builders import with_manifest
 from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended, run_plugin

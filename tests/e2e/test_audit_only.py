@@ -11,7 +11,7 @@ from safetensors.torch import load
 
 from llmb.records import members
 from llmb.submission import layout
-from llmb.submission.manifest import with_manifest
+from tests.builders import with_manifest
 from tests.cheats import runner
 from tests.e2e import harness
 from tests.e2e.conftest import Once

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from tests import attacks, builders, patience
+from tests.builders import with_manifest
 from tests.e2e import harness
 
 #: What `llmb verify` needs at most: an archive at its limit, its members, and itself.

@@ -15,9 +15,9 @@ from llmb.config import RunConfig
 from llmb.parallel.place import free_port
 from llmb.records.bundle import from_files
 from llmb.simulation.rank import simulate
-from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests import needs, patience
+from tests.builders import with_manifest
 from tests.e2e import harness
 
 LAYOUTS = {

@@ -13,7 +13,8 @@ import llmb
 from llmb.records.bundle import read_bundle
 from llmb.records.members import read_folder
 from llmb.submission import layout
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
+from tests.builders import with_manifest
 from tests.e2e import harness
 from tests.e2e.conftest import Once
 from tests.e2e.harness import Ended

@@ -538,7 +538,7 @@ def test_the_batch_size_search_survives_a_worker_that_runs_out_of_memory(tmp_pat
 def test_package_submission_refuses_a_debug_run_and_writes_nothing(
     tiny_run: Ended, tmp_path: Path
 ) -> None:
-    flags = ("--submitter=Acme", "--system=box", "--output", tmp_path / "submissions")
+    flags = ("--submitter=acme", "--system=box", "--output", tmp_path / "submissions")
     done = harness.call("package-submission", tiny_run.directory, *flags)
     assert (done.code, len(done.said)) == (6, 1)
     assert "debug run" in done.said[0]

@@ -21,8 +21,9 @@ from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import strict_json, zip_members
 from llmb.records.bundle import from_files
 from llmb.submission import recompute_time
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from llmb.submission.verify import UNFORESEEN, verify_bundle
+from tests.builders import with_manifest
 
 #: The interval is drawn 5,000 times: with a tenth of a percent of that, 100 inputs a second.
 FEW_RESAMPLES = 5

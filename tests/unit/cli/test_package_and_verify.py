@@ -53,13 +53,13 @@ def key(tmp_path_factory):
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "acme", "-f", str(path)]
     subprocess.run(command, check=True)
     public = path.with_suffix(".pub").read_text()
-    path.with_name("signers").write_text(f"acme@example {public}")
+    path.with_name("signers").write_text(f"acme {public}")
     return path
 
 
 @pytest.mark.usefixtures("ssh")
 def test_a_run_is_packaged_signed_and_verified_by_its_signer(call, run, key, tmp_path):
-    flags = ("--submitter=Acme", "--system=box", "--availability=preview", "--sign", key, "--json")
+    flags = ("--submitter=acme", "--system=box", "--availability=preview", "--sign", key, "--json")
     done = call("package-submission", run, *flags, "--output", tmp_path / "submissions")
     assert done.exit_code == 0, done.output
     (bundle,) = json.loads(done.stdout)["bundles"]
@@ -67,9 +67,9 @@ def test_a_run_is_packaged_signed_and_verified_by_its_signer(call, run, key, tmp
     (result,) = json.loads(done.stdout)
     assert (done.exit_code, result["ok"]) == (0, True)
     (signature,) = result["signatures"]
-    assert signature["principal"] == "acme@example"
+    assert signature["principal"] == "acme"
     assert signature["fingerprint"].startswith("SHA256:")
-    index = json.loads((tmp_path / "submissions/Acme/box/system.json").read_bytes())
+    index = json.loads((tmp_path / "submissions/acme/box/system.json").read_bytes())
     assert index["availability"] == "preview"
 
 
@@ -92,15 +92,15 @@ def test_an_unsigned_bundle_is_refused_where_a_signer_is_asked_for(call, bundle,
     ("arguments", "words"),
     [
         (["{run}"], "Missing option '--submitter'"),
-        (["{run}", "--submitter=A"], "Missing option '--system'"),
-        (["{bundle}", "--submitter=A", "--system=B"], "is a bundle: it can be signed"),
+        (["{run}", "--submitter=a"], "Missing option '--system'"),
+        (["{bundle}", "--submitter=a", "--system=b"], "is a bundle: it can be signed"),
         (["{bundle}", "{run}", "--sign=k"], "is a bundle: it can be signed"),
-        (["{bundle}", "--sign=k", "--submitter=A"], "it can only be signed"),
+        (["{bundle}", "--sign=k", "--submitter=a"], "it can only be signed"),
         (["{bundle}", "--sign=k", "--zip"], "it can only be signed"),
         (["{bundle}", "--sign=nothing"], "--sign: cannot read 'nothing'"),
-        (["{run}", "--submitter=A", "--system=B", "--availability=soon"], "'soon' is not one of"),
-        (["{run}", "--submitter=A", "--system=B", "--sign=nothing"], "cannot read 'nothing'"),
-        (["a" * 300, "--submitter=A", "--system=B"], "is not a run directory"),
+        (["{run}", "--submitter=a", "--system=b", "--availability=soon"], "'soon' is not one of"),
+        (["{run}", "--submitter=a", "--system=b", "--sign=nothing"], "cannot read 'nothing'"),
+        (["a" * 300, "--submitter=a", "--system=b"], "is not a run directory"),
     ],
 )
 def test_what_cannot_work_is_a_usage_error(call, run, bundle, tmp_path, arguments, words):
@@ -121,7 +121,7 @@ def test_a_file_of_signers_that_is_not_there_is_a_usage_error(call, bundle):
 @pytest.fixture
 def submissions(call, run, tmp_path):
     output = tmp_path / "submissions"
-    flags = ("--submitter=Acme", "--system=box", "--output", output)
+    flags = ("--submitter=acme", "--system=box", "--output", output)
     assert call("package-submission", run, *flags).exit_code == 0
     return output
 
@@ -133,7 +133,7 @@ def test_everything_below_a_folder_is_verified_indexes_included(call, submission
 
 
 def change_index(submissions, change):
-    path = submissions / "Acme/box/system.json"
+    path = submissions / "acme/box/system.json"
     data = json.loads(path.read_bytes())
     change(data)
     path.write_text(json.dumps(data, indent=1))
@@ -142,7 +142,7 @@ def change_index(submissions, change):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda data: data.update(submitter="Rival"), "submitter 'Rival' lies in a folder 'Acme'"),
+        (lambda data: data.update(submitter="Rival"), "submitter 'Rival' lies in a folder 'acme'"),
         (lambda data: data["precisions"]["BF16"].update(bundles=[]), "is not listed"),
         (lambda data: data["precisions"]["FP32"].update(bundles=["a/b"]), "listed and not there"),
         (lambda data: data.update(schema="llmb.system-index/9"), "made by a newer llmb"),
@@ -181,7 +181,7 @@ def test_a_bundle_of_an_older_llmb_says_who_made_it_and_whether_that_is_run_here
 
 
 def test_a_broken_bundle_among_others_is_named(call, submissions, record, tmp_path):
-    builders.write(submissions / "Acme/box/x/y", {"MANIFEST.json": b"{}"})
+    builders.write(submissions / "acme/box/x/y", {"MANIFEST.json": b"{}"})
     done = call("verify", "--all", submissions, "--json")
     assert done.exit_code == 6
     results = {result["bundle"]: result["ok"] for result in json.loads(done.stdout)}

@@ -23,10 +23,11 @@ from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
 from llmb.records.reproduction import Original
 from llmb.records.run_record import RunRecord
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from llmb.submission.verify import Verification
 from llmb.supervisor import Finished
 from tests import builders
+from tests.builders import with_manifest
 from tests.unit.builders_reproduction import linked
 
 

@@ -157,7 +157,7 @@ def test_package_then_verify_end_with_ok_and_the_headline(path, tmp_path):
     output = tmp_path / "submissions"
     said = call(
         package_submission.command,
-        *(path, "--submitter", "Acme", "--system", "box", "--output", output, "--json", "--zip"),
+        *(path, "--submitter", "acme", "--system", "box", "--output", output, "--json", "--zip"),
         *("--missing", "TF32=no such hardware"),
     )
     (bundle,) = json.loads(said.output)["bundles"]
@@ -181,7 +181,7 @@ def test_a_refused_bundle_raises_after_every_bundle_was_looked_at(path, tmp_path
 
 
 def test_a_missing_reason_without_a_reason_is_a_usage_error(path):
-    words = (path, "--submitter", "A", "--system", "b", "--missing", "TF32")
+    words = (path, "--submitter", "a", "--system", "b", "--missing", "TF32")
     assert call(package_submission.command, *words).exit_code == 2
 
 

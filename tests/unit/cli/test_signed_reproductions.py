@@ -11,9 +11,9 @@ from click.testing import CliRunner
 
 from llmb.cli import verify
 from llmb.records.bundle import Bundle, from_files
-from llmb.submission.manifest import with_manifest
 from llmb.submission.signatures import sign
 from tests import builders, needs
+from tests.builders import with_manifest
 from tests.unit.builders_reproduction import linked
 
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records import members, strict_json
 from llmb.records.bundle import _difference, read_bundle, read_record
-from llmb.submission.manifest import manifest_bytes, with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from tests import builders, needs
+from tests.builders import with_manifest
 
 HONEST = {"record.json": b'{"a":1}', "env.json": b"{}", "diff.patch": b"-\n", "\xe9.txt": b"x"}
 
@@ -51,7 +52,8 @@ def special(name: str, mode: int) -> zipfile.ZipInfo:
 def test_an_honest_zip_is_read_and_its_id_is_the_digest_of_its_manifest(tmp_path):
     bundle = read_zip_of(tmp_path, zip_bytes(with_manifest(HONEST)))
     assert dict(bundle.files) == with_manifest(HONEST)
-    assert bundle.bundle_id == builders.hashlib.sha256(manifest_bytes(HONEST)).hexdigest()
+    manifest = with_manifest(HONEST)["MANIFEST.json"]
+    assert bundle.bundle_id == builders.hashlib.sha256(manifest).hexdigest()
 
 
 def test_an_honest_folder_gives_the_same_bundle_as_its_zip(tmp_path):
@@ -240,14 +242,14 @@ def manifest_with(raw: bytes) -> bytes:
 
 
 def listed() -> dict:
-    return json.loads(manifest_bytes(HONEST))
+    return json.loads(with_manifest(HONEST)["MANIFEST.json"])
 
 
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
         (json.dumps(listed(), indent=1).encode(), "not canonical"),
-        (rfc8785.dumps(listed() | {"schema": "llmb.bundle/2"}), "update llmb"),
+        (rfc8785.dumps(listed() | {"schema": "llmb.bundle/3"}), "update llmb"),
         (rfc8785.dumps(listed() | {"more": 1}), "is not of schema"),
         (rfc8785.dumps(listed() | {"files": []}), "no table of files"),
         (b"[]", "no table of files"),

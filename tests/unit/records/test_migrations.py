@@ -9,9 +9,9 @@ import pytest
 from llmb.errors import BundleRefusedError
 from llmb.records import migrations
 from llmb.records.bundle import from_files, parse_record
-from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests import builders
+from tests.builders import with_manifest
 
 CURRENT = "llmb.thing/3"
 

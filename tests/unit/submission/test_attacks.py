@@ -16,9 +16,9 @@ from llmb import cli
 from llmb.audit import namespace
 from llmb.records import arrays, members
 from llmb.submission import recompute_time, verify
-from llmb.submission.manifest import with_manifest
 from tests import attacks, builders
 from tests.attacks import labour
+from tests.builders import with_manifest
 
 LARGE = [
     (labour, "MANY"),

@@ -11,10 +11,10 @@ from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
-from llmb.submission.manifest import with_manifest
 from llmb.submission.package import package
 from llmb.submission.verify import VerifyCheck, verify, verify_bundle
 from tests import builders
+from tests.builders import with_manifest
 from tests.unit.builders_reproduction import ORIGINAL_ID, linked
 
 ORIGINAL = builders.make_record(repeats=1)
@@ -91,7 +91,7 @@ def test_a_record_from_before_there_were_links_is_still_read(tmp_path: Any) -> N
 
 def test_packaging_keeps_the_link(tmp_path: Any) -> None:
     run = builders.write(tmp_path / "run", builders.run_files(AGAIN))
-    (path,) = package([run], "Other", "box", tmp_path / "submissions")
+    (path,) = package([run], builders.WHOSE, tmp_path / "submissions")
     assert verify(path).record.reproduction_of == AGAIN.reproduction_of
 
 
@@ -102,7 +102,7 @@ def test_a_run_whose_link_is_wrong_is_not_packaged(tmp_path: Any) -> None:
     forged = builders.edited(AGAIN, lie)
     run = builders.write(tmp_path / "run", builders.run_files(forged))
     with pytest.raises(BundleRefusedError, match=r"reproduction: reproduction_of\.difference"):
-        package([run], "Other", "box", tmp_path / "submissions")
+        package([run], builders.WHOSE, tmp_path / "submissions")
 
 
 def test_a_record_that_claims_reproductions_of_itself_is_refused() -> None:

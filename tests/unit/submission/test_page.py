@@ -9,9 +9,9 @@ import pytest
 
 from llmb.records.bundle import from_files
 from llmb.submission import page
-from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests import builders
+from tests.builders import with_manifest
 from tests.unit.builders_reproduction import ORIGINAL_ID, pair
 
 HOSTILE = {

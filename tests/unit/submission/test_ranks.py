@@ -12,8 +12,8 @@ from llmb.records.bundle import Bundle, from_files
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import Rank, RunRecord
 from llmb.submission import ranks
-from llmb.submission.manifest import with_manifest
 from tests import builders
+from tests.builders import with_manifest
 
 REPEATS = 2
 #: Two replicas on one host, as their workers saw them.

@@ -12,9 +12,9 @@ import pytest
 from llmb.errors import BundleRefusedError, UnavailableError, UsageError
 from llmb.records.bundle import from_files, read_bundle
 from llmb.submission import package, signatures
-from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify, verify_bundle
 from tests import builders, needs, patience
+from tests.builders import WHOSE, with_manifest
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +53,7 @@ def bundle(record):
 
 @pytest.fixture
 def allow(tmp_path, keys):
-    def write(*names, options="", principal="{}@example"):
+    def write(*names, options="", principal="{}"):
         path = tmp_path / "allowed_signers"
         lines = [
             " ".join(
@@ -101,10 +101,10 @@ def test_a_signature_tells_its_key_and_not_whose_it_is(bundle, keys, name):
 def test_an_allowed_signer_is_named(bundle, keys, allow):
     signed = signatures.sign(bundle, keys["acme"])
     (found,) = signatures.signers(signed, allow("other", "acme"))
-    assert found.principal == "acme@example"
+    assert found.principal == "acme"
     ok, message = check(signed, allow("other", "acme"))
     assert ok
-    assert f"signed by 'acme@example' (ED25519 {found.fingerprint})" in message
+    assert f"signed by 'acme' (ED25519 {found.fingerprint})" in message
 
 
 def test_a_key_for_this_namespace_is_allowed_and_one_for_another_is_not(bundle, keys, allow):
@@ -119,7 +119,7 @@ def test_a_key_whose_time_is_over_is_not_allowed(bundle, keys, allow):
     signed = signatures.sign(bundle, keys["acme"])
     ok, message = check(signed, allow("acme", options='valid-before="20200101"'))
     assert not ok
-    assert "signed by no allowed signer" in message
+    assert "not signed by 'acme'" in message
 
 
 def test_an_unknown_key_is_refused_where_a_signer_is_asked_for(bundle, keys, allow):
@@ -143,9 +143,51 @@ def test_one_allowed_signer_among_several_is_enough_and_the_others_are_counted(b
         fingerprint(keys["acme"]),
         fingerprint(keys["other"]),
     }
-    ok, message = check(signed, allow("other"))
+    ok, message = check(signed, allow("acme"))
     assert ok
     assert message.endswith("; 1 by others")
+
+
+def test_who_may_sign_bundles_of_their_own_signs_no_others(bundle, keys, allow):
+    signed = signatures.sign(bundle, keys["other"])
+    ok, message = check(signed, allow("acme", "other"))
+    assert not ok
+    assert "not signed by 'acme'" in message
+    assert "of 'other'" in message
+
+
+def test_a_key_of_several_submitters_signs_for_each(bundle, keys, allow):
+    signed = signatures.sign(bundle, keys["acme"])
+    several = allow("acme", principal="aaa,{},zzz")
+    assert signatures.signers(signed, several)[0].principal == "acme"
+    assert check(signed, several)[0]
+
+
+@pytest.mark.parametrize("principal", ["*", "a*", "acm?", "!other,*"])
+def test_a_file_that_lets_anybody_sign_is_refused(bundle, keys, allow, principal):
+    signed = signatures.sign(bundle, keys["acme"])
+    with pytest.raises(UsageError, match="line 3 is for whoever fits"):
+        check(signed, allow("acme", principal=principal))
+
+
+def test_a_short_rsa_key_is_refused_when_it_signs_and_when_it_has_signed(bundle, tmp_path, keys):
+    weak = tmp_path / "weak"
+    command = ["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(weak)]
+    subprocess.run(command, check=True)
+    with pytest.raises(BundleRefusedError, match="by an RSA key of 2048 bits"):
+        signatures.sign(bundle, weak)
+    armour = made_elsewhere(bundle, weak, "llmb-bundle")
+    ok, message = check(from_files({**bundle.files, "SIGNATURES/weak.sig": armour}))
+    assert not ok
+    assert "an RSA key of 2048 bits" in message
+
+
+def test_a_bundle_that_does_not_say_whose_it_is_has_no_owner_who_could_sign(record, keys, allow):
+    older = from_files(builders.older_manifest(builders.run_files(record)))
+    signed = signatures.sign(older, keys["acme"])
+    ok, message = check(signed, allow("acme"))
+    assert not ok
+    assert "does not say whose it is" in message
 
 
 def test_the_same_key_signs_once(bundle, keys):
@@ -209,8 +251,8 @@ def test_every_kind_of_tampering_with_a_signature_is_refused(bundle, keys):
     [
         (b"", "lists nobody"),
         (b"# nobody\n", "lists nobody"),
-        (b"acme@example\n", "line 1 is not of an allowed signer: missing key"),
-        (b"acme@example ssh-ed25519 AAAA\n", "line 1 is not of an allowed signer"),
+        (b"acme\n", "line 1 is not of an allowed signer: missing key"),
+        (b"acme ssh-ed25519 AAAA\n", "line 1 is not of an allowed signer"),
         (b"x" * 2**21, "more than"),
     ],
 )
@@ -265,18 +307,18 @@ def no_terminal(monkeypatch):
 
 def test_packaging_signs_folder_and_zip(run, keys, tmp_path, allow):
     output = tmp_path / "submissions"
-    (path,) = package.package([run], "Acme", "box", output, zip=True, key=keys["acme"])
+    (path,) = package.package([run], WHOSE, output, zip=True, key=keys["acme"])
     packed = path.with_name(path.name + ".zip")
     for one in (path, packed):
         verification = verify(one, allow("acme"))
         assert verification.ok
-        assert [found.principal for found in verification.signatures] == ["acme@example"]
+        assert [found.principal for found in verification.signatures] == ["acme"]
     assert read_bundle(path).files == read_bundle(packed).files
 
 
 def test_an_existing_bundle_is_signed_and_its_zip_along(run, keys, tmp_path):
     output = tmp_path / "submissions"
-    (path,) = package.package([run], "Acme", "box", output, zip=True)
+    (path,) = package.package([run], WHOSE, output, zip=True)
     before = read_bundle(path)
     assert package.sign([path], keys["other"]) == [path]
     after = read_bundle(path)
@@ -289,17 +331,17 @@ def test_packaging_again_with_a_key_adds_the_signature_and_changes_nothing_else(
     run, keys, tmp_path
 ):
     output = tmp_path / "submissions"
-    (path,) = package.package([run], "Acme", "box", output)
+    (path,) = package.package([run], WHOSE, output)
     before = dict(read_bundle(path).files)
-    package.package([run], "Acme", "box", output, key=keys["acme"])
-    package.package([run], "Acme", "box", output)
+    package.package([run], WHOSE, output, key=keys["acme"])
+    package.package([run], WHOSE, output)
     after = read_bundle(path)
     assert {n: c for n, c in after.files.items() if n not in after.signatures} == before
     assert len(after.signatures) == 1
 
 
 def test_a_zip_alone_is_signed_in_place(run, keys, tmp_path):
-    (path,) = package.package([run], "Acme", "box", tmp_path / "submissions", zip=True)
+    (path,) = package.package([run], WHOSE, tmp_path / "submissions", zip=True)
     alone = tmp_path / "alone.zip"
     shutil.move(path.with_name(path.name + ".zip"), alone)
     package.sign([alone], keys["acme"])
@@ -353,7 +395,7 @@ def test_a_key_that_cannot_be_used_is_a_usage_error_and_nothing_is_written(
 ):
     output = tmp_path / "submissions"
     with pytest.raises(UsageError, match=reason) as refusal:
-        package.package([run], "Acme", "box", output, key=unusable(tmp_path, keys, kind))
+        package.package([run], WHOSE, output, key=unusable(tmp_path, keys, kind))
     assert str(refusal.value).isprintable()
     assert not output.exists()
 

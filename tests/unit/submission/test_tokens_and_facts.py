@@ -16,9 +16,9 @@ from llmb.records.finding import RULES_VERSION
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
 from llmb.submission import rejudge
-from llmb.submission.manifest import with_manifest
 from llmb.submission.verify import verify_bundle
 from tests import builders
+from tests.builders import with_manifest
 
 RECORD = builders.make_record(repeats=2)
 SEED = RECORD.config.seed

@@ -15,9 +15,10 @@ from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
 from llmb.records.references import Reference, ReferenceTable
 from llmb.submission import verify as verification
-from llmb.submission.manifest import with_manifest, zip_bytes
+from llmb.submission.manifest import zip_bytes
 from llmb.submission.verify import Verification, VerifyCheck, verify, verify_bundle
 from tests import builders
+from tests.builders import with_manifest
 
 
 @pytest.fixture(scope="module")
@@ -517,3 +518,22 @@ def test_a_plugin_file_that_the_record_lists_twice_is_found(record):
         if check.name == "plugin"
     )
     assert "the record lists a plugin file twice" in said
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"), [("0.1.0", True), ("0.2.0", False), ("0.1.1.dev3", False), ("old", False)]
+)
+def test_only_llmb_up_to_0_1_0_wrote_manifests_that_name_nobody(version, ok):
+    record = builders.edited(
+        builders.make_record(1), lambda data: data.update(llmb_version=version)
+    )
+    files = builders.older_manifest(builders.run_files(record))
+    checks = {check.name: check for check in verify_bundle(from_files(files)).checks}
+    assert checks["owner"].ok is ok, checks["owner"].message
+
+
+def test_a_bundle_says_whose_it_is():
+    whose = builders.WHOSE.model_copy(update={"organisation": "Acme, Inc."})
+    files = builders.with_manifest(builders.run_files(builders.make_record(1)), whose)
+    (owner,) = (one for one in verify_bundle(from_files(files)).checks if one.name == "owner")
+    assert (owner.ok, owner.message) == (True, "handed in by acme (Acme, Inc.), system box")

@@ -1,0 +1,82 @@
+"""Whose a bundle is: what its manifest says, and a signature of the manifest signs with it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from llmb.config import Frozen
+from llmb.records import member_names
+
+#: As MLPerf divides systems: to be had by everybody, within the next round, or neither.
+#: Source: MLCommons, submission rules, "Availability Category".
+Availability = Literal["available", "preview", "research"]
+
+_SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_LONGEST_SLUG, _LONGEST_LINE = 60, 200
+
+
+def slug_fault(text: str) -> str | None:
+    """Return why ``text`` cannot be the id of a submitter or system, or None if it can.
+
+    An id has letters of one alphabet in one case, so that no two look alike. Example: ``box-8x``.
+    """
+    if _SLUG.fullmatch(text) is None:
+        return "is not made of a-z and 0-9, with single dashes between them"
+    if len(text) > _LONGEST_SLUG:
+        return f"has more than {_LONGEST_SLUG} characters"
+    return "is reserved on Windows" if member_names.part_fault(text) else None
+
+
+def slug_of(text: str) -> str | None:
+    """Return the id nearest to ``text``, None where nothing of the text can be part of one.
+
+    Example: ``Acme, Inc.`` gives ``acme-inc``.
+    """
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_LONGEST_SLUG].rstrip("-")
+    return slug if slug and slug_fault(slug) is None else None
+
+
+def line_fault(text: str) -> str | None:
+    """Return why ``text`` cannot be a name or an address for people to read, or None if it can."""
+    if not text.strip() or not text.isprintable():
+        return "must be one line of printable text"
+    if text != text.strip():
+        return "begins or ends with a space"
+    return f"has more than {_LONGEST_LINE} characters" if len(text) > _LONGEST_LINE else None
+
+
+def _slug(text: str) -> str:
+    fault = slug_fault(text)
+    if fault is not None:
+        raise ValueError(fault)
+    return text
+
+
+def _line(text: str) -> str:
+    fault = line_fault(text)
+    if fault is not None:
+        raise ValueError(fault)
+    return text
+
+
+Slug = Annotated[str, AfterValidator(_slug)]
+Line = Annotated[str, AfterValidator(_line)]
+
+
+class Submission(Frozen):
+    """Who hands a bundle in, and of which system; nobody but a signature vouches for it."""
+
+    #: Ids, and the names of the two folders that the bundle lies in.
+    submitter: Slug
+    system: Slug
+    #: For people to read, beside the ids; None where nothing was said.
+    organisation: Line | None = None
+    system_name: Line | None = None
+    availability: Availability | None = None
+    #: Where questions reach the submitter: an address of mail or of a page.
+    contact: Line | None = None

@@ -1,0 +1,69 @@
+"""Whose folder of submissions is whose: ``allowed_signers``, a file of ssh with an owner a line.
+
+A line: the submitter's id, ssh's options, the public key, then for people the organisation, and
+``@name`` for each account of the repository's host that may take bundles of that owner away:
+
+    acme namespaces="llmb-bundle" ssh-ed25519 AAAA... Acme, Inc. @jane-acme
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from llmb.errors import BundleRefusedError
+from llmb.records.submission import slug_fault
+
+#: The file's name, below the folder of all submissions.
+OWNERS = "allowed_signers"
+_LINE = re.compile(
+    r'(?P<ids>\S+)[ \t]+(?:(?P<options>(?:[a-z-]+(?:="[^"]*")?,?)+)[ \t]+)?'
+    r"(?P<key>(?:ssh|ecdsa|sk)-\S+[ \t]+[A-Za-z0-9+/=]+)(?:[ \t]+(?P<words>.*))?"
+)
+
+
+@dataclass(frozen=True)
+class OwnerLine:
+    """One line: one key of one owner, or of several."""
+
+    text: str
+    owners: frozenset[str]
+    organisation: str | None
+    #: Accounts, in lower case, without the ``@``.
+    accounts: frozenset[str]
+
+
+def read(content: bytes) -> tuple[OwnerLine, ...]:
+    """Return the lines of a file of owners, comments and empty ones left out.
+
+    Raises:
+        BundleRefusedError: not UTF-8, or a line that is not of this form, is a certificate
+            authority's, or is not of submitters' ids.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BundleRefusedError(f"{OWNERS} is not UTF-8 at byte {error.start}") from None
+    lines = enumerate(text.split("\n"), start=1)
+    return tuple(
+        _read(line.strip(), number)
+        for number, line in lines
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+
+
+def _read(line: str, number: int) -> OwnerLine:
+    found = _LINE.fullmatch(line)
+    if found is None or not line.isprintable():
+        raise BundleRefusedError(f"{OWNERS}: line {number} is not: id, options, public key, names")
+    owners = found["ids"].split(",")
+    for one in owners:
+        fault = slug_fault(one)
+        if fault is not None:
+            raise BundleRefusedError(f"{OWNERS}: line {number}: {one[:60]!r} {fault}")
+    if "cert-authority" in (found["options"] or ""):
+        raise BundleRefusedError(f"{OWNERS}: line {number} is of an authority: list its keys")
+    words = (found["words"] or "").split()
+    accounts = frozenset(word[1:].lower() for word in words if word.startswith("@"))
+    organisation = " ".join(word for word in words if not word.startswith("@")) or None
+    return OwnerLine(line, frozenset(owners), organisation, accounts)

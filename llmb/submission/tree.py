@@ -1,0 +1,313 @@
+"""The whole folder of submissions, and what a change to it may do: whose files, in which places.
+
+A pull request is judged by the llmb, the rules and the owners of the commit that it changes (the
+*base*): nothing that it brings decides about itself. git is asked for names and digests alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmb.errors import BundleRefusedError, LlmbError, UnavailableError, UsageError
+from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES, read_bundle
+from llmb.records.finding import RULES_VERSION
+from llmb.records.submission import slug_fault
+from llmb.records.system_index import INDEX
+from llmb.submission import layout, owners
+from llmb.submission.owners import OWNERS, OwnerLine
+from llmb.submission.verify import Verification, verify_bundle
+
+#: Files beside the submitters' folders; those that ``llmb report`` makes may come with any change.
+MADE = ("leaderboard.html", "leaderboard.md")
+BESIDE = ("README.md", OWNERS, *MADE)
+_GIT_S = 120
+
+
+@dataclass(frozen=True)
+class TreeFault:
+    """What is wrong, and where: a path below the folder of submissions, or of a bundle there."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TreeVerification:
+    """A folder of submissions as it was looked at."""
+
+    faults: tuple[TreeFault, ...]
+    #: Path of each bundle that could be read and its checks: those that are new where the tree was
+    #: compared with a base, else all.
+    bundles: Mapping[str, Verification] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """The files of a tree: path below it -> git's digest of the content; and its owners."""
+
+    blobs: Mapping[str, str]
+    #: Path -> what is there instead of a plain file.
+    odd: Mapping[str, str]
+    owners: tuple[OwnerLine, ...]
+
+    @property
+    def bundles(self) -> frozenset[str]:
+        """Paths of the folders of bundles."""
+        parts = (path.split("/") for path in self.blobs)
+        return frozenset("/".join(p[:4]) for p in parts if len(p) >= 5)
+
+    @property
+    def submitters(self) -> frozenset[str]:
+        """Who has a folder, or is listed as an owner."""
+        folders = {path.partition("/")[0] for path in self.blobs if "/" in path}
+        return frozenset(folders).union(*(line.owners for line in self.owners))
+
+    def accounts(self, submitter: str) -> frozenset[str]:
+        """Return who may take bundles of ``submitter`` away."""
+        return frozenset().union(*(o.accounts for o in self.owners if submitter in o.owners))
+
+
+def verify_tree(tree: Path, base: str | None = None, author: str | None = None) -> TreeVerification:
+    """Return what is wrong with the folder of submissions ``tree``, or with a change to it.
+
+    Args:
+        tree: the folder; the files as they lie there count, committed or not.
+        base: a commit of the repository that ``tree`` lies in. Only what differs from it is
+            judged, by the owners that it lists; None judges the whole folder.
+        author: the account that asks for the change; it may take away bundles of an owner who
+            lists it.
+
+    Raises:
+        UsageError: there is no folder ``tree``, it lies in no repository, or there is no ``base``.
+        UnavailableError: ``base`` is given and there is no git.
+    """
+    if not tree.is_dir():
+        raise UsageError(f"there is no folder {str(tree)!r}")
+    faults: list[TreeFault] = []
+    head = _head(tree, faults)
+    before = None if base is None else _base(tree, base)
+    faults += _places(head)
+    if before is not None:
+        faults += _changes(before, head, author)
+    new = head.bundles if before is None else head.bundles - before.bundles
+    checked: dict[str, Verification] = {}
+    for path in sorted(new):
+        faults += _bundle(tree, path, head if before is None else before, head, base, checked)
+    return TreeVerification(tuple(dict.fromkeys(faults)), checked)
+
+
+# -- reading a tree --------------------------------------------------------------------------------
+
+
+def _head(tree: Path, faults: list[TreeFault]) -> _Files:
+    blobs: dict[str, str] = {}
+    odd: dict[str, str] = {}
+    for where, folders, names in os.walk(tree):
+        folders.sort()
+        for name in sorted((*names, *folders)):
+            place = Path(where, name)
+            path = place.relative_to(tree).as_posix()
+            mode = place.lstat().st_mode
+            if stat.S_ISREG(mode):
+                blobs[path] = _blob(place)
+            elif not stat.S_ISDIR(mode):
+                odd[path] = "a link" if stat.S_ISLNK(mode) else "no file"
+            elif name.startswith("."):
+                odd[path] = "a hidden folder"
+    return _Files(blobs, odd, _owners_of(tree, faults))
+
+
+def _owners_of(tree: Path, faults: list[TreeFault]) -> tuple[OwnerLine, ...]:
+    path = tree / OWNERS
+    if not path.is_file() or path.is_symlink():
+        return ()
+    try:
+        return owners.read(path.read_bytes())
+    except BundleRefusedError as error:
+        faults.append(TreeFault(OWNERS, str(error)))
+        return ()
+
+
+def _blob(path: Path) -> str:
+    """Return git's digest of a file: sha1 over its kind, size and content."""
+    found = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def _base(tree: Path, base: str) -> _Files:
+    if base.startswith("-") or not base:
+        raise UsageError(f"--base {base!r} is no commit")
+    commit = _git(tree, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
+    if commit is None:
+        raise UsageError(f"--base {base!r} is no commit of the repository of {str(tree)!r}")
+    # A path that ends the name of a tree: relative to the folder that git runs in.
+    listed = _git(tree, "ls-tree", "-r", "-z", f"{commit.decode().strip()}:./")
+    blobs: dict[str, str] = {}
+    for line in (listed or b"").split(b"\0")[:-1]:
+        head, _, name = line.partition(b"\t")
+        blobs[os.fsdecode(name)] = head.split()[2].decode()
+    known: tuple[OwnerLine, ...] = ()
+    if OWNERS in blobs:
+        known = owners.read(_git(tree, "cat-file", "blob", blobs[OWNERS]) or b"")
+    return _Files(blobs, {}, known)
+
+
+def _git(folder: Path, *words: str) -> bytes | None:
+    """Run git in ``folder`` with nothing of the repository's own settings that starts a program."""
+    safe = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "--no-pager")
+    try:
+        done = subprocess.run(
+            ["git", *safe, *words], cwd=folder, capture_output=True, check=False, timeout=_GIT_S
+        )
+    except FileNotFoundError:
+        raise UnavailableError("--base needs git: install it") from None
+    except subprocess.TimeoutExpired:
+        raise UnavailableError(f"git gave no answer within {_GIT_S} s") from None
+    return None if done.returncode else done.stdout
+
+
+# -- what is where ---------------------------------------------------------------------------------
+
+
+def _places(head: _Files) -> Iterator[TreeFault]:
+    """Yield what lies where no submission has a file."""
+    for path, what in sorted(head.odd.items()):
+        yield TreeFault(path, f"is {what}: submissions are plain files in folders")
+    strangers: set[str] = set()
+    for path in sorted(head.blobs):
+        parts = path.split("/")
+        reason = _misplaced(parts)
+        if reason is not None and "/".join(parts[:4]) not in strangers:
+            strangers.add("/".join(parts[:4]))
+            yield TreeFault(path, reason)
+    for bundle in sorted(head.bundles):
+        system = "/".join(bundle.split("/")[:2])
+        if f"{bundle}/{MANIFEST}" not in head.blobs:
+            yield TreeFault(bundle, f"has no {MANIFEST}: only bundles lie here")
+        if f"{system}/{INDEX}" not in head.blobs:
+            yield TreeFault(system, f"has no {INDEX}: llmb package-submission writes it")
+
+
+def _misplaced(parts: list[str]) -> str | None:
+    if len(parts) == 1:
+        return None if parts[0] in BESIDE else f"is none of {', '.join(BESIDE)}"
+    for part, what in zip(parts, ("submitter", "system"), strict=False):
+        fault = slug_fault(part)
+        if fault is not None:
+            return f"the name of the {what}, {part!r}, {fault}"
+    if len(parts) == 3 and parts[2] == INDEX:
+        return None
+    return None if len(parts) >= 5 else "lies outside of every bundle"
+
+
+# -- what a change may do --------------------------------------------------------------------------
+
+
+def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeFault]:
+    """Yield what a change from ``before`` to ``head`` may not do."""
+    changed = sorted(
+        path
+        for path in before.blobs.keys() | head.blobs.keys()
+        if before.blobs.get(path) != head.blobs.get(path)
+    )
+    touched = sorted({path.partition("/")[0] for path in changed if "/" in path})
+    if len(touched) > 1:
+        yield TreeFault(touched[1], f"changes folders of {' and '.join(touched)}: one owner a time")
+    if OWNERS in changed:
+        yield from _other_owners(before, head)
+    if "README.md" in changed:
+        yield TreeFault("README.md", "is no part of a submission: change it separately")
+    gone = before.bundles - head.bundles
+    told: set[str] = set()
+    for path in changed:
+        bundle = "/".join(path.split("/")[:4])
+        if bundle in told or bundle not in before.bundles:
+            continue
+        owner = bundle.partition("/")[0]
+        if bundle in gone:
+            told.add(bundle)
+            if (author or "").lower() not in before.accounts(owner):
+                yield TreeFault(bundle, _not_the_owner("takes a bundle away", owner, author))
+        elif path in before.blobs or not path.startswith(f"{bundle}/{SIGNATURES}"):
+            told.add(bundle)
+            yield TreeFault(path, "a bundle is never edited: take it away and hand in another")
+    for owner in touched:
+        if owner in before.submitters and not any(owner in o.owners for o in before.owners):
+            why = f"nobody is listed in {OWNERS} for {owner!r}: a maintainer lists the owner first"
+            yield TreeFault(owner, why)
+        elif not any(owner in line.owners for line in head.owners):
+            yield TreeFault(owner, f"list a key of {owner!r} in {OWNERS} with this change")
+
+
+def _not_the_owner(act: str, owner: str, author: str | None) -> str:
+    who = f"{author!r} is not" if author else "nobody is said to be"
+    return f"{act} of {owner!r}: {who} an account that {OWNERS} of the base lists for that owner"
+
+
+def _other_owners(before: _Files, head: _Files) -> Iterator[TreeFault]:
+    kept = {line.text for line in head.owners}
+    for line in before.owners:
+        if line.text not in kept:
+            said = f"changes a line of {', '.join(sorted(line.owners))}: a maintainer does that"
+            yield TreeFault(OWNERS, said)
+    known = {line.text for line in before.owners}
+    for line in head.owners:
+        for owner in sorted(line.owners & before.submitters if line.text not in known else ()):
+            yield TreeFault(
+                OWNERS, f"adds a key of {owner!r}, who is there: a maintainer does that"
+            )
+
+
+# -- one bundle ------------------------------------------------------------------------------------
+
+
+def _bundle(
+    tree: Path,
+    path: str,
+    known: _Files,
+    head: _Files,
+    base: str | None,
+    checked: dict[str, Verification],
+) -> Iterator[TreeFault]:
+    """Yield what is wrong with the bundle at ``path``; note its checks in ``checked``."""
+    if f"{path}/{MANIFEST}" not in head.blobs:
+        return
+    submitter, system = path.split("/")[:2]
+    # A new owner's key comes with the change; of one who was there the base's keys count.
+    lines = known.owners if submitter in known.submitters else head.owners
+    keys = [line.text for line in lines if submitter in line.owners]
+    try:
+        bundle = read_bundle(tree / path)
+        found = verify_bundle(bundle, "\n".join(keys).encode() if keys else None)
+    except LlmbError as error:
+        yield TreeFault(path, str(error).replace(str(tree / path), path))
+        return
+    checked[path] = found
+    for check in found.checks:
+        if not check.ok:
+            yield TreeFault(path, f"{check.name}: {check.message}")
+    if path != f"{submitter}/{system}/{layout.bundle_path(found.record)}":
+        yield TreeFault(path, f"its place is {layout.bundle_path(found.record)!r} of its system")
+    whose = bundle.submission
+    if whose is not None and (whose.submitter, whose.system) != (submitter, system):
+        yield TreeFault(path, f"says it is of {whose.submitter}/{whose.system}")
+    if base is None:
+        return
+    if whose is None:
+        yield TreeFault(
+            path, f"is not of schema {BUNDLE_SCHEMA}: package the run with today's llmb"
+        )
+    if found.record.rules_version != RULES_VERSION:
+        older = found.record.rules_version
+        yield TreeFault(path, f"was judged by rules {older}: run it with rules {RULES_VERSION}")
+    if not keys:
+        yield TreeFault(path, f"no key of {submitter!r} is listed: nobody can have signed it")
