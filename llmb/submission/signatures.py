@@ -161,14 +161,16 @@ def _with_principal(found: Signature, signature: Path, listed: Path, bundle: Bun
 
 def _read_allowed(allowed: Path | bytes) -> bytes:
     try:
-        given = isinstance(allowed, bytes)
-        content = allowed if given else members.read_file(allowed, _MAX_SIGNERS_BYTES)
+        if isinstance(allowed, Path):
+            name, allowed = repr(str(allowed)), members.read_file(allowed, _MAX_SIGNERS_BYTES)
+        else:
+            name = "the list"
     except (UsageError, BundleRefusedError) as error:
         raise UsageError(f"--signers: {error}") from None
     # OpenSSH 9.2 takes an empty line for a signer without a key; the numbers of lines are kept.
-    lines = [line.strip() or b"#" for line in content.split(b"\n")]
+    lines = [line.strip() or b"#" for line in allowed.split(b"\n")]
     if all(line.startswith(b"#") for line in lines):
-        raise UsageError(f"--signers: {'the list' if given else repr(str(allowed))} lists nobody")
+        raise UsageError(f"--signers: {name} lists nobody")
     for number, line in enumerate(lines, start=1):
         if not line.startswith(b"#") and _PATTERN.search(line.split(None, 1)[0]):
             raise UsageError(f"--signers: line {number} is for whoever fits: name one submitter")

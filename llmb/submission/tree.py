@@ -19,7 +19,7 @@ from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES, read_bundle
 from llmb.records.finding import RULES_VERSION
 from llmb.records.submission import slug_fault
 from llmb.records.system_index import INDEX
-from llmb.submission import layout, owners
+from llmb.submission import layout, owners, system_index
 from llmb.submission.owners import OWNERS, OwnerLine
 from llmb.submission.verify import Verification, verify_bundle
 
@@ -93,6 +93,7 @@ def verify_tree(tree: Path, base: str | None = None, author: str | None = None) 
     head = _head(tree, faults)
     before = None if base is None else _base(tree, base)
     faults += _places(head)
+    faults += _indexes(tree, head)
     if before is not None:
         faults += _changes(before, head, author)
     new = head.bundles if before is None else head.bundles - before.bundles
@@ -149,8 +150,8 @@ def _base(tree: Path, base: str) -> _Files:
     commit = _git(tree, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
     if commit is None:
         raise UsageError(f"--base {base!r} is no commit of the repository of {str(tree)!r}")
-    # A path that ends the name of a tree: relative to the folder that git runs in.
-    listed = _git(tree, "ls-tree", "-r", "-z", f"{commit.decode().strip()}:./")
+    # The tree of the folder that git runs in: all of it, and not what lies below its own path.
+    listed = _git(tree, "ls-tree", "-r", "-z", "--full-tree", f"{commit.decode().strip()}:./")
     blobs: dict[str, str] = {}
     for line in (listed or b"").split(b"\0")[:-1]:
         head, _, name = line.partition(b"\t")
@@ -195,6 +196,17 @@ def _places(head: _Files) -> Iterator[TreeFault]:
             yield TreeFault(bundle, f"has no {MANIFEST}: only bundles lie here")
         if f"{system}/{INDEX}" not in head.blobs:
             yield TreeFault(system, f"has no {INDEX}: llmb package-submission writes it")
+
+
+def _indexes(tree: Path, head: _Files) -> Iterator[TreeFault]:
+    """Yield indexes of systems that do not list exactly the bundles beside them."""
+    for path in sorted(p for p in head.blobs if p.count("/") == 2 and p.endswith(f"/{INDEX}")):
+        try:
+            reason = system_index.fault(tree / path)
+        except BundleRefusedError as error:
+            reason = str(error).replace(str(tree / path), path)
+        if reason is not None:
+            yield TreeFault(path, reason)
 
 
 def _misplaced(parts: list[str]) -> str | None:
@@ -257,14 +269,12 @@ def _other_owners(before: _Files, head: _Files) -> Iterator[TreeFault]:
     kept = {line.text for line in head.owners}
     for line in before.owners:
         if line.text not in kept:
-            said = f"changes a line of {', '.join(sorted(line.owners))}: a maintainer does that"
+            said = f"changes a line of {', '.join(sorted(line.owners))}: ask a maintainer"
             yield TreeFault(OWNERS, said)
     known = {line.text for line in before.owners}
     for line in head.owners:
         for owner in sorted(line.owners & before.submitters if line.text not in known else ()):
-            yield TreeFault(
-                OWNERS, f"adds a key of {owner!r}, who is there: a maintainer does that"
-            )
+            yield TreeFault(OWNERS, f"adds a key of {owner!r}, who is listed: ask a maintainer")
 
 
 # -- one bundle ------------------------------------------------------------------------------------
@@ -303,9 +313,7 @@ def _bundle(
     if base is None:
         return
     if whose is None:
-        yield TreeFault(
-            path, f"is not of schema {BUNDLE_SCHEMA}: package the run with today's llmb"
-        )
+        yield TreeFault(path, f"is not of schema {BUNDLE_SCHEMA}: package the run again")
     if found.record.rules_version != RULES_VERSION:
         older = found.record.rules_version
         yield TreeFault(path, f"was judged by rules {older}: run it with rules {RULES_VERSION}")
