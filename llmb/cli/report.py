@@ -61,7 +61,7 @@ def command(
     Examples:
       llmb report
       llmb report --format html --output submissions/leaderboard.html
-      llmb report submissions/Acme --csv > acme.csv
+      llmb report submissions/acme --csv > acme.csv
       llmb report --like nemo --like nanotron runs/20261101T120000Z-nemo-bert-base-BF16-cpu
     """
     chosen = {word for word, given in (("json", as_json), ("csv", as_csv)) if given}

@@ -72,7 +72,7 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
 
     \b
     Examples:
-      llmb reproduce submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
+      llmb reproduce submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b --dry-run
       llmb reproduce acme.zip
     """
     from llmb.config import environment, limit_threads

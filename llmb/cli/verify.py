@@ -11,6 +11,7 @@ import click
 
 from llmb.cli.standings import add_standings, say_standings
 from llmb.cli.text import made_by, printable
+from llmb.cli.tree import judge
 
 if TYPE_CHECKING:
     from llmb.submission.verify import Verification
@@ -30,9 +31,25 @@ if TYPE_CHECKING:
     type=Path,
     help="Refuse what nobody in this file of allowed signers (ssh) has signed.",
 )
+@click.option(
+    "--tree",
+    metavar="FOLDER",
+    type=Path,
+    help="Judge a whole folder of submissions: places, owners, copies, leaderboards, every bundle.",
+)
+@click.option("--base", metavar="COMMIT", help="With --tree: judge only what differs from it.")
+@click.option(
+    "--author", metavar="NAME", help="With --base: the account that asks for the change."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
-    bundles: tuple[Path, ...], folder: Path | None, signers: Path | None, as_json: bool
+    bundles: tuple[Path, ...],
+    folder: Path | None,
+    signers: Path | None,
+    tree: Path | None,
+    base: str | None,
+    author: str | None,
+    as_json: bool,
 ) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
@@ -42,12 +59,22 @@ def command(
 
     \b
     Examples:
-      llmb verify submissions/Acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
+      llmb verify submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
-      llmb verify bundle.zip --signers allowed_signers
+      llmb verify bundle.zip --signers submissions/allowed_signers
+      llmb verify --tree submissions --base origin/main
     """
     from llmb.errors import BundleRefusedError
 
+    if tree is not None:
+        if bundles or folder or signers:
+            raise click.UsageError("--tree goes without bundles, --all and --signers")
+        if author is not None and base is None:
+            raise click.UsageError("--author goes with --base")
+        judge(tree, base, author, as_json)
+        return
+    if base is not None or author is not None:
+        raise click.UsageError("--base and --author go with --tree")
     paths = [*bundles, *(_below(folder) if folder else ())]
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")

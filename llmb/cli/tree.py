@@ -1,0 +1,113 @@
+"""The folder of submissions as a whole, for ``llmb verify --tree``: what a pull request may do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.report.board import Board, BoardRow
+    from llmb.submission.tree import TreeFault, TreeVerification
+
+_SHOWN = 50
+
+
+def judge(tree: Path, base: str | None, author: str | None, as_json: bool) -> None:
+    """Judge ``tree``, or its change from commit ``base``; print faults and the rows that appear.
+
+    Raises:
+        UsageError, UnavailableError: as ``verify_tree``.
+        BundleRefusedError: anything is wrong; every fault has been printed.
+    """
+    from llmb.cli.leaderboard import ranked
+    from llmb.errors import BundleRefusedError, UsageError
+    from llmb.submission.tree import TreeFault, verify_tree
+
+    found = verify_tree(tree, base, author)
+    faults = [*found.faults]
+    try:
+        board = ranked((tree,))
+    except UsageError:  # no bundle is left
+        board = None
+    if board is not None:
+        named = {fault.path for fault in faults}
+        faults += [
+            TreeFault(one.path, one.reason)
+            for one in board.refused
+            if base is None or (one.path in found.bundles and one.path not in named)
+        ]
+        faults += _leaderboards(tree, board) if not faults else ()
+    faults = list(dict.fromkeys(faults))
+    rows = [row for row in board.rows if row.entry.path in found.bundles] if board else []
+    if as_json:
+        click.echo(json.dumps(_data(found, faults, rows), indent=1))
+    else:
+        _say(found, faults, rows if base is not None else [])
+    if len(faults) == 1:
+        raise BundleRefusedError(f"REFUSED  {printable(faults[0].path)}: {_line(faults[0])}")
+    if faults:
+        raise BundleRefusedError(f"{len(faults)} things are wrong with {str(tree)!r}")
+
+
+def _line(fault: TreeFault) -> str:
+    return printable(fault.reason)
+
+
+def _leaderboards(tree: Path, board: Board) -> list[TreeFault]:
+    """Return which committed leaderboards are not those that the bundles make."""
+    from llmb.cli.leaderboard import text_of
+    from llmb.submission.tree import MADE, TreeFault
+
+    faults = []
+    for name in MADE:
+        path = tree / name
+        form = "html" if name.endswith(".html") else "markdown"
+        made = text_of(board, form).encode("utf-8", errors="backslashreplace")
+        if path.is_file() and path.read_bytes() != made:
+            why = f"is not what the bundles make: llmb report {tree} --output {path}"
+            faults.append(TreeFault(name, why))
+    return faults
+
+
+def _say(found: TreeVerification, faults: list[TreeFault], rows: list[BoardRow]) -> None:
+    from llmb.report.ranking import row_table
+
+    for fault in faults[:_SHOWN]:
+        click.echo(f"refused  {printable(fault.path)}: {_line(fault)}")
+    if len(faults) > _SHOWN:
+        click.echo(f"refused  and {len(faults) - _SHOWN} more")
+    for path, verification in found.bundles.items():
+        if not any(fault.path == path for fault in faults):
+            click.echo(f"ok       {printable(path)}: {printable(verification.headline)}")
+    if rows:
+        click.echo("\nwould appear:\n")
+        click.echo("\n".join(row_table(rows)))
+    if not faults:
+        count = len(found.bundles)
+        click.echo(f"{count} bundle{'' if count == 1 else 's'} looked at, nothing is wrong")
+
+
+def _data(
+    found: TreeVerification, faults: list[TreeFault], rows: list[BoardRow]
+) -> dict[str, object]:
+    return {
+        "ok": not faults,
+        "faults": [{"path": printable(fault.path), "reason": _line(fault)} for fault in faults],
+        "bundles": [
+            {
+                "path": printable(path),
+                "bundle_id": one.bundle_id,
+                "headline": printable(one.headline),
+            }
+            for path, one in found.bundles.items()
+        ],
+        "rows": [
+            {"path": printable(row.entry.path), "rank": row.rank, "unranked": row.unranked}
+            for row in rows
+        ],
+    }
