@@ -93,7 +93,7 @@ PARTS = {
         _part("imports", _tool("lint-imports")),
         _part(
             "submissions",
-            _tool("llmb", "verify", "--all", "submissions"),
+            _tool("llmb", "verify", "--tree", "submissions"),
             _pytest("tests/unit/report/test_committed_leaderboard.py", workers=None),
         ),
         _tests("tests", _pytest("-m", f"not full and {BY_HAND}")),
