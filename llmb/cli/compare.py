@@ -60,8 +60,10 @@ def command(
     """
     from llmb.comparison import requirements as conditions
     from llmb.comparison.compare import compare_runs
+    from llmb.comparison.data import compare_report
     from llmb.comparison.figures import run_of
     from llmb.records.bundle import read_record
+    from llmb.records.canonical import as_json as as_json_data
 
     required = [conditions.parse(text) for text in texts]
     required += conditions.from_file(file) if file is not None else ()
@@ -77,7 +79,8 @@ def command(
         decided = [_decide(required, one.other, one) for one in found]
     names = [printable(str(path)) for path in paths]
     if as_json:
-        click.echo(json.dumps(_data(names, runs, found, decided), indent=1))
+        report = compare_report(names, runs, found, decided)
+        click.echo(json.dumps(as_json_data(report), indent=1))
     else:
         _print(names, runs, found, decided)
     _end(names[-len(decided) :], found, decided)
@@ -109,30 +112,6 @@ def _end(names: list[str], found: list[Comparison], decided: list[list[Decision]
     ]
     if refused:
         raise UsageError("; ".join(refused))
-
-
-def _data(
-    names: list[str], runs: list[Run], found: list[Comparison], decided: list[list[Decision]]
-) -> dict[str, Any]:
-    """Return everything as JSON data."""
-    from llmb.comparison.data import comparison_data, run_data
-
-    return {
-        "base": run_data(names[0], runs[0]),
-        "comparisons": [
-            {**run_data(name, one.other), **comparison_data(one), "requirements": _met(decisions)}
-            for name, one, decisions in zip(names[1:], found, decided, strict=True)
-        ]
-        if found
-        else [],
-        "requirements": [] if found else _met(decided[0]),
-    }
-
-
-def _met(decisions: list[Decision]) -> list[dict[str, Any]]:
-    return [
-        {"requirement": one.requirement.text, "met": one.met, "why": one.why} for one in decisions
-    ]
 
 
 def _print(

@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     help="Judge a whole folder of submissions: places, owners, copies, leaderboards, every bundle.",
 )
 @click.option("--base", metavar="COMMIT", help="With --tree: judge only what differs from it.")
-@click.option(
-    "--author", metavar="NAME", help="With --base: the account that asks for the change."
-)
+@click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
     bundles: tuple[Path, ...],

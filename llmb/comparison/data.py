@@ -1,67 +1,194 @@
-"""A comparison as JSON data; null is what could not be told."""
+"""A comparison as JSON data, ``llmb compare --json``; null is what could not be told."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Literal
 
+from pydantic import ConfigDict, Field
+
+from llmb.comparison.comparability import Weight
 from llmb.comparison.compare import Comparison
-from llmb.comparison.figures import Run
+from llmb.comparison.figures import Better, Interval, Run
+from llmb.comparison.ratio import Outcome
+from llmb.comparison.requirements import Decision
+from llmb.config import Frozen
+from llmb.records.finding import Verdict
+from llmb.records.run_record import RunClass
+
+# Version history, one line per change.
+# llmb.compare/1  2026-11  first version with a name: the fields are as before.
+SCHEMA: Literal["llmb.compare/1"] = "llmb.compare/1"
 
 
-def run_data(name: str, run: Run) -> dict[str, Any]:
-    """Return what is to be known of one run; ``name`` is how it was named."""
+class FigureData(Frozen):
+    """One figure of a run."""
+
+    value: float
+    unit: str
+    ci95: Interval | None
+
+
+class DecisionData(Frozen):
+    """A condition (``--require``), and whether the run meets it."""
+
+    requirement: str
+    met: bool | None
+    #: The figures it was decided by, in words.
+    why: str
+
+
+class RunData(Frozen):
+    """What is to be known of one run."""
+
+    #: How the run was named on the command line.
+    path: str
+    run_id: str
+    class_: RunClass = Field(alias="class")
+    verdict: Verdict
+    effective_precision: str | None
+    figures: dict[str, FigureData]
+
+
+class DifferenceData(Frozen):
+    """One thing in which two runs are not alike, and what that does to the comparison."""
+
+    item: str
+    base: str
+    other: str
+    weight: Weight
+    reason: str
+
+
+class RatioData(Frozen):
+    """A figure of both runs; ``ratio`` is other over base."""
+
+    name: str
+    unit: str
+    base: float
+    other: float
+    ratio: float
+    ci95: Interval | None
+    #: Which is the better: more or less of it.
+    better: Better | None
+    outcome: Outcome
+
+
+class NotComparedData(Frozen):
+    """A figure that one of the runs lacks, or that means something else there."""
+
+    name: str
+    reason: str
+
+
+class RankTestData(Frozen):
+    """Mann-Whitney's test of both runs' times a token (``llmb.comparison.significance``)."""
+
+    of: str
+    values: tuple[int, int]
+    independent_values: tuple[float, float]
+    other_is_faster: float
+    p_value: float
+    p_value_as_independent: float
+
+
+class ComparedRun(RunData):
+    """Another run, held against the base."""
+
+    refused: tuple[str, ...]
+    differences: tuple[DifferenceData, ...]
+    ratios: tuple[RatioData, ...]
+    not_compared: tuple[NotComparedData, ...]
+    rank_test: RankTestData | None
+    #: Sentences for people.
+    conclusion: tuple[str, ...]
+    requirements: tuple[DecisionData, ...]
+
+
+class CompareReport(Frozen):
+    """Everything that ``llmb compare`` prints."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    schema_: Literal["llmb.compare/1"] = Field(alias="schema", default=SCHEMA)
+    base: RunData
+    comparisons: tuple[ComparedRun, ...]
+    #: Of the base alone, where there is no other run.
+    requirements: tuple[DecisionData, ...]
+
+
+def compare_report(
+    names: Sequence[str],
+    runs: Sequence[Run],
+    found: Sequence[Comparison],
+    decided: Sequence[Sequence[Decision]],
+) -> CompareReport:
+    """Return the runs ``names``, the first of which is the base, as they were compared."""
+    return CompareReport(
+        base=RunData(**_run(names[0], runs[0])),
+        comparisons=tuple(
+            ComparedRun(**_run(name, one.other), **_comparison(one), requirements=_met(decisions))
+            for name, one, decisions in zip(names[1:], found, decided, strict=True)
+        )
+        if found
+        else (),
+        requirements=() if found else _met(decided[0]),
+    )
+
+
+def _met(decisions: Sequence[Decision]) -> tuple[DecisionData, ...]:
+    return tuple(
+        DecisionData(requirement=one.requirement.text, met=one.met, why=one.why)
+        for one in decisions
+    )
+
+
+def _run(name: str, run: Run) -> dict[str, object]:
     record = run.record
-    figures = {
-        figure.name: {"value": figure.value, "unit": figure.unit, "ci95": figure.interval}
-        for figure in run.figures.values()
-    }
     return {
         "path": name,
         "run_id": record.run_id,
         "class": record.class_,
-        "verdict": record.audit.verdict.value,
+        "verdict": record.audit.verdict,
         "effective_precision": record.precision.effective,
-        "figures": figures,
+        "figures": {
+            figure.name: FigureData(value=figure.value, unit=figure.unit, ci95=figure.interval)
+            for figure in run.figures.values()
+        },
     }
 
 
-def comparison_data(one: Comparison) -> dict[str, Any]:
-    """Return everything of ``one`` but the runs themselves."""
+def _comparison(one: Comparison) -> dict[str, object]:
+    steps = one.steps
     return {
-        "refused": [str(difference) for difference in one.refusals],
-        "differences": [
-            {
-                "item": difference.item,
-                "base": difference.base,
-                "other": difference.other,
-                "weight": difference.weight.value,
-                "reason": difference.reason,
-            }
-            for difference in one.differences
-        ],
-        "ratios": [
-            {
-                "name": ratio.name,
-                "unit": ratio.unit,
-                "base": ratio.base,
-                "other": ratio.other,
-                "ratio": ratio.ratio,
-                "ci95": ratio.interval,
-                "better": ratio.better,
-                "outcome": ratio.outcome,
-            }
+        "refused": tuple(map(str, one.refusals)),
+        "differences": tuple(DifferenceData(**asdict(each)) for each in one.differences),
+        "ratios": tuple(
+            RatioData(
+                name=ratio.name,
+                unit=ratio.unit,
+                base=ratio.base,
+                other=ratio.other,
+                ratio=ratio.ratio,
+                ci95=ratio.interval,
+                better=ratio.better,
+                outcome=ratio.outcome,
+            )
             for ratio in one.ratios
-        ],
-        "not_compared": [{"name": left.name, "reason": left.reason} for left in one.left_out],
+        ),
+        "not_compared": tuple(
+            NotComparedData(name=left.name, reason=left.reason) for left in one.left_out
+        ),
         "rank_test": None
-        if one.steps is None
-        else {
-            "of": one.steps.of,
-            "values": one.steps.values,
-            "independent_values": one.steps.independent,
-            "other_is_faster": one.steps.other_is_faster,
-            "p_value": one.steps.p_value,
-            "p_value_as_independent": one.steps.p_value_as_independent,
-        },
-        "conclusion": list(one.conclusion),
+        if steps is None
+        else RankTestData(
+            of=steps.of,
+            values=steps.values,
+            independent_values=steps.independent,
+            other_is_faster=steps.other_is_faster,
+            p_value=steps.p_value,
+            p_value_as_independent=steps.p_value_as_independent,
+        ),
+        "conclusion": tuple(one.conclusion),
     }

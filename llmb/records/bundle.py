@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from llmb.config import Frozen
 from llmb.errors import BundleRefusedError, UsageError
@@ -26,7 +26,7 @@ from llmb.records.submission import Submission
 # Version history of the manifest, one line per change; every version is read for ever.
 # llmb.bundle/1  2026-11  first version: ``files``, name -> sha256 and bytes.
 # llmb.bundle/2  2026-11  ``submission`` added: whose the bundle is.
-BUNDLE_SCHEMA = "llmb.bundle/2"
+BUNDLE_SCHEMA: Literal["llmb.bundle/2"] = "llmb.bundle/2"
 _KEYS = {"llmb.bundle/1": {"schema", "files"}, BUNDLE_SCHEMA: {"schema", "submission", "files"}}
 MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
 #: What no digest of the manifest covers must stay small, and be signatures.
@@ -34,6 +34,24 @@ MAX_SIGNATURES, MAX_SIGNATURE_BYTES = 16, 16 * 2**10
 _SIGNATURE = re.compile(r"SIGNATURES/[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}\.sig")
 
 _Model = TypeVar("_Model", bound=Frozen)
+
+
+class ManifestFile(Frozen):
+    """What a manifest says of one file."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    bytes: int = Field(ge=0)
+
+
+class Manifest(Frozen):
+    """``MANIFEST.json``: whose a bundle is, and every other file of it but signatures."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.bundle/2"] = Field(alias="schema", default=BUNDLE_SCHEMA)
+    submission: Submission
+    #: Path within the bundle, with forward slashes -> digest and size.
+    files: dict[str, ManifestFile]
 
 
 @dataclass(frozen=True)

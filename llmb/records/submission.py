@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from llmb.config import Frozen
 from llmb.records import member_names
@@ -64,8 +64,10 @@ def _line(text: str) -> str:
     return text
 
 
-Slug = Annotated[str, AfterValidator(_slug)]
-Line = Annotated[str, AfterValidator(_line)]
+Slug = Annotated[
+    str, Field(pattern=f"^{_SLUG.pattern}$", max_length=_LONGEST_SLUG), AfterValidator(_slug)
+]
+Line = Annotated[str, Field(min_length=1, max_length=_LONGEST_LINE), AfterValidator(_line)]
 
 
 class Submission(Frozen):

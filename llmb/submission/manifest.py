@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Mapping
 
-from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES
+from llmb.records.bundle import MANIFEST, SIGNATURES, Manifest, ManifestFile
 from llmb.records.canonical import as_json, canonical_bytes
 from llmb.records.submission import Submission
 
@@ -23,12 +23,11 @@ def manifest_bytes(files: Mapping[str, bytes], submission: Submission) -> bytes:
     For each file its sha256 and size in bytes, and whose the bundle is.
     """
     listed = {
-        name: {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+        name: ManifestFile(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
         for name, content in files.items()
         if name != MANIFEST and not name.startswith(SIGNATURES)
     }
-    whose = as_json(submission)
-    return canonical_bytes({"schema": BUNDLE_SCHEMA, "submission": whose, "files": listed})
+    return canonical_bytes(as_json(Manifest(submission=submission, files=listed)))
 
 
 def with_manifest(files: Mapping[str, bytes], submission: Submission) -> dict[str, bytes]:
