@@ -62,7 +62,7 @@ def absent(bundle: Bundle, record: RunRecord) -> list[str]:
     if record.rules_version == _OLDEST or record.config.audit is AuditMode.OFF:
         return []
     repeats = range(len(record.timing.repeats))
-    return [path for n in repeats for path in _missing(bundle, record, n, _from_others(record, n))]
+    return [path for n in repeats for path in _missing(bundle, record, n, _may_lack(record, n))]
 
 
 def names_its_run(record: RunRecord) -> bool:
@@ -95,25 +95,27 @@ def _always(record: RunRecord, repeat: int) -> list[str]:
     """
     config, timing = record.config, record.timing.repeats[repeat]
     names = [evidence.WEIGHTS, evidence.MODEL, evidence.SETTINGS, evidence.PLUGIN, evidence.FENCES]
-    trains, new = config.mode is Mode.TRAIN, names_its_run(record)
-    names += [evidence.OPTIMIZER] * trains
-    names += [evidence.REPEAT] * new
+    names += [evidence.OPTIMIZER] * (config.mode is Mode.TRAIN)
+    names += [evidence.REPEAT] * names_its_run(record)
     if config.audit is AuditMode.OFF:
         return names
     names += [evidence.NAMESPACE, evidence.SURROUNDINGS, audited.STEPS, audited.STEP_VALUES]
     names += [audited.GRADIENTS, audited.PROBED]
     names += [evidence.TYPES] * (config.audit is AuditMode.FULL)
-    names += [evidence.PAIRS] * (trains and new)
     if timing.commitments:
         names += [audited.LEDGER, audited.LEDGER_VALUES]
     return names
 
 
-def _from_others(record: RunRecord, repeat: int) -> list[str]:
-    """Return what honest run and reference run leave; each may fail without ending the run."""
+def _may_lack(record: RunRecord, repeat: int) -> list[str]:
+    """Return what honest run and reference run leave, each of which may fail, and the recipe.
+
+    Without the probe of products (``pairs.json``) a run has no measured recipe of precision.
+    """
     trains = record.config.mode is Mode.TRAIN
     names = [audited.HONEST, audited.HONEST_NAMESPACE, audited.PRISTINE, audited.REFERENCE]
     names += [audited.REPLAY] * trains
+    names += [evidence.PAIRS] * (trains and names_its_run(record))
     if record.timing.repeats[repeat].commitments:
         names += [audited.REPLAYED, *([audited.RECOMPUTED] * trains)]
     return names
@@ -157,7 +159,12 @@ def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> I
     else:  # of rules 2, or of a worker that ended early
         most += _MOST_AFTER_STOP
     one_rank = record.topology.world_size == 1
-    fault = _other_form(arrays.forms(bundle.files[path]), (least, most), stored, one_rank)
+    try:
+        forms = arrays.forms(bundle.files[path])
+    except ValueError as error:
+        yield f"{path}: {error}"
+        return
+    fault = _other_form(forms, (least, most), stored, one_rank)
     if fault is not None:
         yield f"{path} {fault}"
         return
@@ -167,7 +174,7 @@ def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> I
         yield f"{path} has a loss that is no number: no run goes on after one"
     if record.config.mode is Mode.TRAIN:
         for name, step in (("loss_first", timing.warmup_steps), ("loss_last", stop)):
-            read, said = losses[timing.fence_steps.index(step)], getattr(timing, name)
+            said, read = getattr(timing, name), dict(zip(timing.fence_steps, losses)).get(step)  # noqa: B905
             if read != said:
                 yield f"{name} of repeat {repeat} is {said}, read after step {step} was {read}"
     if names_its_run(record):

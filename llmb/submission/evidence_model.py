@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from llmb.errors import BundleRefusedError
 from llmb.records import audited, evidence
 from llmb.records.bundle import Bundle
 from llmb.records.finding import Status
@@ -55,8 +56,14 @@ class ExpectedModel:
         """
         facts = record.workload
         sizes = {name: size for name, size in facts.shapes.items() if isinstance(size, int)}
+        try:
+            parameters = parameters_of(facts.family, sizes)
+        except (KeyError, ZeroDivisionError):
+            raise BundleRefusedError(
+                f"the shapes in the record are not those of a model of family {facts.family!r}"
+            ) from None
         return cls(
-            parameters=parameters_of(facts.family, sizes),
+            parameters=parameters,
             sizes=sizes,
             family=facts.family,
             name=facts.name,
@@ -78,7 +85,7 @@ class ExpectedModel:
         if what == "loss":
             return 1, 1
         if what.startswith("out/"):
-            matrix, layers = what.removeprefix("out/"), self.sizes["num_hidden_layers"]
+            matrix, layers = what.removeprefix("out/"), max(1, self.sizes["num_hidden_layers"])
             if matrix not in self.parameters or not matrix.endswith(outputs_of(self.family)):
                 return None
             width = self.sizes["hidden_size"] // (4 * layers)

@@ -97,8 +97,9 @@ class _Tensors:
         """Yield what is wrong in a run that trains nothing."""
         logits = self._logits()
         for step in self._steps:
-            (one,) = step.segments or (None,)
-            if one is None or one.name != audited.LOGITS or not _is_in(one.gradients, logits):
+            shown = [one.name for one in step.segments]
+            count = sum(one.gradients for one in step.segments)
+            if shown != [audited.LOGITS] or not _is_in(count, logits):
                 where, most = f"{self._path(audited.STEPS)}: step {step.index}", logits[1]
                 yield f"{where} shows other logits than the {most} that are looked at"
         yield from self._sequences()
@@ -258,13 +259,13 @@ class _Tensors:
     # -- what steps show --------------------------------------------------------------------------
 
     def _of_steps(self) -> Iterator[str]:
-        by_index = {step.index: step for step in self._steps}
+        by_index = {str(step.index): step for step in self._steps}
         glanced = max(_GLANCED, _GLANCED_OF_EACH * len(self._stored.forms))
         last = self._probed.last_step
 
         def expected(name: str) -> _Size:
             number, _, what = name.partition("/")
-            step = by_index.get(int(number)) if number.isdecimal() else None
+            step = by_index.get(number)
             if what in _ASKED and (step is not None or number == str(last)):
                 return 0, glanced
             if step is None:
@@ -307,7 +308,7 @@ class _Tensors:
         counts = [one.elements for one in ledger.segments]
         gradients = sum(counts)
         length = gradients + bool(ledger.moments) * sum(map(audited.half_of, counts))
-        rows = values[audited.ROWS].shape[0] if audited.ROWS in values else 0
+        rows = next(iter(values[audited.ROWS].shape), 0) if audited.ROWS in values else 0
         trains = self._config.mode is Mode.TRAIN
         shown = {
             audited.LEDGER_VALUES: {
