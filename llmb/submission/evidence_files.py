@@ -11,7 +11,7 @@ from llmb.config import AuditMode, Mode
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
-from llmb.records.draws import fence_every
+from llmb.records.draws import fence_every, state_bytes, why_no_ledger
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.submission import evidence_model, evidence_tensors
 from llmb.submission.evidence_model import (
@@ -51,6 +51,7 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
             continue
         if names_its_run(record):
             yield from _other_run(bundle, record, n)
+            yield from _uncommitted(record, n)
         stored = stored_parameters(bundle, n)
         yield from evidence_model.faults(bundle, record, n, model, stored)
         yield from evidence_tensors.faults(bundle, record, n, model, stored)
@@ -139,6 +140,29 @@ def _other_run(bundle: Bundle, record: RunRecord, repeat: int) -> Iterator[str]:
         if theirs != ours:
             path = evidence.path(repeat, evidence.REPEAT)
             yield f"{path} is of {name} {theirs!r}, the record of {ours!r}"
+
+
+def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
+    """Yield a sentence where steps that could be replayed have left no commitment (rule L1)."""
+    timing, precision = record.timing.repeats[repeat], record.config.precision
+    facts, lacks = record.workload, record.plugin.lacks
+    why = why_no_ledger(
+        facts.mode,
+        precision,
+        mesh=record.config.parallelism,
+        state=state_bytes(facts.parameters, precision, facts.optimizer),
+        dropout=facts.shapes.get("dropout") or 0.0,
+        records_steps=lacks.eager_kernels,
+    )
+    if timing.nonce is None or record.config.audit is AuditMode.OFF or why is not None:
+        return
+    made = len(timing.commitments)
+    if timing.tail is None:
+        due = made or 1  # the worker ended early, but not before its first step
+    else:  # the step in whose pause the stream ended is one more
+        due = timing.warmup_steps + timing.timed_steps + timing.tail.steps + 1
+    if made != due:
+        yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
 
 
 def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> Iterator[str]:
