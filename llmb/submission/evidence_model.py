@@ -105,8 +105,10 @@ class Stored:
     forms: Mapping[str, tuple[tuple[int, ...], str]]
     #: Each is named once, so that their number is known: none is shared by two modules.
     apart: bool
-    #: Those that hold padding, and may have no gradient.
-    padding: tuple[str, ...]
+    #: Those that may have no gradient: they hold padding, or are not trained, which breaks rule W1.
+    untrained: frozenset[str]
+    #: Parameters of the model that nobody found, which breaks rule W1, too.
+    missing: frozenset[str]
 
     def size(self, name: str) -> int:
         """Return how many elements the stored parameter ``name`` has."""
@@ -119,7 +121,9 @@ def stored_parameters(bundle: Bundle, repeat: int) -> Stored:
     weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
     forms = {name: (shape, dtype) for name, shape, dtype in _in_tree(tree.after)}
     every = sum(math.prod(shape) for shape, _ in forms.values())
-    return Stored(forms, every == weights.stored_elements, weights.padding)
+    untrained = frozenset((*weights.padding, *weights.frozen))
+    apart = every == weights.stored_elements
+    return Stored(forms, apart, untrained, frozenset(weights.missing))
 
 
 def samples_at_fences(stored: Stored, *, one_rank: bool) -> tuple[int, int]:

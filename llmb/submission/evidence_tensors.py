@@ -124,7 +124,7 @@ class _Tensors:
     def _optimizer(self) -> Iterator[str]:
         seen = load(self._bundle, self._repeat, evidence.OPTIMIZER, evidence.OptimizerEvidence)
         most = len(self._stored.forms)
-        least = most - len(self._stored.padding) if self._is_known() else 1
+        least = most - len(self._stored.untrained) if self._is_known() else 1
         if not least <= seen.trainable <= most:
             path = self._path(evidence.OPTIMIZER)
             yield f"{path} is of {seen.trainable} parameters, the model has {most}"
@@ -177,7 +177,7 @@ class _Tensors:
         if extra := sorted((shown | {*without}) - stored.forms.keys()):
             yield f"{where} has {named(extra)}, which model.json does not show"
         filled = (name for name in stored.forms if stored.size(name))
-        gone = [n for n in filled if n not in {*shown, *without, *stored.padding}]
+        gone = [n for n in filled if n not in {*shown, *without, *stored.untrained}]
         if gone and stored.apart:
             yield f"{where} lacks {named(gone)}"
 
@@ -221,36 +221,48 @@ class _Tensors:
 
     def _passes(self, due: _Due) -> Iterator[str]:
         """Yield what is wrong in the files that hold passes of worker, honest run and reference."""
-        whole = self._forms(audited.GRADIENTS) or {}
-        yield from self._whole_passes(whole, trains=due == self._gradient)
-        right = set(whole)
-        for file in _OF_PASSES:
-            found = self._forms(file)
-            if found is None:
-                continue
+        files = {file: found for file in _OF_PASSES if (found := self._forms(file)) is not None}
+        # The worker's passes are its own; an honest run's are each in some format.
+        of_somebody = {audited.GRADIENTS: False, audited.HONEST: True}
+        for file, found in files.items():
 
             def expected(name: str, file: str = file) -> _Size:
                 parts = _OF_PASS.fullmatch(name)
-                if parts is None or (file == audited.GRADIENTS and parts["who"]):
+                if parts is None or of_somebody.get(file) is (parts["who"] is None):
                     return None
                 return due(parts["what"], parts["pass"])
 
             yield from self._odd_tensors(file, found, expected)
-            if file != audited.GRADIENTS:
-                right -= set(found)
-        reference = self._forms(audited.REFERENCE)
-        # Of the probe without layers the reference has no gradients of any.
-        lost = sorted(name for name in right if not name.startswith("head/"))
-        lost = [name for name in lost if not name.endswith("/tokens")]
-        if reference is not None and lost:
-            yield f"{self._path(audited.REFERENCE)} lacks {named(lost)}, which the worker shows"
+        whole = files.get(audited.GRADIENTS, {})
+        yield from self._whole_passes(whole, trains=due == self._gradient)
+        yield from self._yardsticks(whole, files)
+
+    def _yardsticks(
+        self, whole: Mapping[str, Form], files: Mapping[str, Mapping[str, Form]]
+    ) -> Iterator[str]:
+        """Yield what the worker shows and an honest run, or the reference, does not.
+
+        Of the probe without layers both have nothing of any layer, and neither draws tokens.
+        """
+        due = {n for n in whole if not n.startswith("head/") and not n.endswith("/tokens")}
+        prefix = f"{self._config.precision.name}/"
+        honest = {
+            n.removeprefix(prefix) for n in files.get(audited.HONEST, ()) if n.startswith(prefix)
+        }
+        right = {*files.get(audited.REFERENCE, ()), *files.get(audited.DEVICE_REFERENCE, ())}
+        there = {audited.HONEST: honest, audited.REFERENCE: right}
+        for file, names in there.items():
+            # An honest run in a format that nobody knows shows nothing.
+            if file in files and names and (lost := sorted(due - names)):
+                yield f"{self._path(file)} lacks {named(lost)}, which the worker shows"
 
     def _whole_passes(self, found: Mapping[str, Form], *, trains: bool) -> Iterator[str]:
         """Yield what the worker does not show of the passes that it made."""
         probed = self._probed
         if wrong := [one for one in probed.passes if one not in (_LIVE, *_PROBES)]:
             yield f"{self._path(audited.PROBED)} has a pass {named(wrong)}"
-        items = ["loss", *self._model.parameters] if trains else [audited.LOGITS]
+        every = (name for name in self._model.parameters if name not in self._stored.missing)
+        items = ["loss", *every] if trains else [audited.LOGITS]
         due = {f"{name}/{what}" for name in probed.passes for what in items}
         lacks = sorted(due - found.keys() - {*probed.missing})
         if lacks:
