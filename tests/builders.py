@@ -30,6 +30,7 @@ from llmb.reference.shapes import LlamaShape
 from llmb.submission import manifest
 from llmb.workloads import WORKLOADS, arithmetic
 from llmb.workloads.start import starts_sharp
+from tests import builders_evidence
 
 PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
 LLAMA_SHAPES: dict[str, int | float | None] = {
@@ -48,6 +49,7 @@ LLAMA_SHAPES: dict[str, int | float | None] = {
 TOKENS_PER_STEP = 8 * 256
 FLOPS_PER_TOKEN = 8_105_164_800
 PARAMETERS = 1_433_680_000
+_PARAMETERS_BY_NAME = 111
 
 
 def repeat_timing(number: int = 0, step_clock: str = "host", timed_steps: int = 50) -> RepeatTiming:
@@ -60,7 +62,7 @@ def repeat_timing(number: int = 0, step_clock: str = "host", timed_steps: int = 
     # The fence after k steps is stamped when step k - 1 is done, a little after the step itself.
     fence_steps = [*range(warmup, steps, draws.FENCE_EVERY), steps]
     fence_ns = [step_ns[k - 1] + 50_000 for k in fence_steps]
-    return RepeatTiming(
+    timing = RepeatTiming(
         warmup_steps=warmup,
         timed_steps=timed_steps,
         start_ns=fence_ns[0],
@@ -78,6 +80,8 @@ def repeat_timing(number: int = 0, step_clock: str = "host", timed_steps: int = 
         energy_stop_j=3500.75 + number,
         cpu_s=5.25,
     )
+    bits = builders_evidence.fence_bits(timing, _PARAMETERS_BY_NAME)
+    return timing.model_copy(update={"fence_bits": bits})
 
 
 def make_record(
@@ -342,12 +346,9 @@ def run_files(
         "model.diff": b"",
         "settings.diff": b"",
         "sources.diff": b"# llmb against no release to compare with\n",
-        "log.txt": b"finished\n",
     }
     files |= {f"plugin/{path}": data for path, data in plugin.items()}
     seen = {
-        evidence.MODEL: evidence.ModelEvidence(before={}, after={}),
-        evidence.WEIGHTS: evidence.WeightsEvidence(pristine=(), processed=()),
         evidence.SETTINGS: evidence.SettingsEvidence(before={}, after={}),
         evidence.PLUGIN: evidence.PluginEvidence(
             files=record.plugin.files, closed_components=(), declared_patches=()
@@ -356,6 +357,8 @@ def run_files(
     for n, timing in enumerate(record.timing.repeats):
         every = {**seen, evidence.OPTIMIZER: optimizer_evidence(timing)}
         files |= {f"evidence/repeat-{n}/{name}": pretty_bytes(v) for name, v in every.items()}
+        more = builders_evidence.evidence_of(record, n, census=program is None)
+        files |= {evidence.path(n, name): data for name, data in more.items()}
         if program is not None:
             files[evidence.path(n, evidence.PROGRAM)] = program.encode()
     return files

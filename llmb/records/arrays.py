@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,32 @@ def read(data: bytes) -> dict[str, Array]:
         for name, entry in sorted(found, key=itemgetter(0))  # the library gives them in any order
         if entry["dtype"] == "F32"
     }
+
+
+@dataclass(frozen=True)
+class Form:
+    """Type and shape of an array in a safetensors file, in the library's words: F32, I64, ..."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+def forms(data: bytes) -> dict[str, Form]:
+    """Return type and shape of every array of a safetensors file, by name.
+
+    Raises:
+        ValueError: not a safetensors file.
+    """
+    try:
+        found = deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise ValueError(f"not a safetensors file: {error}") from None
+    return {name: Form(entry["dtype"], tuple(entry["shape"])) for name, entry in found}
 
 
 @dataclass(frozen=True)

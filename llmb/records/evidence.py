@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from llmb.config import Frozen
+from llmb.config import NONCE, Frozen
+from llmb.records.canonical import canonical_bytes
 from llmb.records.run_record import ClosedComponent, DeclaredHelper, DeclaredPatch, FileDigest
 
 EVIDENCE_FOLDER = "evidence"
@@ -31,6 +34,8 @@ NAMESPACE, LIBRARY, SURROUNDINGS, LITMUS = (
 
 #: What each rank was, where there are several.
 RANKS = "ranks.json"
+#: Which run the evidence of a repeat is of; the supervisor writes it when the window is over.
+REPEAT = "repeat.json"
 #: What each product keeps of its operands (``llmb.records.precision_recipe``).
 PAIRS = "pairs.json"
 
@@ -38,6 +43,29 @@ PAIRS = "pairs.json"
 def path(repeat: int, name: str) -> str:
     """Return where evidence ``name`` of a repeat lies within a run directory or bundle."""
     return f"{EVIDENCE_FOLDER}/repeat-{repeat}/{name}"
+
+
+class RepeatEvidence(Frozen):
+    """Which run, repeat, window and plugin the files beside it are evidence of.
+
+    No worker writes it: a worker does not learn where its window lay. Runs of rules 2 and older
+    have none (``llmb.submission.evidence_files``).
+    """
+
+    run_id: str = Field(pattern=r"^[0-9a-f]{32}$")
+    repeat: int = Field(ge=0)
+    seed: int
+    nonce: str | None = Field(pattern=NONCE)
+    warmup_steps: int = Field(ge=1)
+    timed_steps: int = Field(ge=1)
+    plugin: str
+    #: ``plugin_digest`` of the plugin's files.
+    plugin_sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+def plugin_digest(files: Iterable[FileDigest]) -> str:
+    """Return the sha256 over the canonical JSON object path -> sha256 of a plugin's ``files``."""
+    return hashlib.sha256(canonical_bytes({file.path: file.sha256 for file in files})).hexdigest()
 
 
 class ParameterGroup(Frozen):

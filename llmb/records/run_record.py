@@ -38,6 +38,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 # llmb.run/1  2026-11  timing.nonce and commitments, config.nonce and constant_rate added: nothing
 #                      of them in records before.
 # llmb.run/1  2026-11  precision_recipe added: optional, absent from records before.
+# llmb.run/1  2026-11  timing.fence_bits added: empty in records of rules 2 and older.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -217,6 +218,9 @@ class RepeatTiming(Frozen):
     #: told in the pause of the next; those of the steps after STOP with them. Empty where no step
     #: is replayed.
     commitments: tuple[Sha256, ...] = ()
+    #: sha256 over the loss and the sampled elements of all parameters, as the worker read them back
+    #: at each fence and told their digest there (``evidence/repeat-<n>/fences.safetensors``).
+    fence_bits: tuple[Sha256, ...] = ()
     #: None where the worker ended before it had answered.
     tail: Tail | None = None
 

@@ -19,11 +19,12 @@ from llmb.records.run_directory import (
     SYSTEM,
 )
 from llmb.records.run_record import PrecisionFacts, RunRecord
+from llmb.submission.evidence_model import OLDER_RULES
 from llmb.submission.rejudge import PLUGIN_PREFIX
 
 #: The page for people, made from the record when a bundle is; the first bundles have none.
 PAGE = "README.md"
-_ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
+_ALWAYS = (RECORD, AUDIT, SYSTEM, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF)
 _OF_EACH_REPEAT = (
     evidence.WEIGHTS,
     evidence.MODEL,
@@ -34,7 +35,10 @@ _EVIDENCE = re.compile(r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|s
 
 
 def is_known(name: str) -> bool:
-    """Return whether ``name`` is a file that a run directory has and a bundle takes over."""
+    """Return whether ``name`` is a file that a run directory has and a bundle takes over.
+
+    The log is not: it is free text that nothing in a bundle can be held to.
+    """
     plugin = name.startswith(PLUGIN_PREFIX)
     return name in _ALWAYS or plugin or _EVIDENCE.fullmatch(name) is not None
 
@@ -48,7 +52,8 @@ def faults(names: Iterable[str], record: RunRecord) -> list[str]:
         of_each.append(evidence.OPTIMIZER)
     required = [*_ALWAYS, *(evidence.path(n, file) for n in repeats for file in of_each)]
     missing = [f"{name} is missing" for name in required if name not in present]
-    beside = {n for n in present - {MANIFEST, PAGE} if not n.startswith(SIGNATURES)}
+    may = {MANIFEST, PAGE, *((LOG,) if record.rules_version in OLDER_RULES else ())}
+    beside = {n for n in present - may if not n.startswith(SIGNATURES)}
     strange = sorted(n for n in beside if not is_known(n) or _repeat_of(n) not in {None, *repeats})
     return missing + [f"{name!r} is not a file of a run" for name in strange]
 

@@ -165,7 +165,8 @@ def _prepare(run_dir: Path, whose: Submission) -> _Prepared:
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
     files = members.read_folder(run_dir, layout.is_known)
     if RECORD not in files:
-        raise BundleRefusedError(f"{str(run_dir)!r} is not finished: {_last_words(files)}")
+        log = members.read_folder(run_dir, LOG.__eq__)  # it stays there: no part of a bundle
+        raise BundleRefusedError(f"{str(run_dir)!r} is not finished: {_last_words(log)}")
     record = parse_record(files[RECORD], str(run_dir / RECORD))
     files[layout.PAGE] = page.page_bytes(record)
     bundle = from_files(with_manifest(files, whose))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
-from llmb.config import FP32
+from llmb.config import FP32, AuditMode
 from llmb.records.ceiling import Ceiling
 from llmb.records.run_record import RunRecord
 from llmb.submission.comparison import RecordComparison
@@ -119,6 +119,7 @@ def _compare_class(record: RunRecord, official: Official, comparison: RecordComp
         other = other or (config.prompt_length, config.new_tokens) != _OFFICIAL_SAMPLE
     least = _OFFICIAL_TIMED_STEPS if trains else _OFFICIAL_TIMED_CALLS
     other = other or config.nonce is not None or config.constant_rate
+    other = other or config.audit is AuditMode.OFF
     debug = changed or other or config.timed_steps < least
     if record.rules_version != "2":  # earlier windows had no least length, and warm-up no most
         windows = [repeat.stop_ns - repeat.start_ns for repeat in record.timing.repeats]

@@ -22,7 +22,7 @@ from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
-from llmb.submission import layout, page, ranks, rejudge
+from llmb.submission import evidence_files, layout, page, ranks, rejudge
 from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
@@ -206,9 +206,10 @@ def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:
         # Nothing a stranger sends may pass because a check could not cope with it.
         found = [f"{UNFORESEEN} ({type(error).__name__})"]
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return VerifyCheck(
-        name, not found, "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
-    )
+    said = "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
+    if name == "evidence" and not found:
+        said += _not_there(case)
+    return VerifyCheck(name, not found, said)
 
 
 def _seed(record: RunRecord, said: SeedCommitment) -> VerifyCheck:
@@ -276,6 +277,18 @@ def _plugin(case: Case) -> Iterator[str]:
         if stated != (seen.closed_components, seen.declared_patches, seen.declared_helpers):
             what = "closed components, patches or helpers"
             yield f"{what} are not those in the evidence of repeat {n}"
+
+
+def _evidence(case: Case) -> Iterator[str]:
+    yield from evidence_files.faults(case.bundle, case.record)
+
+
+def _not_there(case: Case) -> str:
+    """Return a note of evidence that a run may lack, with what follows from that."""
+    absent = evidence_files.absent(case.bundle, case.record)
+    if not absent:
+        return ""
+    return f"; not there, and rules that need it not observed: {', '.join(absent[:_SHOWN])}"
 
 
 def _audit(case: Case) -> Iterator[str]:
@@ -379,6 +392,7 @@ _CHECKS: dict[str, _Faults] = {
     "files": _files,
     "copies": _copies,
     "plugin": _plugin,
+    "evidence": _evidence,
     "audit": _audit,
     "verdict": _verdict,
     "precision": _precision,
@@ -391,6 +405,7 @@ _AS_IT_SHOULD = {
     "files": "every file of a run is there, and no other",
     "copies": "audit.json and system.json are those in the record",
     "plugin": "files, closed components and patches of the plugin are those in the record",
+    "evidence": "every file names this run, and shows this model at this run's fences",
     "audit": "the evidence supports each finding",
     "verdict": "the verdict follows from the findings",
     "precision": "effective precision and recipe claim nothing that was not observed",

@@ -110,6 +110,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     timings = [repeat.streamed.timing for repeat in raw.repeats]
     timing = summary.timing_of(timings, workload.tokens_per_step)
     plugin = _plugin_facts(raw, directory)
+    _name_evidence(raw, directory, plugin)
     offer, terms = raw.negotiated.offer, raw.negotiated.terms
     system = host.describe(
         devices=offer.devices,
@@ -150,6 +151,23 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     directory.write(run_directory.AUDIT, pretty_bytes(record.audit))
     directory.write(run_directory.SYSTEM, pretty_bytes(record.system))
     return record
+
+
+def _name_evidence(raw: Raw, directory: RunDirectory, plugin: PluginFacts) -> None:
+    """Write beside the evidence of each repeat which run, window and plugin it is of."""
+    for n, repeat in enumerate(raw.repeats):
+        timing = repeat.streamed.timing
+        named = evidence.RepeatEvidence(
+            run_id=raw.run_id,
+            repeat=n,
+            seed=raw.config.seed,
+            nonce=timing.nonce,
+            warmup_steps=timing.warmup_steps,
+            timed_steps=timing.timed_steps,
+            plugin=plugin.name,
+            plugin_sha256=evidence.plugin_digest(plugin.files),
+        )
+        directory.write(evidence.path(n, evidence.REPEAT), pretty_bytes(named))
 
 
 def waivers(config: RunConfig) -> tuple[str, ...]:

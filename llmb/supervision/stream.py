@@ -441,6 +441,7 @@ def _streamed(
         prefill_ns=tuple(ns for ns in prefills if ns is not None),
         nonce=nonce,
         commitments=tuple(log.commitments),
+        fence_bits=tuple(fence.bits for fence in fences),
         tail=_tail(log, window),
     )
     meter = None

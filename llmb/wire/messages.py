@@ -237,7 +237,7 @@ class Fence(Frozen):
     worker_ns: int
     loss: float | None
     #: sha256 over the bits of the loss and of the sampled parameters.
-    bits: str
+    bits: str = Field(pattern=r"^[0-9a-f]{64}$")
     cpu_s: float
     starved_steps: int
     #: Numbers of the steps looked at so far, and nanoseconds spent in pauses so far.

@@ -20,8 +20,8 @@ from tests.attacks.kinds import (
 
 def outside(folder: Path) -> None:
     """Replace a file by a link to the very same content."""
-    (folder / "log.txt").rename(folder.parent / "log.txt")
-    (folder / "log.txt").symlink_to(folder.parent / "log.txt")
+    (folder / "sources.diff").rename(folder.parent / "sources.diff")
+    (folder / "sources.diff").symlink_to(folder.parent / "sources.diff")
 
 
 def listen(folder: Path) -> None:
@@ -37,7 +37,7 @@ def listen(folder: Path) -> None:
 
 def sparse(folder: Path) -> None:
     """Make a member a terabyte long, at no cost."""
-    os.truncate(folder / "log.txt", 2**40)
+    os.truncate(folder / "sources.diff", 2**40)
 
 
 def crowd(folder: Path) -> None:
@@ -52,10 +52,10 @@ def unspeakable(folder: Path) -> None:
 
 
 unpacked("link to the right content", "is a link", outside)
-unpacked("link to a secret", "is a link", link_of("log.txt", "/etc/passwd"))
+unpacked("link to a secret", "is a link", link_of("sources.diff", "/etc/passwd"))
 unpacked("link to the folder itself", "is a link", link_of("loop", "."))
-unpacked("link that leads nowhere", "is a link", link_of("log.txt", "nowhere"))
-unpacked("link to an endless device", "is a link", link_of("log.txt", "/dev/zero"))
+unpacked("link that leads nowhere", "is a link", link_of("sources.diff", "nowhere"))
+unpacked("link to an endless device", "is a link", link_of("sources.diff", "/dev/zero"))
 unpacked("link for the manifest", "is a link", link_of(MANIFEST, "/proc/self/environ"))
 unpacked("fifo nobody writes to", "fifo or socket", lambda folder: os.mkfifo(folder / "pipe"))
 unpacked("socket", "fifo or socket", listen)

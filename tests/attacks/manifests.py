@@ -33,12 +33,16 @@ listing("manifest with more to say", "is not of schema", lambda data: data.updat
 listing("manifest of a list", "no table of files", lambda data: b"[]")
 listing("manifest that climbs out", "missing from", lambda d: d["files"].update({"../x": ENTRY}))
 listing("size that is true", "not the file", lambda d: d["files"]["model.diff"].update(bytes=False))
-listing("size as text", "not the file", lambda data: data["files"]["log.txt"].update(bytes="9"))
-listing("size below nothing", "not the file", lambda d: d["files"]["log.txt"].update(bytes=-1))
+listing(
+    "size as text", "not the file", lambda data: data["files"]["sources.diff"].update(bytes="9")
+)
+listing("size below nothing", "not the file", lambda d: d["files"]["sources.diff"].update(bytes=-1))
 listing(
     "digest in capitals",
     "not the file",
-    lambda data: data["files"]["log.txt"].update(sha256=data["files"]["log.txt"]["sha256"].upper()),
+    lambda data: data["files"]["sources.diff"].update(
+        sha256=data["files"]["sources.diff"]["sha256"].upper()
+    ),
 )
 listing(
     "size of 20 digits",

@@ -57,12 +57,12 @@ packed("unlisted file", "not in the manifest", lambda files: zip_bytes({**files,
 packed(
     "listed file left out",
     "missing from the bundle",
-    lambda files: zip_bytes({name: raw for name, raw in files.items() if name != "log.txt"}),
+    lambda files: zip_bytes({name: raw for name, raw in files.items() if name != "sources.diff"}),
 )
 packed(
     "one bit flipped",
     "not the file the manifest lists",
-    lambda files: zip_bytes({**files, "log.txt": bytes([files["log.txt"][0] ^ 1, 10])}),
+    lambda files: zip_bytes({**files, "sources.diff": bytes([files["sources.diff"][0] ^ 1, 10])}),
 )
 recorded(
     "key twice", "'llmb_version' twice", b'"llmb_version"', b'"llmb_version": "9",\n"llmb_version"'

@@ -69,11 +69,11 @@ def with_info(**fields: Any) -> Callable[[Files], bytes]:
     """Return what gives one member other fields in the directory."""
 
     def change(files: Files) -> bytes:
-        info = zipfile.ZipInfo("log.txt")
+        info = zipfile.ZipInfo("sources.diff")
         for field, value in fields.items():
             setattr(info, field, value)
-        rest = [(name, raw) for name, raw in files.items() if name != "log.txt"]
-        return zip_of([*rest, (info, files["log.txt"])])
+        rest = [(name, raw) for name, raw in files.items() if name != "sources.diff"]
+        return zip_of([*rest, (info, files["sources.diff"])])
 
     return change
 
@@ -102,9 +102,9 @@ def hidden_in_stream(files: Files) -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     content = b"text " * 100
     data = packer.compress(content) + packer.flush() + b"hidden"
-    name, crc = b"log.txt", zlib.crc32(content)
+    name, crc = b"sources.diff", zlib.crc32(content)
     fields = (0, 8, 0, 33, crc, len(data), len(content), len(name), 0)
-    raw = zip_bytes({key: value for key, value in files.items() if key != "log.txt"})
+    raw = zip_bytes({key: value for key, value in files.items() if key != "sources.diff"})
     begin, end = directory_of(raw)
     local = struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, *fields) + name + data
     central = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, *fields, 0, 0, 0, 0, begin) + name
@@ -227,7 +227,7 @@ packed(
 packed(
     "folder of a file's name",
     "used as a folder",
-    lambda files: zip_of([*files.items(), (special("LOG.TXT/", stat.S_IFDIR | 0o755), b"")]),
+    lambda files: zip_of([*files.items(), (special("RECORD.JSON/", stat.S_IFDIR | 0o755), b"")]),
 )
 packed("half a zip", "not a sound zip", half)
 packed("empty file", "not a sound zip", lambda files: b"")

@@ -51,6 +51,12 @@ def invalid_files(once):  # noqa: F811
 
 
 @pytest.fixture(scope="session")
+def toy_files(once):  # noqa: F811
+    """Those of an honest run with as many steps as an official one."""
+    return _made(once, "toy-run", "honest_eager", "--timed-steps=50")
+
+
+@pytest.fixture(scope="session")
 def forward_files(once):  # noqa: F811
     """Those of an honest run that trains nothing."""
     flags = ("--workload=litgpt-forward", "--timed-steps=5", "--batch-size=3")

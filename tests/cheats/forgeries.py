@@ -6,101 +6,15 @@ those of a forged bundle. Derived numbers are put right wherever a forger could.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from llmb import workloads
-from llmb.measure import metrics, summary
 from llmb.records.arrays import read as read_arrays
-from llmb.records.bundle import from_files, parse_record
-from llmb.records.canonical import pretty_bytes
 from llmb.records.finding import Status
-from llmb.records.run_record import RunRecord
-from llmb.submission import rejudge
-from tests import builders
-from tests.builders import with_manifest
 from tests.cheats.corpus import BUNDLE, ENVIRONMENT, RECORD, TIMING
-
-Files = dict[str, bytes]
-
-
-@dataclass(frozen=True)
-class Runs:
-    """The finished runs a forger starts from."""
-
-    honest: Files
-    other: Files
-    invalid: Files
-    #: Of a run whose supervisor judged as the plugin's package told it.
-    customised: Files
-
-
-@dataclass(frozen=True)
-class Forgery:
-    """What is forged, and the check of ``llmb verify`` that must refuse it."""
-
-    name: str
-    group: str
-    acts: tuple[int, ...]
-    forge: Callable[[Runs], Files]
-    #: None: nothing in the bundle speaks against it; ``unseen`` says what does.
-    check: str | None
-    unseen: str | None = None
-
-    @property
-    def act(self) -> str:
-        """What is done, in a sentence."""
-        assert self.forge.__doc__ is not None
-        return self.forge.__doc__
-
-
-def _record(files: Files) -> RunRecord:
-    return parse_record(files["record.json"], "record.json")
-
-
-def _with_record(files: Files, record: RunRecord) -> Files:
-    return files | {
-        "record.json": pretty_bytes(record),
-        "audit.json": pretty_bytes(record.audit),
-        "system.json": pretty_bytes(record.system),
-    }
-
-
-def _edited(files: Files, edit: Callable[[dict[str, Any]], object]) -> Files:
-    return _with_record(files, builders.edited(_record(files), edit))
-
-
-def _judged_again(files: Files) -> Files:
-    """Let the record say what its evidence now supports, as an able forger would."""
-    record = _record(files)
-    judged = rejudge.judge(from_files(with_manifest(files)), record)
-    facts = record.precision.model_copy(update={"effective": judged.effective, "bits": judged.bits})
-    return _with_record(
-        files, record.model_copy(update={"audit": judged.audit, "precision": facts})
-    )
-
-
-def _timed_again(files: Files, edit: Callable[[dict[str, Any]], object]) -> Files:
-    """Edit the stamps of the first repeat and derive every number that follows from them."""
-    record = _record(files)
-    repeats = []
-    for number, repeat in enumerate(record.timing.repeats):
-        data = json.loads(pretty_bytes(repeat))
-        if number == 0:
-            edit(data)
-        repeats.append(type(repeat).model_validate(data))
-    timing = summary.timing_of(repeats, record.workload.tokens_per_step)
-    result = summary.result_of(timing, record.workload, 1, record.ceilings, None, None)
-    workload, tokens = workloads.of(record.config), record.workload.tokens_per_step
-    named = metrics.metrics_of(record.config, workload, timing, tokens, None)
-    result = result.model_copy(update={"metrics": named})
-    follows = {"fence_ns": timing.fence_ns, "peak_memory_bytes": timing.peak_memory_bytes}
-    first = record.topology.ranks[0].model_copy(update=follows)
-    topology = record.topology.model_copy(update={"ranks": (first,)})
-    changes = {"timing": timing, "result": result, "topology": topology}
-    return _with_record(files, record.model_copy(update=changes))
+from tests.cheats.forged_evidence import FORGED_EVIDENCE
+from tests.cheats.forging import Files, Forgery, Runs, edited, judged_again, timed_again
 
 
 def faster(runs: Runs) -> Files:
@@ -109,7 +23,7 @@ def faster(runs: Runs) -> Files:
     def edit(data: dict[str, Any]) -> None:
         data["result"]["tokens_per_second"] *= 1.01
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 def window_shortened(runs: Runs) -> Files:
@@ -122,7 +36,7 @@ def window_shortened(runs: Runs) -> Files:
         data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
         data["stop_ns"] = data["fence_ns"][-1]
 
-    return _timed_again(runs.honest, edit)
+    return timed_again(runs.honest, edit)
 
 
 def every_stamp_invented(runs: Runs) -> Files:
@@ -136,7 +50,7 @@ def every_stamp_invented(runs: Runs) -> Files:
         data["start_ns"] = data["fence_ns"][steps.index(data["warmup_steps"])]
         data["stop_ns"] = data["fence_ns"][-1]
 
-    return _judged_again(_timed_again(runs.honest, edit))
+    return judged_again(timed_again(runs.honest, edit))
 
 
 def slower_repeat_dropped(runs: Runs) -> Files:
@@ -146,7 +60,7 @@ def slower_repeat_dropped(runs: Runs) -> Files:
         del data["timing"]["repeats"][1]
 
     kept = {n: c for n, c in runs.honest.items() if "repeat-1" not in n}
-    return _edited(kept, edit)
+    return edited(kept, edit)
 
 
 def verdict_raised(runs: Runs) -> Files:
@@ -155,7 +69,7 @@ def verdict_raised(runs: Runs) -> Files:
     def edit(data: dict[str, Any]) -> None:
         data["audit"]["verdict"] = "REPRODUCED"
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 def findings_passed(runs: Runs) -> Files:
@@ -166,7 +80,7 @@ def findings_passed(runs: Runs) -> Files:
             finding["status"] = Status.PASS.value
         data["audit"]["verdict"] = "CONSISTENT"
 
-    return _edited(runs.invalid, edit)
+    return edited(runs.invalid, edit)
 
 
 def judged_by_the_plugin(runs: Runs) -> Files:
@@ -180,7 +94,7 @@ def precision_raised(runs: Runs) -> Files:
     def edit(data: dict[str, Any]) -> None:
         data["precision"]["effective"] = "BF16"
 
-    return _edited(runs.invalid, edit)
+    return edited(runs.invalid, edit)
 
 
 def seed_changed(runs: Runs) -> Files:
@@ -189,7 +103,7 @@ def seed_changed(runs: Runs) -> Files:
     def edit(data: dict[str, Any]) -> None:
         data["config"]["seed"] += 1
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 def batch_doubled(runs: Runs) -> Files:
@@ -201,7 +115,7 @@ def batch_doubled(runs: Runs) -> Files:
         for name in ("tokens_per_second", "tokens_per_second_per_device"):
             data["result"][name] *= 2
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 def made_official(runs: Runs) -> Files:
@@ -211,7 +125,7 @@ def made_official(runs: Runs) -> Files:
         data["class_" if "class_" in data else "class"] = "official"
         data["waivers"] = []
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 def optimizer_evidence_edited(runs: Runs) -> Files:
@@ -236,14 +150,20 @@ def gradients_of_the_reference(runs: Runs) -> Files:
 
     seen = load(runs.invalid[f"{folder}/gradients.safetensors"])
     seen |= {name: torch.tensor(list(array)) for name, array in own.items() if name in seen}
-    steps = load(runs.invalid[f"{folder}/steps.safetensors"])
-    kept = max(int(name.split("/")[0]) for name in steps)
-    steps[f"{kept}/gradient"] = torch.tensor(list(honest["BF16/step"]))
+    ledger = load(runs.invalid[f"{folder}/ledger.safetensors"])
+    rows = load(runs.invalid[f"{folder}/replayed.safetensors"])["rows"]
+    count = min(len(rows), len(ledger["rows"]))
+    ledger["rows"][:count] = rows[:count]
     forged = runs.invalid | {
         f"{folder}/gradients.safetensors": save(seen),
-        f"{folder}/steps.safetensors": save(steps),
+        f"{folder}/ledger.safetensors": save(ledger),
     }
-    return _judged_again(forged)
+    digests = [hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in ledger["rows"]]
+
+    def edit(data: dict[str, Any]) -> None:
+        data["commitments"][: len(digests)] = digests
+
+    return judged_again(timed_again(forged, edit))
 
 
 def evidence_of_another(runs: Runs) -> Files:
@@ -257,12 +177,12 @@ def evidence_of_another(runs: Runs) -> Files:
 def evidence_removed(runs: Runs) -> Files:
     """The evidence that convicts an INVALID run is left out, and the record says less."""
     name = "evidence/repeat-0/gradients.safetensors"
-    judged = _judged_again({n: c for n, c in runs.invalid.items() if n != name})
+    judged = judged_again({n: c for n, c in runs.invalid.items() if n != name})
 
     def edit(data: dict[str, Any]) -> None:
         data["precision"]["how"] = "not observed"
 
-    return _edited(judged, edit)
+    return edited(judged, edit)
 
 
 def plugin_exchanged(runs: Runs) -> Files:
@@ -299,11 +219,10 @@ def processor_upgraded(runs: Runs) -> Files:
     def edit(data: dict[str, Any]) -> None:
         data["system"]["cpu"]["model"] = "Colossus 9000"
 
-    return _edited(runs.honest, edit)
+    return edited(runs.honest, edit)
 
 
 _BY_REPRODUCTION = "nothing inside a bundle can contradict it: only a reproduction can"
-_LESS = "it ends UNVERIFIED instead of INVALID, and may be handed in as that"
 
 FORGERIES = (
     Forgery("faster", RECORD, (62,), faster, "recomputation"),
@@ -327,19 +246,12 @@ FORGERIES = (
         _BY_REPRODUCTION,
     ),
     Forgery("evidence_of_another", BUNDLE, (63,), evidence_of_another, "audit"),
-    Forgery("evidence_removed", BUNDLE, (63,), evidence_removed, None, _LESS),
+    Forgery("evidence_removed", BUNDLE, (63,), evidence_removed, "evidence"),
     Forgery("plugin_exchanged", BUNDLE, (63,), plugin_exchanged, "plugin"),
     Forgery("plugin_left_out", BUNDLE, (63,), plugin_left_out, "plugin"),
     Forgery("file_added", BUNDLE, (63,), file_added, "files"),
     Forgery("record_of_another", BUNDLE, (63,), record_of_another, "audit"),
     Forgery("readable_diff_edited", BUNDLE, (63,), readable_diff_edited, "diff"),
     Forgery("processor_upgraded", ENVIRONMENT, (64,), processor_upgraded, None, _BY_REPRODUCTION),
+    *FORGED_EVIDENCE,
 )
-
-
-def checks(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the checks of ``llmb verify`` that refuse the bundle made of ``files``, with why."""
-    from llmb.submission.verify import verify_bundle
-
-    found = verify_bundle(from_files(with_manifest(files))).checks
-    return {check.name: check.message for check in found if not check.ok}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.cheats import runner
 from tests.cheats.corpus import CHEATS, GROUPS, REFUSED, TWINS, Cheat
-from tests.cheats.forgeries import FORGERIES, Forgery
+from tests.cheats.forgeries import FORGERIES
+from tests.cheats.forging import Forgery
 
 README = Path(__file__).with_name("README.md")
 

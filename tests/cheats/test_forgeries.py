@@ -12,15 +12,16 @@ from llmb.errors import BundleRefusedError
 from llmb.records.bundle import from_files, read_bundle
 from llmb.submission.manifest import zip_bytes
 from tests.builders import with_manifest
-from tests.cheats import forgeries
+from tests.cheats import forgeries, forging
 from tests.cheats.conftest import files_of
-from tests.cheats.forgeries import FORGERIES, Forgery, Runs
+from tests.cheats.forgeries import FORGERIES
+from tests.cheats.forging import Forgery, Runs
 from tests.e2e import harness
 
 
 @pytest.fixture(scope="session")
-def runs(honest_files, other_files, invalid_files, customised_files):
-    return Runs(honest_files, other_files, invalid_files, customised_files)
+def runs(honest_files, other_files, invalid_files, customised_files, toy_files):
+    return Runs(honest_files, other_files, invalid_files, customised_files, toy_files)
 
 
 def _case(forgery):
@@ -30,13 +31,16 @@ def _case(forgery):
 
 @pytest.mark.parametrize("forgery", [_case(forgery) for forgery in FORGERIES])
 def test_a_forgery_is_refused_by_the_check_that_is_there_for_it(runs, forgery: Forgery):
-    refused = forgeries.checks(forgery.forge(runs))
+    refused = forging.checks(forgery.forge(runs))
     assert refused
     assert forgery.check in (None, *refused), refused
 
 
 #: Forgeries of the two groups that take nothing but an honest run.
-OF_ANY_RUN = ("faster", "verdict_raised", "optimizer_evidence_edited", "file_added")
+OF_ANY_RUN = (
+    *("faster", "verdict_raised", "optimizer_evidence_edited", "file_added", "losses_changed"),
+    *("fences_deleted", "fences_of_numbers", "tensor_of_no_parameter", "segment_too_long"),
+)
 
 
 @pytest.mark.quick
@@ -44,13 +48,13 @@ OF_ANY_RUN = ("faster", "verdict_raised", "optimizer_evidence_edited", "file_add
 def test_a_forgery_of_any_run_is_refused_and_the_run_itself_is_not(tiny_run, name):
     honest = files_of(tiny_run)
     (forgery,) = (one for one in FORGERIES if one.name == name)
-    assert forgeries.checks(honest) == {}
-    assert forgery.check in forgeries.checks(forgery.forge(Runs(honest, {}, {}, {})))
+    assert forging.checks(honest) == {}
+    assert forgery.check in forging.checks(forgery.forge(Runs(honest, {}, {}, {}, {})))
 
 
 def test_bundles_of_the_runs_that_are_forged_are_sound(runs):
-    for files in (runs.honest, runs.other, runs.invalid):
-        assert forgeries.checks(files) == {}
+    for files in (runs.honest, runs.other, runs.invalid, runs.toy):
+        assert forging.checks(files) == {}
 
 
 def test_a_flipped_byte_under_the_old_manifest_is_refused(runs):
@@ -84,7 +88,7 @@ def test_a_record_rewritten_after_the_run_is_refused_by_the_command(runs, tmp_pa
 
 def test_a_bundle_of_calls_is_sound_until_their_logits_are_others(forward_files):
     ledger = "evidence/repeat-0/ledger.safetensors"
-    assert forgeries.checks(forward_files) == {}
+    assert forging.checks(forward_files) == {}
     arrays = load(forward_files[ledger])
     arrays["rows"][2, 5] += 1
-    assert "audit" in forgeries.checks(forward_files | {ledger: save(arrays)})
+    assert "audit" in forging.checks(forward_files | {ledger: save(arrays)})

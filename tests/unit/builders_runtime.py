@@ -152,7 +152,7 @@ def fence(steps: int, **changes: Any) -> Fence:
     values: dict[str, Any] = {
         "worker_ns": steps,
         "loss": 10.0 - steps / 100,
-        "bits": "00",
+        "bits": "00" * 32,
         "cpu_s": steps / 10,
         "starved_steps": 0,
     }

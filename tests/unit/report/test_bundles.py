@@ -54,7 +54,7 @@ def test_a_bundle_alone_names_no_submitter_and_no_place_of_this_machine(tmp_path
 
 
 def damage(place):
-    (place / "log.txt").write_text("edited")
+    (place / "sources.diff").write_text("edited")
 
 
 def lose_manifest(place):
@@ -207,6 +207,6 @@ def test_an_interval_may_end_at_its_figure(tmp_path):
 
 
 def test_a_readers_texts_are_diffs_and_log_alone(tmp_path):
-    board.put(tmp_path, board.record())
+    board.put(tmp_path, board.record(), **{"log.txt": "as an older bundle has it"})
     (entry,) = gather([tmp_path]).entries
     assert sorted(entry.texts) == ["log.txt", "model.diff", "settings.diff", "sources.diff"]

@@ -15,7 +15,7 @@ from tests.unit.builders_board import index, put, record
 
 
 def shown(folder: Path, change: Any = lambda data: None, **repeated: Any) -> dict[str, Any]:
-    put(folder, record(change=change))
+    put(folder, record(change=change), **{"log.txt": "finished\n"})
     index(folder, availability="cloud")
     shelf = gather([folder])
     found = board(shelf, {shelf.entries[0].bundle_id: repeated.get("by", [])})

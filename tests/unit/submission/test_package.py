@@ -70,11 +70,19 @@ def test_packaging_twice_changes_nothing(run, output):
 
 def test_a_different_bundle_is_never_overwritten(run, output):
     (path,) = package([run], WHOSE, output)
-    (run / "log.txt").write_text("another story\n")
-    before = (path / "log.txt").read_bytes()
+    (run / "sources.diff").write_text("another story\n")
+    before = (path / "sources.diff").read_bytes()
     with pytest.raises(UsageError, match="holds another bundle"):
         package([run], WHOSE, output)
-    assert (path / "log.txt").read_bytes() == before
+    assert (path / "sources.diff").read_bytes() == before
+
+
+def test_the_log_stays_in_the_run_directory(run, output):
+    (run / "log.txt").write_text("as fast as any, says the submitter\n")
+    (path,) = package([run], WHOSE, output)
+    assert not (path / "log.txt").exists()
+    assert "log.txt" not in (path / "MANIFEST.json").read_text()
+    assert verify(path).ok
 
 
 def test_something_else_in_the_way_is_not_overwritten(run, output):
@@ -276,7 +284,11 @@ def test_a_reason_that_is_no_line_of_text_is_a_usage_error(run, output, reason):
 def test_a_bundle_above_the_budget_is_refused_and_told_what_is_large(run, output, monkeypatch):
     total = sum(path.stat().st_size for path in run.rglob("*") if path.is_file())
     monkeypatch.setattr("llmb.submission.package.MAX_BYTES_PER_REPEAT", total)
-    refused(run, output, r"MiB that 1 repeat may take; the largest: record.json 0.0 MiB, ")
+    refused(
+        run,
+        output,
+        r"MiB that 1 repeat may take; the largest: evidence/repeat-0/gradients.safetensors ",
+    )
 
 
 def test_the_budget_grows_with_the_repeats_whose_evidence_is_kept(tmp_path, output, monkeypatch):
@@ -324,7 +336,7 @@ def test_a_reason_for_a_precision_that_is_there_is_a_usage_error(run, output):
 
 def test_a_damaged_neighbour_is_named(run, output, tmp_path):
     (path,) = package([run], WHOSE, output)
-    (path / "log.txt").write_text("edited")
+    (path / "sources.diff").write_text("edited")
     other = builders.make_record(1, run_id="f" * 32)
     second = builders.write(tmp_path / "two", builders.run_files(other))
     with pytest.raises(BundleRefusedError, match=r"already in .* is damaged"):

@@ -204,7 +204,7 @@ def test_a_signature_of_another_bundle_is_refused_with_and_without_signers(
     bundle, record, keys, allow
 ):
     signed = signatures.sign(bundle, keys["acme"])
-    other = with_manifest(builders.run_files(record) | {"log.txt": b"another\n"})
+    other = with_manifest(builders.run_files(record) | {"sources.diff": b"another\n"})
     for allowed in (None, allow("acme")):
         ok, message = check(moved(signed, other), allowed)
         assert not ok

@@ -13,6 +13,7 @@ from llmb.records.bundle import Bundle, from_files
 from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws, nonce_of
 from llmb.records.finding import RULES_VERSION
+from llmb.records.run_record import RunRecord
 from llmb.records.seeds import token_seed
 from llmb.reference import pins
 from llmb.submission import rejudge
@@ -50,11 +51,11 @@ def probed(step: int, seed: int) -> audited.ProbedEvidence:
     return audited.ProbedEvidence(seed=1, last_step=step, token_seed=seed, passes=(), missing=())
 
 
-def bundle_of(repeat: int, **found: Any) -> Bundle:
-    """Return an honest bundle with more evidence of one repeat."""
+def bundle_of(repeat: int, record: RunRecord = RECORD, **found: Any) -> Bundle:
+    """Return an honest bundle of ``record`` with more evidence of one repeat."""
     names = {"steps": audited.STEPS, "probed": audited.PROBED}
     more = {evidence.path(repeat, names[n]): pretty_bytes(value) for n, value in found.items()}
-    return from_files(with_manifest(builders.run_files(RECORD) | more))
+    return from_files(with_manifest(builders.run_files(record) | more))
 
 
 def foreign(bundle: Bundle) -> list[str]:
@@ -119,24 +120,27 @@ def looked_at(seed: int) -> audited.StepsEvidence:
 
 def test_what_the_nonce_has_drawn_is_no_fault() -> None:
     seed = Draws(NONCE, RECORD.workload.optimizer, ledger=True).audit(7)
-    bundle = bundle_of(0, steps=looked_at(seed))
-    assert list(rejudge.other_draws(bundle, drawn_by(NONCE))) == []
+    record = drawn_by(NONCE)
+    assert list(rejudge.other_draws(bundle_of(0, record, steps=looked_at(seed)), record)) == []
 
 
 def test_elements_that_the_nonce_has_not_drawn_are_named() -> None:
-    (found,) = rejudge.other_draws(bundle_of(0, steps=looked_at(5)), drawn_by(NONCE))
+    record = drawn_by(NONCE)
+    (found,) = rejudge.other_draws(bundle_of(0, record, steps=looked_at(5)), record)
     assert found == "what was looked at in step 7 of repeat 0 was not drawn by the nonce"
 
 
 def test_a_repeat_with_a_nonce_of_its_own_choice_is_named() -> None:
-    (found,) = rejudge.other_draws(bundle_of(0), drawn_by(NONCE, "aa" * 16))
+    record = drawn_by(NONCE, "aa" * 16)
+    (found,) = rejudge.other_draws(bundle_of(0, record), record)
     assert found == "the nonce of repeat 1 does not follow from the run's"
 
 
 def test_a_run_that_was_asked_to_have_another_nonce_is_named() -> None:
     record = drawn_by(NONCE)
     config = record.config.model_copy(update={"nonce": "bb" * 16})
-    (found,) = rejudge.other_draws(bundle_of(0), record.model_copy(update={"config": config}))
+    asked = record.model_copy(update={"config": config})
+    (found,) = rejudge.other_draws(bundle_of(0, record), asked)
     assert found == "the nonce of the run is not the one that it was asked to have"
 
 

@@ -1,0 +1,256 @@
+"""Evidence held to its record: every file is there, names its run, and shows this very model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterator, Mapping
+
+from llmb.config import AuditMode, Mode
+from llmb.records import arrays, audited, evidence
+from llmb.records.arrays import Form
+from llmb.records.bundle import Bundle
+from llmb.records.draws import fence_every, state_bytes, why_no_ledger
+from llmb.records.run_record import RepeatTiming, RunRecord
+from llmb.submission import evidence_model, evidence_tensors
+from llmb.submission.evidence_model import (
+    OLDER_RULES,
+    ExpectedModel,
+    Stored,
+    samples_at_fences,
+    stored_parameters,
+)
+from llmb.submission.rejudge import load
+
+#: By these rules most of what is checked here could not be observed: runs are UNVERIFIED at best.
+_OLDEST = "1"
+#: The llmb that made runs of rules 2.
+_OF_RULES_2 = "0.1."
+#: What rules 2 had no names for, in the record of a repeat.
+_LATER = ("nonce", "commitments", "fence_bits", "tail")
+#: Fences after STOP of runs that do not say how many steps followed it.
+_MOST_AFTER_STOP = 3
+_LOSS, _SAMPLES = "loss", "parameters"  # the tensors of fences
+
+
+def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
+    """Yield a sentence for each way in which evidence is not that of the run in ``record``.
+
+    Raises:
+        BundleRefusedError: a file is not what llmb writes, or nobody knows the model.
+    """
+    if record.rules_version == _OLDEST:
+        return
+    yield from _wrongly_older(record)
+    model = ExpectedModel.of(record)
+    for n in range(len(record.timing.repeats)):
+        missing = [f"{path} is missing" for path in _missing(bundle, record, n, _always(record, n))]
+        yield from missing
+        if missing:
+            continue
+        if names_its_run(record):
+            yield from _other_run(bundle, record, n)
+            yield from _uncommitted(record, n)
+        stored = stored_parameters(bundle, n)
+        yield from evidence_model.faults(bundle, record, n, model, stored)
+        yield from evidence_tensors.faults(bundle, record, n, model, stored)
+        yield from _fences(bundle, record, n, stored)
+
+
+def absent(bundle: Bundle, record: RunRecord) -> list[str]:
+    """Return the paths of evidence that a run may lack; the rules that need it are not observed."""
+    if record.rules_version == _OLDEST or record.config.audit is AuditMode.OFF:
+        return []
+    repeats = range(len(record.timing.repeats))
+    return [path for n in repeats for path in _missing(bundle, record, n, _may_lack(record, n))]
+
+
+def names_its_run(record: RunRecord) -> bool:
+    """Tell whether each repeat's evidence names its run: since rules 3."""
+    return record.rules_version not in OLDER_RULES
+
+
+def _wrongly_older(record: RunRecord) -> Iterator[str]:
+    """Yield a sentence where a run claims rules 2 and has what these did not know."""
+    if names_its_run(record):
+        return
+    if not record.llmb_version.startswith(_OF_RULES_2):
+        rules, theirs = record.rules_version, record.llmb_version
+        yield f"rules {rules} were those of llmb {_OF_RULES_2}x, the record is of {theirs}"
+    for n, timing in enumerate(record.timing.repeats):
+        later = [name for name in _LATER if getattr(timing, name)]
+        if later:
+            yield f"repeat {n} has {', '.join(later)}, which rules {record.rules_version} did not"
+
+
+def _missing(bundle: Bundle, record: RunRecord, repeat: int, names: list[str]) -> list[str]:
+    paths = (evidence.path(repeat, name) for name in names)
+    return [path for path in paths if path not in bundle.files]
+
+
+def _always(record: RunRecord, repeat: int) -> list[str]:
+    """Return the evidence without which there is no run, or none that was audited.
+
+    A worker that dies in its audit leaves less: such a run is worth nothing to others.
+    """
+    config, timing = record.config, record.timing.repeats[repeat]
+    names = [evidence.WEIGHTS, evidence.MODEL, evidence.SETTINGS, evidence.PLUGIN, evidence.FENCES]
+    names += [evidence.OPTIMIZER] * (config.mode is Mode.TRAIN)
+    names += [evidence.REPEAT] * names_its_run(record)
+    if config.audit is AuditMode.OFF:
+        return names
+    names += [evidence.NAMESPACE, evidence.SURROUNDINGS, audited.STEPS, audited.STEP_VALUES]
+    names += [audited.GRADIENTS, audited.PROBED]
+    names += [evidence.TYPES] * (config.audit is AuditMode.FULL)
+    if timing.commitments:
+        names += [audited.LEDGER, audited.LEDGER_VALUES]
+    return names
+
+
+def _may_lack(record: RunRecord, repeat: int) -> list[str]:
+    """Return what honest run and reference run leave, each of which may fail, and the recipe.
+
+    Without the probe of products (``pairs.json``) a run has no measured recipe of precision.
+    """
+    trains = record.config.mode is Mode.TRAIN
+    names = [audited.HONEST, audited.HONEST_NAMESPACE, audited.PRISTINE, audited.REFERENCE]
+    names += [audited.REPLAY] * trains
+    names += [evidence.PAIRS] * (trains and names_its_run(record))
+    if record.timing.repeats[repeat].commitments:
+        names += [audited.REPLAYED, *([audited.RECOMPUTED] * trains)]
+    return names
+
+
+def _other_run(bundle: Bundle, record: RunRecord, repeat: int) -> Iterator[str]:
+    """Yield a sentence for each thing that the evidence of ``repeat`` names otherwise."""
+    timing = record.timing.repeats[repeat]
+    right = evidence.RepeatEvidence(
+        run_id=record.run_id,
+        repeat=repeat,
+        seed=record.config.seed,
+        nonce=timing.nonce,
+        warmup_steps=timing.warmup_steps,
+        timed_steps=timing.timed_steps,
+        plugin=record.plugin.name,
+        plugin_sha256=evidence.plugin_digest(record.plugin.files),
+    )
+    named = load(bundle, repeat, evidence.REPEAT, evidence.RepeatEvidence)
+    for (name, theirs), (_, ours) in zip(named, right, strict=True):
+        if theirs != ours:
+            path = evidence.path(repeat, evidence.REPEAT)
+            yield f"{path} is of {name} {theirs!r}, the record of {ours!r}"
+
+
+def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
+    """Yield a sentence where steps that could be replayed have left no commitment (rule L1)."""
+    timing, precision = record.timing.repeats[repeat], record.config.precision
+    facts, lacks = record.workload, record.plugin.lacks
+    why = why_no_ledger(
+        facts.mode,
+        precision,
+        mesh=record.config.parallelism,
+        state=state_bytes(facts.parameters, precision, facts.optimizer),
+        dropout=facts.shapes.get("dropout") or 0.0,
+        records_steps=lacks.eager_kernels,
+    )
+    if timing.nonce is None or record.config.audit is AuditMode.OFF or why is not None:
+        return
+    made = len(timing.commitments)
+    if timing.tail is None:
+        due = made or 1  # the worker ended early, but not before its first step
+    else:  # the step in whose pause the stream ended is one more
+        due = timing.warmup_steps + timing.timed_steps + timing.tail.steps + 1
+    if made != due:
+        yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
+
+
+def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> Iterator[str]:
+    """Yield a sentence for each way in which what fences read back is not the record's."""
+    path, timing = evidence.path(repeat, evidence.FENCES), record.timing.repeats[repeat]
+    first = record.config.warmup_steps
+    stop = timing.warmup_steps + timing.timed_steps
+    every, count = fence_every(record.config.mode.value), len(timing.fence_steps)
+    # Counted before they are listed: a stranger's window may have any length.
+    due = _fences_until(stop, first, timing.timed_steps, every)
+    if due != count or [*timing.fence_steps] != _listed(stop, first, timing.timed_steps, every):
+        each = "a fence each" if every == 1 else f"a fence after {first} and every {every} more"
+        yield f"the fences of repeat {repeat} are not those of {stop} steps with {each}"
+        return
+    least = most = count
+    if timing.tail is not None:
+        least = most = _fences_until(stop + timing.tail.steps, first, timing.timed_steps, every)
+    else:  # of rules 2, or of a worker that ended early
+        most += _MOST_AFTER_STOP
+    one_rank = record.topology.world_size == 1
+    try:
+        forms = arrays.forms(bundle.files[path])
+    except ValueError as error:
+        yield f"{path}: {error}"
+        return
+    fault = _other_form(forms, (least, most), stored, one_rank)
+    if fault is not None:
+        yield f"{path} {fault}"
+        return
+    values = arrays.read(bundle.files[path])
+    losses, samples = values[_LOSS], values[_SAMPLES]
+    if not all(map(math.isfinite, losses)):
+        yield f"{path} has a loss that is no number: no run goes on after one"
+    if record.config.mode is Mode.TRAIN:
+        for name, step in (("loss_first", timing.warmup_steps), ("loss_last", stop)):
+            said, read = getattr(timing, name), dict(zip(timing.fence_steps, losses)).get(step)  # noqa: B905
+            if read != said:
+                yield f"{name} of repeat {repeat} is {said}, read after step {step} was {read}"
+    if names_its_run(record):
+        yield from _bits(path, losses, samples, timing)
+
+
+def _other_form(
+    found: Mapping[str, Form], fences: tuple[int, int], stored: Stored, one_rank: bool
+) -> str | None:
+    """Return what is wrong with the tensors of fences, None where nothing is."""
+    if found.keys() != {_LOSS, _SAMPLES} or any(form.dtype != "F32" for form in found.values()):
+        return f"has other tensors than {_LOSS} and {_SAMPLES}, both F32"
+    loss, samples = found[_LOSS].shape, found[_SAMPLES].shape
+    if len(loss) != 1 or not fences[0] <= loss[0] <= fences[1]:
+        return f"has losses {list(loss)}, the stream had {fences[1]} fences"
+    least, most = samples_at_fences(stored, one_rank=one_rank)
+    if len(samples) != 2 or samples[0] != loss[0] or not least <= samples[1] <= most:
+        return f"has samples {list(samples)}, not {most} elements at each of {loss[0]} fences"
+    return None
+
+
+def _bits(
+    path: str, losses: arrays.Array, samples: arrays.Array, timing: RepeatTiming
+) -> Iterator[str]:
+    """Yield a sentence where bits are others than the worker told at a fence."""
+    if len(timing.fence_bits) != len(timing.fence_steps):
+        has, due = len(timing.fence_bits), len(timing.fence_steps)
+        yield f"the record has the bits of {has} fences, there were {due}"
+        return
+    width = len(samples) // len(losses)
+    for n, (step, told) in enumerate(zip(timing.fence_steps, timing.fence_bits, strict=True)):
+        row = samples[n * width : (n + 1) * width]
+        read = struct.pack(f"<{1 + width}f", losses[n], *row)
+        if hashlib.sha256(read).hexdigest() != told:
+            yield f"{path} has other bits of the fence after step {step} than the worker told there"
+            return
+
+
+def _listed(end: int, first: int, timed: int, every: int) -> list[int]:
+    """Return the steps after which there is a fence, up to ``end``."""
+    if every == 1:  # each call, and each sample, has one
+        return [*range(1, end + 1)]
+    return sorted({*range(first, end + 1, every), *_doubles(end, first, timed, every)})
+
+
+def _fences_until(end: int, first: int, timed: int, every: int) -> int:
+    if every == 1:
+        return end
+    regular = max(0, (end - first) // every + 1)
+    return regular + sum((step - first) % every > 0 for step in _doubles(end, first, timed, every))
+
+
+def _doubles(end: int, first: int, timed: int, every: int) -> set[int]:
+    """Return both steps after which STOP may lie: there is a fence after each."""
+    return {step for step in (first + timed, first + every + timed) if step <= end}

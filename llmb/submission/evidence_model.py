@@ -1,0 +1,217 @@
+"""What evidence shows of the model, held to the workload that the record names.
+
+A plugin may store parameters in a form of its own: wrapped, fused, transposed, padded. So there are
+two sets of names: the model's own, which are the same for every plugin, and the stored ones, which
+``model.json`` shows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from llmb.errors import BundleRefusedError
+from llmb.records import audited, evidence
+from llmb.records.bundle import Bundle
+from llmb.records.finding import Status
+from llmb.records.run_record import RunRecord
+from llmb.submission.parameters import Parameters, is_tied, outputs_of, parameters_of
+from llmb.submission.rejudge import load
+
+#: Rules of runs whose evidence does not name its run, and whose record has no bits of fences. A
+#: record says itself by which rules it was made (docs/adr/0051).
+OLDER_RULES = ("1", "2")
+#: The side of a sketch, and the number of parameters up to which each has one of that side; and the
+#: number up to which as many elements of each are read as of few.
+_SIDE, _AT_FULL_SIDE, _AT_FULL_LENGTH = 32, 160, 128
+#: Elements of each parameter that a fence reads.
+_OF_FENCES = 16
+_SHOWN = 100  # characters of a stranger's name
+#: The parameters of a module at the end of its line in ``model.json``.
+_OWN = re.compile(r"\) (\w+\[[\d, ]*\]:\w+(?:, \w+\[[\d, ]*\]:\w+)*)$")
+_ONE = re.compile(r"(\w+)\[([\d, ]*)\]:(\w+)")
+
+
+@dataclass(frozen=True)
+class ExpectedModel:
+    """What follows from the workload of a record."""
+
+    parameters: Parameters
+    #: The whole sizes of the model, by name.
+    sizes: Mapping[str, int]
+    family: str
+    #: The name of the workload, for messages.
+    name: str
+    #: torch's name of the type in which the declared precision stores weights.
+    dtype: str
+
+    @classmethod
+    def of(cls, record: RunRecord) -> ExpectedModel:
+        """Return the model of ``record``.
+
+        Raises:
+            BundleRefusedError: nobody knows it.
+        """
+        facts = record.workload
+        sizes = {name: size for name, size in facts.shapes.items() if isinstance(size, int)}
+        try:
+            parameters = parameters_of(facts.family, sizes)
+        except (KeyError, ZeroDivisionError):
+            raise BundleRefusedError(
+                f"the shapes in the record are not those of a model of family {facts.family!r}"
+            ) from None
+        return cls(
+            parameters=parameters,
+            sizes=sizes,
+            family=facts.family,
+            name=facts.name,
+            dtype=record.config.precision.stored_dtype,
+        )
+
+    @property
+    def elements(self) -> int:
+        """How many numbers all parameters have."""
+        return sum(map(math.prod, self.parameters.values()))
+
+    def sketch(self, what: str) -> tuple[int, int] | None:
+        """Return how many numbers a sketch ``what`` has at least and at most; None: there is none.
+
+        ``what`` is a parameter, ``loss``, or ``out/`` and the matrix through which a branch writes.
+        """
+        fit = math.isqrt(_SIDE * _SIDE * _AT_FULL_SIDE // len(self.parameters))
+        most = min(_SIDE, max(1, fit)) ** 2
+        if what == "loss":
+            return 1, 1
+        if what.startswith("out/"):
+            matrix, layers = what.removeprefix("out/"), max(1, self.sizes["num_hidden_layers"])
+            if matrix not in self.parameters or not matrix.endswith(outputs_of(self.family)):
+                return None
+            width = self.sizes["hidden_size"] // (4 * layers)
+            count = min(most, width * self.sizes["vocab_size"])
+            # Of a tied head it shows only the words that are not in the input.
+            return (0 if is_tied(self.family) else count), count
+        if what not in self.parameters:
+            return None
+        count = min(most, math.prod(self.parameters[what]))
+        return count, count
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The parameters as they are stored after post-processing, by stored name."""
+
+    forms: Mapping[str, tuple[tuple[int, ...], str]]
+    #: Each is named once, so that their number is known: none is shared by two modules.
+    apart: bool
+    #: Those that may have no gradient: they hold padding, or are not trained, which breaks rule W1.
+    untrained: frozenset[str]
+    #: Parameters of the model that nobody found, which breaks rule W1, too.
+    missing: frozenset[str]
+
+    def size(self, name: str) -> int:
+        """Return how many elements the stored parameter ``name`` has."""
+        return math.prod(self.forms[name][0])
+
+
+def stored_parameters(bundle: Bundle, repeat: int) -> Stored:
+    """Return the parameters that the model had after post-processing, by ``model.json``."""
+    tree = load(bundle, repeat, evidence.MODEL, evidence.ModelEvidence)
+    weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
+    forms = {name: (shape, dtype) for name, shape, dtype in _in_tree(tree.after)}
+    every = sum(math.prod(shape) for shape, _ in forms.values())
+    untrained = frozenset((*weights.padding, *weights.frozen))
+    apart = every == weights.stored_elements
+    return Stored(forms, apart, untrained, frozenset(weights.missing))
+
+
+def samples_at_fences(stored: Stored, *, one_rank: bool) -> tuple[int, int]:
+    """Return how many elements of all parameters a fence reads, at least and at most.
+
+    Ranks that share parameters read those of the first.
+    """
+    most = sum(_OF_FENCES if shape else 1 for shape, _ in stored.forms.values() if 0 not in shape)
+    return (most if one_rank and stored.apart else 1), most
+
+
+def faults(
+    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+) -> Iterator[str]:
+    """Yield a sentence where weights or modules in the evidence of ``repeat`` are not the model's.
+
+    Raises:
+        BundleRefusedError: a file is missing, or not what llmb writes.
+    """
+    right, typed = model.parameters, dict.fromkeys(model.parameters, model.dtype)
+    weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
+    path = evidence.path(repeat, evidence.WEIGHTS)
+    found = [(p.name, p.shape, p.dtype) for p in weights.pristine]
+    yield from _other_parameters(f"{path} (pristine)", found, model, typed)
+    tree = load(bundle, repeat, evidence.MODEL, evidence.ModelEvidence)
+    before = f"{evidence.path(repeat, evidence.MODEL)} (before)"
+    yield from _other_parameters(before, _in_tree(tree.before), model, typed)
+    if any(f.id == "W1" and f.status is Status.FAIL for f in record.audit.findings):
+        return  # the run is INVALID for what follows
+    found = [(p.name, p.shape, p.dtype) for p in weights.processed]
+    yield from _other_parameters(f"{path} (processed)", found, model, None)
+    if weights.canonical_elements not in (None, model.elements):
+        shown = weights.canonical_elements
+        yield f"{path} is of {shown} elements, {model.name} has {model.elements}"
+    shown = sum(map(stored.size, stored.forms))
+    if weights.stored_elements is not None and weights.stored_elements > shown:
+        yield f"{path} is of {weights.stored_elements} stored elements, model.json shows {shown}"
+    if evidence.path(repeat, audited.PRISTINE) in bundle.files:
+        made = load(bundle, repeat, audited.PRISTINE, audited.PristineEvidence)
+        found = [(p.name, p.shape, p.dtype) for p in made.parameters]
+        types = {name: typed[name] for name in right} | {p.name: p.dtype for p in weights.processed}
+        path = evidence.path(repeat, audited.PRISTINE)
+        yield from _other_parameters(path, found, model, types)
+
+
+def _other_parameters(
+    where: str,
+    found: Sequence[tuple[str, tuple[int, ...], str]],
+    model: ExpectedModel,
+    types: Mapping[str, str] | None,
+) -> Iterator[str]:
+    """Yield a sentence where ``found`` (name, shape, dtype) are not the parameters of ``model``."""
+    right, names = model.parameters, {name for name, *_ in found}
+    if len(names) < len(found):
+        yield f"{where} names a parameter twice"
+    if extra := sorted(names - right.keys()):
+        yield f"{where} has {named(extra)}, which {model.name} has not"
+    if gone := [name for name in right if name not in names]:
+        yield f"{where} lacks {named(gone)} of {model.name}"
+    known = [one for one in found if one[0] in right]
+    if wrong := [(name, shape) for name, shape, _ in known if shape != right[name]]:
+        name, shape = wrong[0]
+        yield f"{where}: {name} has shape {list(shape)}, in {model.name} {list(right[name])}"
+    if types is None:
+        return
+    if odd := [(name, dtype) for name, _, dtype in known if dtype != types[name]]:
+        name, dtype = odd[0]
+        yield f"{where}: {name} is {dtype[:_SHOWN]!r}, and not {types[name]}"
+
+
+def _in_tree(tree: Mapping[str, str]) -> list[tuple[str, tuple[int, ...], str]]:
+    """Return name, shape and dtype of all parameters of a module tree, as ``model.json`` has it."""
+    found = []
+    for path, line in tree.items():
+        own = _OWN.search(line)
+        prefix = "" if path == "(model)" else f"{path}."
+        for name, sizes, dtype in _ONE.findall(own.group(1)) if own else ():
+            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+            found.append((prefix + name, shape, dtype))
+    return found
+
+
+def fewer(count: int, parameters: int) -> int:
+    """Return how many elements of each of ``parameters`` are read, where of few it is ``count``."""
+    return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
+
+
+def named(names: Sequence[str]) -> str:
+    """Return the first of ``names``, and how many more there are."""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{names[0][:_SHOWN]!r}{more}"

@@ -1,0 +1,367 @@
+"""Names, counts and types of the tensors in evidence files, held to the workload of the record.
+
+What is read of stored parameters is held to ``model.json``, everything else to the model's own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from llmb.config import Mode
+from llmb.errors import BundleRefusedError
+from llmb.records import arrays, audited, evidence
+from llmb.records.arrays import Form
+from llmb.records.bundle import Bundle
+from llmb.records.run_record import RunRecord
+from llmb.submission.evidence_model import OLDER_RULES, ExpectedModel, Stored, fewer, named
+from llmb.submission.rejudge import load
+
+#: Elements read of each parameter, or sequence: of a gradient in an audited step, for the replay of
+#: the optimizer's step, and in every step. Of many, each has fewer (``fewer``).
+_OF_GRADIENTS, _OF_STATES, _OF_LEDGER = 1024, 257, 64
+#: A replayed sample is a multiple of it, or the whole parameter.
+_VECTOR = 64
+#: Logits that are looked at: positions of one sequence, and words at each.
+_POSITIONS, _WORDS = 64, 1024
+#: Read before it is known whether a step is looked at: 64 elements of 16 gradients, or 8 of each.
+_GLANCED, _GLANCED_OF_EACH = 16 * 64, 8
+_MOST_RECOMPUTED = 2
+
+_LIVE, _STEP, _PROBES = "live", "step", ("branches", "head")
+#: Whose pass it is (nobody's: the worker's or the reference's), which one, and what of it.
+_OF_PASS = re.compile(r"(?:(?P<who>[^/]+)/)?(?P<pass>live|branches|head|step)(?:/(?P<what>.+))?")
+_OF_PASSES = (audited.GRADIENTS, audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE)
+_KINDS = ("value", "exp_avg", "exp_avg_sq")
+#: Of an audited step of training: what may be there, and what always is.
+_OF_STEP = {
+    *("replay/gradient", "replay/unclipped"),
+    *(f"{when}/{kind}" for when in ("before", "after", "next") for kind in _KINDS),
+}
+_ALWAYS_OF_A_STEP = ("replay/gradient", "before/value", "after/value")
+_ASKED = ("asked", "asked before", "asked after", "asked again")
+_NUMBERS, _INDICES = ("F32",), ("I32", "I64")
+#: How many elements something has, at least and at most; None: there is nothing of the kind.
+_Size: TypeAlias = "tuple[int, int] | None"
+#: The size by the name of a tensor; and by what a pass shows, and the pass.
+_Expected: TypeAlias = "Callable[[str], _Size]"
+_Due: TypeAlias = "Callable[[str | None, str], _Size]"
+
+
+def faults(
+    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+) -> Iterator[str]:
+    """Yield a sentence for each tensor of ``repeat``, or segment of one, that is not the model's.
+
+    Raises:
+        BundleRefusedError: a file is missing, or not what llmb writes.
+    """
+    if evidence.path(repeat, audited.STEPS) not in bundle.files:
+        return  # an audit that was switched off
+    checks = _Tensors(bundle, record, repeat, model, stored)
+    yield from checks.of_training() if record.config.mode is Mode.TRAIN else checks.of_outputs()
+
+
+class _Tensors:
+    """Looks at the safetensors files of one repeat, and at what says which tensors are in them."""
+
+    def __init__(
+        self, bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+    ) -> None:
+        self._bundle, self._repeat, self._model, self._stored = bundle, repeat, model, stored
+        #: How many elements are read of each of so many parameters is known; runs of rules 2 may
+        #: have read as many of any number.
+        self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
+        self._config = record.config
+        self._steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
+        self._probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
+        self._ledger = None
+        if self._path(audited.LEDGER) in bundle.files:
+            self._ledger = load(bundle, repeat, audited.LEDGER, audited.LedgerEvidence)
+        kept = next((step for step in self._steps if step.weights_kept), None)
+        #: Elements of the gradients, or logits, of the audited step that all are compared in.
+        self._of_step = sum(one.gradients for one in kept.segments) if kept is not None else None
+
+    def of_training(self) -> Iterator[str]:
+        """Yield what is wrong in a run that trains."""
+        yield from self._optimizer()
+        for step in self._steps:
+            yield from self._segments(step)
+        yield from self._columns()
+        yield from self._passes(self._gradient)
+        yield from self._of_steps()
+        yield from self._rows()
+
+    def of_outputs(self) -> Iterator[str]:
+        """Yield what is wrong in a run that trains nothing."""
+        logits = self._logits()
+        for step in self._steps:
+            shown = [one.name for one in step.segments]
+            count = sum(one.gradients for one in step.segments)
+            if shown != [audited.LOGITS] or not _is_in(count, logits):
+                where, most = f"{self._path(audited.STEPS)}: step {step.index}", logits[1]
+                yield f"{where} shows other logits than the {most} that are looked at"
+        yield from self._sequences()
+        yield from self._passes(self._output)
+        yield from self._of_calls()
+        yield from self._rows()
+
+    def _path(self, name: str) -> str:
+        return evidence.path(self._repeat, name)
+
+    def _forms(self, name: str) -> dict[str, Form] | None:
+        path = self._path(name)
+        if path not in self._bundle.files:
+            return None
+        try:
+            return arrays.forms(self._bundle.files[path])
+        except ValueError as error:
+            raise BundleRefusedError(f"{path}: {error}") from None
+
+    # -- what steps and ledger say of stored parameters -------------------------------------------
+
+    def _optimizer(self) -> Iterator[str]:
+        seen = load(self._bundle, self._repeat, evidence.OPTIMIZER, evidence.OptimizerEvidence)
+        most = len(self._stored.forms)
+        least = most - len(self._stored.untrained) if self._is_known() else 1
+        if not least <= seen.trainable <= most:
+            path = self._path(evidence.OPTIMIZER)
+            yield f"{path} is of {seen.trainable} parameters, the model has {most}"
+
+    def _is_known(self) -> bool:
+        """Tell whether every stored parameter is known, and is there on the first rank."""
+        return self._stored.apart and self._config.parallelism.world_size == 1
+
+    def _segments(self, step: audited.AuditedStep) -> Iterator[str]:
+        where = f"{self._path(audited.STEPS)}: step {step.index}"
+        stored, names = self._stored, [one.name for one in step.segments]
+        yield from self._other_names(where, names, step.without_gradient)
+        of_gradients, of_states = _OF_GRADIENTS, _OF_STATES
+        if self._is_exact:
+            of_gradients = fewer(of_gradients, len(stored.forms))
+            of_states = max(_VECTOR, fewer(of_states, len(stored.forms)))
+        if step.states > of_states or (self._is_exact and step.states != of_states):
+            yield f"{where} reads {step.states} values of each parameter, not {of_states}"
+        for one in step.segments:
+            if one.name not in stored.forms:
+                continue
+            size, dtype = stored.size(one.name), stored.forms[one.name][1]
+            whole = size if size <= step.states else size - size % _VECTOR
+            for what, count, due in (
+                ("its gradient", one.gradients, min(size, of_gradients)),
+                ("its states", one.states, min(whole, step.states)),
+            ):
+                if count > due or (self._is_exact and count != due):
+                    yield f"{where} shows {count} elements of {what} of {one.name}, not {due}"
+            if one.dtype != dtype:
+                yield f"{where}: {one.name} is {named([one.dtype])}, in model.json {dtype}"
+
+    def _columns(self) -> Iterator[str]:
+        if self._ledger is None:
+            return
+        where, segments = self._path(audited.LEDGER), self._ledger.segments
+        yield from self._other_names(where, [one.name for one in segments], ())
+        most = fewer(_OF_LEDGER, len(segments))
+        for one in segments:
+            due = min(most, self._stored.size(one.name)) if one.name in self._stored.forms else 0
+            if due and one.elements != due:
+                yield f"{where} has {one.elements} elements of {one.name}, not {due}"
+
+    def _other_names(
+        self, where: str, names: Sequence[str], without: Sequence[str]
+    ) -> Iterator[str]:
+        shown, stored = {*names}, self._stored
+        if len(shown) < len(names):
+            yield f"{where} names a parameter twice"
+        if extra := sorted((shown | {*without}) - stored.forms.keys()):
+            yield f"{where} has {named(extra)}, which model.json does not show"
+        filled = (name for name in stored.forms if stored.size(name))
+        gone = [n for n in filled if n not in {*shown, *without, *stored.untrained}]
+        if gone and stored.apart:
+            yield f"{where} lacks {named(gone)}"
+
+    def _sequences(self) -> Iterator[str]:
+        """Yield what is wrong with the ledger's sequences, and the tokens drawn in them."""
+        if self._ledger is None:
+            return
+        config, sizes = self._config, self._model.sizes
+        count, new = config.batch_size, config.new_tokens
+        positions = sizes["sequence_length"] if new is None else new
+        each = min(fewer(_OF_LEDGER, count), positions * sizes["vocab_size"])
+        right = [(f"sequence {n}", each) for n in range(count)]
+        right += [(audited.TOKENS, count * new)] if new is not None else []
+        if [(one.name, one.elements) for one in self._ledger.segments] != right:
+            yield f"{self._path(audited.LEDGER)} is not of {count} sequences, {each} logits each"
+
+    # -- what passes show -------------------------------------------------------------------------
+
+    def _gradient(self, what: str | None, name: str) -> _Size:
+        """Return how many numbers there are of ``what`` in pass ``name`` of a training."""
+        if name == _STEP:
+            known = what is None and self._of_step is not None
+            return (self._of_step or 0, self._of_step or 0) if known else None
+        return self._model.sketch(what) if what is not None else None
+
+    def _output(self, what: str | None, name: str) -> _Size:
+        """Return the same of a pass that trains nothing."""
+        if name == _STEP and self._of_step is None:
+            return None
+        new = self._config.new_tokens
+        if what == "tokens" and new is not None:
+            return new, new
+        return self._logits() if what == audited.LOGITS else None
+
+    def _logits(self) -> tuple[int, int]:
+        """Return how many logits a look shows."""
+        new, sizes = self._config.new_tokens, self._model.sizes
+        positions = min(_POSITIONS, sizes["sequence_length"] if new is None else new)
+        words = min(_WORDS, sizes["vocab_size"])
+        return words * (1 if self._config.dynamic else positions), words * positions
+
+    def _passes(self, due: _Due) -> Iterator[str]:
+        """Yield what is wrong in the files that hold passes of worker, honest run and reference."""
+        files = {file: found for file in _OF_PASSES if (found := self._forms(file)) is not None}
+        # The worker's passes are its own; an honest run's are each in some format.
+        of_somebody = {audited.GRADIENTS: False, audited.HONEST: True}
+        for file, found in files.items():
+
+            def expected(name: str, file: str = file) -> _Size:
+                parts = _OF_PASS.fullmatch(name)
+                if parts is None or of_somebody.get(file) is (parts["who"] is None):
+                    return None
+                return due(parts["what"], parts["pass"])
+
+            yield from self._odd_tensors(file, found, expected)
+        whole = files.get(audited.GRADIENTS, {})
+        yield from self._whole_passes(whole, trains=due == self._gradient)
+        yield from self._yardsticks(whole, files)
+
+    def _yardsticks(
+        self, whole: Mapping[str, Form], files: Mapping[str, Mapping[str, Form]]
+    ) -> Iterator[str]:
+        """Yield what the worker shows and an honest run, or the reference, does not.
+
+        Of the probe without layers both have nothing of any layer, and neither draws tokens.
+        """
+        due = {n for n in whole if not n.startswith("head/") and not n.endswith("/tokens")}
+        prefix = f"{self._config.precision.name}/"
+        honest = {
+            n.removeprefix(prefix) for n in files.get(audited.HONEST, ()) if n.startswith(prefix)
+        }
+        right = {*files.get(audited.REFERENCE, ()), *files.get(audited.DEVICE_REFERENCE, ())}
+        there = {audited.HONEST: honest, audited.REFERENCE: right}
+        for file, names in there.items():
+            # An honest run in a format that nobody knows shows nothing.
+            if file in files and names and (lost := sorted(due - names)):
+                yield f"{self._path(file)} lacks {named(lost)}, which the worker shows"
+
+    def _whole_passes(self, found: Mapping[str, Form], *, trains: bool) -> Iterator[str]:
+        """Yield what the worker does not show of the passes that it made."""
+        probed = self._probed
+        if wrong := [one for one in probed.passes if one not in (_LIVE, *_PROBES)]:
+            yield f"{self._path(audited.PROBED)} has a pass {named(wrong)}"
+        every = (name for name in self._model.parameters if name not in self._stored.missing)
+        items = ["loss", *every] if trains else [audited.LOGITS]
+        due = {f"{name}/{what}" for name in probed.passes for what in items}
+        lacks = sorted(due - found.keys() - {*probed.missing})
+        if lacks:
+            yield f"{self._path(audited.GRADIENTS)} lacks {named(lacks)}"
+
+    # -- what steps show --------------------------------------------------------------------------
+
+    def _of_steps(self) -> Iterator[str]:
+        by_index = {str(step.index): step for step in self._steps}
+        glanced = max(_GLANCED, _GLANCED_OF_EACH * len(self._stored.forms))
+        last = self._probed.last_step
+
+        def expected(name: str) -> _Size:
+            number, _, what = name.partition("/")
+            step = by_index.get(number)
+            if what in _ASKED and (step is not None or number == str(last)):
+                return 0, glanced
+            if step is None:
+                return None
+            if what in ("gradient", "where") and step.weights_kept:
+                return (self._of_step or 0,) * 2
+            count = sum(one.states for one in step.segments)
+            return (count, count) if what in _OF_STEP else None
+
+        found = self._forms(audited.STEP_VALUES) or {}
+        yield from self._odd_tensors(audited.STEP_VALUES, found, expected)
+        always = [f"{n}/{what}" for n in by_index for what in _ALWAYS_OF_A_STEP]
+        lacks = [name for name in always if name not in found]
+        if lacks:
+            yield f"{self._path(audited.STEP_VALUES)} lacks {named(lacks)}"
+        replayed = self._forms(audited.REPLAY)
+        if replayed is None:
+            return
+        counts = {n: sum(one.states for one in step.segments) for n, step in by_index.items()}
+        due = {f"{n}/replayed/{k}": (c, c) for n, c in counts.items() for k in _KINDS}
+        yield from self._odd_tensors(audited.REPLAY, replayed, due.get)
+
+    def _of_calls(self) -> Iterator[str]:
+        last, numbers = str(self._probed.last_step), {str(step.index) for step in self._steps}
+
+        def expected(name: str) -> _Size:
+            number, _, what = name.partition("/")
+            if what in _ASKED and number in {*numbers, last}:
+                return 0, _GLANCED
+            return self._output(what, _LIVE) if number in numbers else None
+
+        found = self._forms(audited.STEP_VALUES) or {}
+        yield from self._odd_tensors(audited.STEP_VALUES, found, expected)
+
+    def _rows(self) -> Iterator[str]:
+        """Yield what is wrong with the rows of ledger, honest run and reference."""
+        ledger, values = self._ledger, self._forms(audited.LEDGER_VALUES)
+        if ledger is None or values is None:
+            return
+        counts = [one.elements for one in ledger.segments]
+        gradients = sum(counts)
+        length = gradients + bool(ledger.moments) * sum(map(audited.half_of, counts))
+        rows = next(iter(values[audited.ROWS].shape), 0) if audited.ROWS in values else 0
+        trains = self._config.mode is Mode.TRAIN
+        shown = {
+            audited.LEDGER_VALUES: {
+                audited.ROWS: (rows, length),
+                **({audited.WHERE: (rows, gradients)} if trains else {}),
+            },
+            audited.REPLAYED: {audited.ROWS: (rows, length)},
+            audited.RECOMPUTED: {audited.ROWS: (_MOST_RECOMPUTED, gradients)},
+        }
+        for file, due in shown.items():
+            found = self._forms(file)
+            if found is None:
+                continue
+            if found.keys() != due.keys():
+                yield f"{self._path(file)} has other tensors than {', '.join(due)}"
+                continue
+            for name, (most, width) in due.items():
+                shape = found[name].shape
+                exact = file == audited.LEDGER_VALUES
+                kinds = _INDICES if name == audited.WHERE else _NUMBERS
+                fits = len(shape) == 2 and shape[1] == width and found[name].dtype in kinds
+                if not fits or (shape[0] != most if exact else shape[0] > most):
+                    form = f"{found[name].dtype} {list(shape)}"
+                    yield f"{self._path(file)}: {name} is {form}, not {most} rows of {width}"
+
+    def _odd_tensors(
+        self, file: str, found: Mapping[str, Form], expected: _Expected
+    ) -> Iterator[str]:
+        """Yield a sentence for tensors that are not ``expected``, or of another size or type."""
+        path = self._path(file)
+        due = {name: expected(name) for name in found}
+        if strange := sorted(name for name, size in due.items() if size is None):
+            yield f"{path} has {named(strange)}, of which {self._model.name} has nothing"
+        for name, size in due.items():
+            form = found[name]
+            if size is not None and not _is_in(form.elements, size):
+                yield f"{path}: {name} has {form.elements} elements, and not {size[1]}"
+            kinds = _INDICES if name.endswith("/where") else _NUMBERS
+            if size is not None and form.dtype not in kinds:
+                yield f"{path}: {name} is of {form.dtype}, and not {kinds[0]}"
+
+
+def _is_in(count: int, size: tuple[int, int]) -> bool:
+    return size[0] <= count <= size[1]
