@@ -22,6 +22,7 @@ from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
 from llmb.submission import layout, page, ranks, rejudge
+from llmb.submission.clashes import Content, content_of
 from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
@@ -52,6 +53,8 @@ class Verification:
     bundle_id: str
     record: RunRecord
     checks: tuple[VerifyCheck, ...]
+    #: What no other bundle may have.
+    content: Content
     #: Who signed; empty where nobody did, or where no signature could be checked.
     signatures: tuple[Signature, ...] = ()
 
@@ -137,7 +140,8 @@ def verify_bundle(bundle: Bundle, allowed: Path | None = None) -> Verification:
         checks.append(_reproduction(record, record.reproduction_of))
     signed, found = _signatures(bundle, allowed)
     checks.append(signed)
-    return Verification(bundle.bundle_id, record, tuple(checks), found)
+    content = content_of(bundle, record)
+    return Verification(bundle.bundle_id, record, tuple(checks), content, found)
 
 
 def _signatures(bundle: Bundle, allowed: Path | None) -> tuple[VerifyCheck, tuple[Signature, ...]]:
