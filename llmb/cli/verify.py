@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli.standings import add_standings, say_standings
+from llmb.cli.standings import MEANING, add_clashes, add_standings, say_standings
 from llmb.cli.text import made_by, printable
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def command(
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
     results = [_one(path, signers, as_json, sound) for path in paths]
-    add_standings(results, sound)
+    add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
         click.echo(json.dumps([*results, *bad_indexes], indent=1))
@@ -67,6 +67,8 @@ def command(
         raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
+    if not as_json:
+        click.echo(MEANING)
 
 
 def _below(folder: Path) -> Iterator[Path]:
