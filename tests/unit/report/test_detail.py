@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from llmb.report.board import BoardRepetition, board
-from llmb.report.bundles import gather
 from llmb.report.detail import detail
 from llmb.report.render import number
-from tests.unit.builders_board import index, put, record
+from tests.unit.builders_board import believing, index, put, record
 
 
 def shown(folder: Path, change: Any = lambda data: None, **repeated: Any) -> dict[str, Any]:
     put(folder, record(change=change))
-    index(folder, availability="cloud")
-    shelf = gather([folder])
+    index(folder, availability="preview")
+    shelf = believing([folder])
     found = board(shelf, {shelf.entries[0].bundle_id: repeated.get("by", [])})
     return detail(found.rows[0], "llmb run --seed 7")
 
@@ -30,7 +29,7 @@ RESULT, TIMING = RECORD.result, RECORD.timing
     ("name", "words"),
     [
         ("Submitter", "Acme"),
-        ("Availability", "cloud"),
+        ("Availability", "preview"),
         ("Device", "1 x Fast [1] (fast:0)"),
         ("Plugin", "fast 1.0 (llmb-fast)"),
         ("Precision", "BF16 declared, BF16 measured"),
