@@ -76,7 +76,9 @@ def _parsed(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     """
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES:
-        raise ValueError(f"a header of {length} bytes, more than {MAX_HEADER_BYTES}")
+        raise ValueError(
+            f"not a safetensors file: a header of {length} bytes, more than {MAX_HEADER_BYTES}"
+        )
     # Of an array the header has one object, and metadata are one: each has one opening bracket.
     # A name may hold brackets, too; those of llmb hold none.
     if data.count(b"{", 8, 8 + length) > MAX_ARRAYS + 2:
