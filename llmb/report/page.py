@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from llmb.records.declared import marked
 from llmb.report import ranking
 from llmb.report.board import MARKED, Board, BoardRow
 from llmb.report.detail import detail
@@ -63,7 +64,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         policy=_policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        columns=COLUMNS,
+        columns=[(marked(title), key, kind) for title, key, kind in COLUMNS],
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
         apart=[_view(row) for row in board.apart],

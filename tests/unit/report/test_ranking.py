@@ -164,12 +164,15 @@ def test_a_row_of_markdown_says_each_figure_in_its_column(one):
     (row,) = one.rows
     said = dict(zip(titles, cells, strict=True))
     assert said["#"] == "1"
-    assert (said["System"], said["Device"]) == ("Acme / box", "1 x Fast \\[1\\]")
+    assert (said["System (declared)"], said["Device (declared)"]) == (
+        "Acme / box",
+        "1 x Fast \\[1\\]",
+    )
     assert said["Of ceiling"] == f"{row.fraction_of_ceiling:.1%}"
     assert said["MFU"] == f"{row.mfu:.1%} (datasheet)"
     assert said["Verdict"] == "CONSISTENT, strict"
-    assert (said["Plugin"], said["Bundle"]) == ("fast 1.0", row.bundle_id[:12])
-    assert said["Date"] == row.created_utc[:10]
+    assert (said["Plugin (declared)"], said["Bundle"]) == ("fast 1.0", row.bundle_id[:12])
+    assert said["Date (declared)"] == row.created_utc[:10]
 
 
 def test_published_rows_are_lines_of_their_own_in_csv_and_json(one):
