@@ -10,26 +10,29 @@ import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import islice, pairwise
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.records.seeds import token_seed
 from llmb.submission.comparison import RecordComparison
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.int64]
+
 _RESAMPLES = 5000
 #: 5000 x this many draws are what a verifier spends at most on a stranger's record.
 _MOST_BLOCKS = 10_000
-#: Repeats of so many blocks, in the mean, are drawn by numpy: 4,000 blocks in 1.5 s instead of
-#: 11.3 s. Few blocks take longer with it: 6 of them 0.15 s instead of 0.05 s.
+#: Repeats of so many blocks, in the mean, are drawn by numpy where it is installed: 4,000 blocks in
+#: 1.5 s instead of 11.3 s. Few blocks take longer with it: 6 of them 0.15 s instead of 0.05 s.
 _MANY_BLOCKS = 64
 _WORDS = 2**20
 #: And so many sequences of lengths of their own (seconds).
 _MOST_SEQUENCES = 2_000_000
-Indices = NDArray[np.int64]
 _SHARED = tuple(RepeatTiming.model_fields)
 
 
@@ -177,6 +180,7 @@ def confidence_interval(
     if n < 2 or not all(per_repeat):
         return None
     many = sum(map(len, per_repeat)) >= _MANY_BLOCKS * len(per_repeat)
+    many = many and find_spec("numpy") is not None
     medians = list(islice((_medians_of_many if many else _medians)(per_repeat), _RESAMPLES))
     middle = statistics.median_low([_rate(blocks) for blocks in per_repeat])
     half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
@@ -193,6 +197,8 @@ def _medians(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]
 
 def _medians_of_many(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]:
     """Yield what ``_medians`` does, bit for bit: numpy's Mersenne Twister is Python's."""
+    import numpy as np
+
     draw = _choices()
     # Whole numbers: sums have no rounding. Those that a 64-bit sum cannot hold stay Python's.
     most = max(max(b.tokens, b.ns) for blocks in per_repeat for b in blocks)
@@ -213,6 +219,8 @@ def _choices() -> Callable[[int], Indices]:
     Each is the upper bits of a 32-bit word, as many as ``n`` has; words that give ``n`` or more are
     passed over (CPython, Lib/random.py, ``_randbelow_with_getrandbits``).
     """
+    import numpy as np
+
     _, (*key, position), _ = random.Random(0).getstate()
     twister = np.random.MT19937()
     words_of: Any = {"key": np.array(key, dtype=np.uint32), "pos": position}
