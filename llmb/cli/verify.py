@@ -37,7 +37,8 @@ def command(
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
     Files and digests, every derived number, the findings that evidence supports, the verdict,
-    signatures; and which llmb made it, and whether this one computes the same. Ends with exit code
+    signatures; and which llmb made it, and whether this one computes the same. Of bundles that
+    share a run id, a nonce or evidence the later one by git history is refused. Ends with exit code
     6 if any check of any bundle fails.
 
     \b
