@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmb.config import environment
 from llmb.records.bundle import MANIFEST
 
 _TIMEOUT_S = 120
@@ -75,7 +76,7 @@ def _git(folder: Path, *words: str, given: str = "") -> str:
     program = shutil.which("git")
     if program is None:
         raise FileNotFoundError("git")
-    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own = {name: value for name, value in environment().items() if not name.startswith("GIT_")}
     return subprocess.run(
         [program, *_GIT, *words],
         cwd=folder,

@@ -19,7 +19,7 @@ from threading import Lock
 from pydantic import ValidationError
 
 import llmb
-from llmb.config import Frozen
+from llmb.config import Frozen, environment
 from llmb.records.bundle import Bundle
 from llmb.submission.clashes import Content
 from llmb.submission.verify import verify_bundle
@@ -57,7 +57,7 @@ def verified(bundle: Bundle) -> Verified:
 
 def usual_folder() -> Path | None:
     """Return where results are kept: below XDG_CACHE_HOME, or ~/.cache; None without a home."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
+    base = environment().get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base, "llmb", "verified")
     home = os.path.expanduser("~")
