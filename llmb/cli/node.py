@@ -115,10 +115,13 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
     from llmb.parallel.place import place_in
     from llmb.records.run_directory import check_writable
     from llmb.report.bundles import gather
+    from llmb.submission.verified import Cache, usual_folder
 
     if place_in(environment()) is not None:
         raise UsageError("llmb node starts the ranks itself: leave torchrun or srun out")
-    submissions = gather([flags["submissions"]]).entries if flags["submissions"] else ()
+    cache = Cache(usual_folder())
+    below = flags["submissions"]
+    submissions = gather([below], cache.verified).entries if below else ()
     check_writable(flags["output_dir"])
     given, request = _request(arguments, flags["preset"])
     if flags["preset"] is None and not plan.is_debug(request) and plan.is_processor(request):

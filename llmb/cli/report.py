@@ -51,7 +51,8 @@ def command(
     """Rank bundles by tokens per second within one workload, mode and effective precision.
 
     Of every bundle at and below the paths; without any, below submissions/. As HTML it is one file
-    that needs nothing else. Debug and INVALID runs are never ranked; damaged bundles are refused.
+    that needs nothing else. Debug and INVALID runs are never ranked. What llmb verify refuses is
+    refused, with the first check that failed. What it finds of a bundle is kept in ~/.cache/llmb.
 
     With --like: a source document's own tables, with what was measured beside what was published,
     of every record at the paths (run directories, records, bundles, folders of them); without any,

@@ -46,7 +46,7 @@ def command(path: Path, as_command: bool, as_json: bool) -> None:
         from llmb.cli.summary import print_summary
 
         shown = for_terminal(record)
-        print_summary(shown)
+        print_summary(shown, of_a_stranger=True)
         if shown.precision_recipe is not None:
             print_recipe(Console(highlight=False), shown.precision_recipe)
 

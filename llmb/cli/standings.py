@@ -1,8 +1,9 @@
-"""Who has repeated which of the bundles that were verified together."""
+"""How the bundles that were verified together stand to each other: repetitions and clashes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,40 @@ from llmb.cli.text import printable
 if TYPE_CHECKING:
     from llmb.reproduction.links import Member, Repetition
     from llmb.submission.verify import Verification
+
+#: The last line of ``llmb verify``, where nothing was refused.
+MEANING = (
+    "consistent: these files fit together; "
+    "not shown: that the clock, the device and the submitter are what they say"
+)
+
+
+def add_clashes(
+    results: Sequence[dict[str, Any]], paths: Sequence[Path], sound: Sequence[Verification]
+) -> list[Verification]:
+    """Refuse those of ``results`` that are no runs of their own; return the other sound ones.
+
+    Args:
+        results: outcomes of ``llmb verify``, as JSON data; changed in place.
+        paths: where the bundle of each lies.
+        sound: those bundles that passed every check, in the same order.
+    """
+    from llmb.submission.clashes import Placed, clashes
+    from llmb.submission.history import arrival
+
+    good = [(result, path) for result, path in zip(results, paths, strict=True) if result["ok"]]
+    members = [
+        Placed(result["bundle"], path, one.bundle_id, one.content)
+        for (result, path), one in zip(good, sound, strict=True)
+    ]
+    found, kept = clashes(members, arrival), []
+    for (result, path), one in zip(good, sound, strict=True):
+        if path in found:
+            fault = printable(f"clash: {found[path]}")
+            result |= {"ok": False, "reason": fault, "clash": True}
+        else:
+            kept.append(one)
+    return kept
 
 
 def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verification]) -> None:
@@ -38,9 +73,9 @@ def add_standings(results: Sequence[dict[str, Any]], sound: Sequence[Verificatio
 
 
 def say_standings(results: Sequence[dict[str, Any]]) -> None:
-    """Print for every bundle that was repeated by whom, and which links are false."""
+    """Print who repeated which bundle, which links are false, and which bundles clash."""
     for result in results:
-        if result.get("link") == "false":
+        if result.get("link") == "false" or result.get("clash"):
             click.echo(f"{result['bundle']}\n  refused  {result['reason']}")
         for each in result.get("reproductions", ()):
             click.echo(f"{result['bundle']}  {result['verdict']}")

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from llmb.measure.summary import slowest_rank, steal_share
+from llmb.records.declared import marked
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.run_record import Duration, RunRecord
@@ -17,8 +18,11 @@ from llmb.records.seed_commitment import SeedCommitment
 NOT_MEASURED = "not measured"
 
 
-def print_summary(record: RunRecord) -> None:
-    """Print headline, context and findings of ``record`` to stdout."""
+def print_summary(record: RunRecord, *, of_a_stranger: bool = False) -> None:
+    """Print headline, context and findings of ``record`` to stdout.
+
+    ``of_a_stranger`` marks what nobody can check (``llmb.records.declared``).
+    """
     console = Console(highlight=False)
     result = record.result
     label = "OFFICIAL" if record.class_ == "official" else "DEBUG, not comparable"
@@ -32,7 +36,7 @@ def print_summary(record: RunRecord) -> None:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(record):
-        table.add_row(name, Text(value))
+        table.add_row(marked(name) if of_a_stranger else name, Text(value))
     console.print(table)
     for text in (*record.waivers, *record.warnings):
         console.print(Text(f"note: {text}", style="yellow"), soft_wrap=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli.standings import add_standings, say_standings
+from llmb.cli.standings import MEANING, add_clashes, add_standings, say_standings
 from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
 
@@ -52,7 +52,8 @@ def command(
     """Check bundles (folders or zips) without running or unpacking anything of them.
 
     Files and digests, every derived number, the findings that evidence supports, the verdict,
-    signatures; and which llmb made it, and whether this one computes the same. Ends with exit code
+    signatures; and which llmb made it, and whether this one computes the same. Of bundles that
+    share a run id, a nonce or evidence the later one by git history is refused. Ends with exit code
     6 if any check of any bundle fails.
 
     \b
@@ -78,7 +79,7 @@ def command(
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
     results = [_one(path, signers, as_json, sound) for path in paths]
-    add_standings(results, sound)
+    add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
         click.echo(json.dumps([*results, *bad_indexes], indent=1))
@@ -92,6 +93,8 @@ def command(
         raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
+    if not as_json:
+        click.echo(MEANING)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import sys
@@ -18,6 +19,14 @@ Array = Sequence[float]
 Arrays = Mapping[str, Array]
 #: Of one array: a sample of 1,024 elements of each of 4,096 parameters.
 MAX_ELEMENTS = 4 * 2**20
+#: Of one file, in a header of about 100 bytes an array. The largest honest one, of a model with 580
+#: parameters, has 2,523 arrays: with 4,096 parameters it would have 18,000.
+MAX_ARRAYS = 50_000
+MAX_HEADER_BYTES = 8 * 2**20
+#: So many different numbers make a file's content one that no other run has by chance.
+_TELLING = 64
+#: Of each array, in bytes, to find so many.
+_LOOKED_AT = 2**14
 _CHUNK = 2**24
 
 
@@ -25,12 +34,9 @@ def read(data: bytes) -> dict[str, Array]:
     """Return every float32 array of a safetensors file, flat, by name; others are left out.
 
     Raises:
-        ValueError: not a safetensors file, or an array too long to be a sample.
+        ValueError: not a safetensors file, too many arrays, or one too long to be a sample.
     """
-    try:
-        found = deserialize(data)  # type: ignore[no-untyped-call]
-    except SafetensorError as error:
-        raise ValueError(f"not a safetensors file: {error}") from None
+    found = _parsed(data)
     for name, entry in found:
         if len(entry["data"]) > 4 * MAX_ELEMENTS:
             raise ValueError(f"array {name!r} has more than {MAX_ELEMENTS} numbers")
@@ -39,6 +45,51 @@ def read(data: bytes) -> dict[str, Array]:
         for name, entry in sorted(found, key=itemgetter(0))  # the library gives them in any order
         if entry["dtype"] == "F32"
     }
+
+
+def content_digest(data: bytes) -> str | None:
+    """Return sha256, in hex, of the arrays in a safetensors file: name, dtype, shape and numbers.
+
+    The order of the header, its blanks and metadata do not count. None for a file with fewer than
+    64 different words of 4 bytes: two honest runs may both have written it.
+
+    Raises:
+        ValueError: not a safetensors file, or too many arrays.
+    """
+    found = sorted(_parsed(data), key=itemgetter(0))
+    digest, words = hashlib.sha256(), set[int]()
+    for name, entry in found:
+        content = bytes(entry["data"])
+        about = [name, entry["dtype"], entry["shape"], len(content)]
+        digest.update(json.dumps(about).encode())
+        digest.update(content)
+        if len(words) < _TELLING:
+            first = memoryview(content)[: min(len(content) // 4 * 4, _LOOKED_AT)]
+            words.update(first.cast("I"))
+    return digest.hexdigest() if len(words) >= _TELLING else None
+
+
+def _parsed(data: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """Return name and ``dtype``, ``shape``, ``data`` of every array, in any order.
+
+    The length of the header and the number of arrays are looked at first: parsing takes 2 kB and 50
+    microseconds an array.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(
+            f"not a safetensors file: a header of {length} bytes, more than {MAX_HEADER_BYTES}"
+        )
+    # Of an array the header has one object, and metadata are one: each has one opening bracket.
+    # A name may hold brackets, too; those of llmb hold none.
+    if data.count(b"{", 8, 8 + length) > MAX_ARRAYS + 2:
+        raise ValueError(f"more than {MAX_ARRAYS} arrays")
+    try:
+        found: list[tuple[str, dict[str, Any]]]
+        found = deserialize(data)  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise ValueError(f"not a safetensors file: {error}") from None
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,30 +1,28 @@
-"""Bundles wherever they lie, read safely: what cannot be believed is told, not shown."""
+"""Bundles wherever they lie: those that pass ``llmb verify``, and why others are refused."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
-from llmb.records import members, strict_json
-from llmb.records.bundle import MANIFEST, RECORD, SIGNATURES, Bundle, read_bundle
+from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_bundle
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
+from llmb.records.system_index import INDEX, read_index
 from llmb.report.runs import ReportedRun, run_of
+from llmb.submission.clashes import Content, Placed, clashes
+from llmb.submission.history import arrival
+from llmb.submission.verified import Verified, verified
 
 #: What of a bundle is shown to a reader as it is.
 TEXTS = (MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
-_INDEX, _INDEX_SCHEMA = "system.json", "llmb.system-index/"
 #: Reading and hashing let other threads run; each holds a bundle of up to 256 MiB in memory.
 _READERS = 4
-#: A stored figure and the one its stamps give may differ by the order of additions.
-_SAME = 1e-9
+Verifier = Callable[[Bundle], Verified]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,9 @@ class Entry:
     #: As declared in the system's index; None where it is not.
     availability: str | None
     bundle_id: str
+    #: By name, and the fingerprints of the keys that made those that were checked.
     signatures: tuple[str, ...]
+    signers: frozenset[str]
     run: ReportedRun
     #: Texts of the bundle by name: diffs and log.
     texts: Mapping[str, str] = field(repr=False)
@@ -49,6 +49,14 @@ class Entry:
     def record(self) -> RunRecord:
         """The run record of the bundle."""
         return self.run.record
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A bundle that passed every check of its own, and what it may share with no other."""
+
+    entry: Entry
+    content: Content
 
 
 @dataclass(frozen=True)
@@ -67,12 +75,17 @@ class Shelf:
     refused: tuple[RefusedBundle, ...]
 
 
-def gather(paths: Sequence[Path]) -> Shelf:
+def gather(paths: Sequence[Path], verifier: Verifier = verified) -> Shelf:
     """Return the bundles at and below ``paths``: folders of submissions, bundles, zips.
 
-    A damaged one is among the refused; so is one whose headline does not follow from its stamps,
-    whose verdict does not follow from its findings, or that is there already. The same bundle as
-    folder and as zip counts once.
+    Each is read once and verified once. One that cannot be read is among the refused, with the
+    reason; so is one that does not pass ``llmb verify``, with the first check that failed, one that
+    lies in the folder of another submitter or system, and one that shares a run id, a nonce or
+    evidence with a bundle that was there before. The same bundle as folder and as zip counts once.
+
+    Args:
+        paths: where to look.
+        verifier: what verifies a bundle that was read; a cache keeps its results.
 
     Raises:
         UsageError: there is nothing at a path, or no bundle anywhere below it.
@@ -84,8 +97,8 @@ def gather(paths: Sequence[Path]) -> Shelf:
             raise UsageError(f"there is no bundle in {str(root)!r}: no {MANIFEST} below it")
         places += found
     with ThreadPoolExecutor(_READERS) as pool:
-        every = list(pool.map(lambda place: _read(place[0], place[1]), places))
-    return _once(every)
+        every = list(pool.map(lambda place: _read(place[0], place[1], verifier), places))
+    return _shelf(every)
 
 
 def _places(root: Path) -> Iterator[tuple[Path, str]]:
@@ -93,7 +106,7 @@ def _places(root: Path) -> Iterator[tuple[Path, str]]:
     if not root.exists():
         raise UsageError(f"there is nothing at {str(root)!r}: name a folder of bundles")
     if not root.is_dir() or _is_bundle(os.listdir(root)):
-        indexed = (root.absolute().parent.parent / _INDEX).is_file()
+        indexed = (root.absolute().parent.parent / INDEX).is_file()
         yield root, "/".join(root.absolute().parts[-4:]) if indexed else root.name
         return
     for where, folders, files in os.walk(root):
@@ -113,58 +126,33 @@ def _is_bundle(names: Sequence[str]) -> bool:
     return MANIFEST in names or RECORD in names
 
 
-def _read(place: Path, name: str) -> Entry | RefusedBundle:
+def _read(place: Path, name: str, verifier: Verifier) -> _Read | RefusedBundle:
     try:
         bundle = read_bundle(place)
-        run = run_of(bundle.record())
-        fault = _contradiction(run)
-        if fault is not None:
-            raise BundleRefusedError(f"{fault}: llmb verify says more")
-        return _entry(place, name, bundle, run)
+        result = verifier(bundle)
+        if result.fault is not None:
+            raise BundleRefusedError(result.fault)
+        return _Read(_entry(place, name, bundle, result), result.content)
     except LlmbError as error:
-        return RefusedBundle(name, str(error).replace(str(place), name))
+        above = str(place.absolute().parent.parent)
+        words = str(error).replace(str(place), name).replace(f"{above}{os.sep}", "")
+        return RefusedBundle(name, words)
 
 
-def _contradiction(run: ReportedRun) -> str | None:
-    """Return what of the headline does not follow from the record itself, None if all does."""
-    record, result = run.record, run.record.result
-    for key in ("tokens_per_second", "tokens_per_second_per_device"):
-        stated, computed = getattr(result, key), run.values[key]
-        if not math.isclose(stated, computed, rel_tol=_SAME):
-            return f"it says {key} {stated:g}, its stamps give {computed:g}"
-    config, work = record.config, record.workload
-    if (work.name, work.mode) != (config.workload, config.mode.value):
-        return f"it says {work.name} {work.mode}, what ran is {config.workload} {config.mode.value}"
-    if record.topology.world_size != config.parallelism.world_size:
-        return f"it says {record.topology.world_size} devices, its mesh is another size"
-    low, high = result.ci95 or (result.tokens_per_second,) * 2
-    if not low <= result.tokens_per_second * (1 + _SAME) or not result.tokens_per_second <= high:
-        return f"its interval from {low:g} to {high:g} does not hold its figure"
-    # REPRODUCED is never said by a bundle of itself: it follows from others that repeat it.
-    derived = verdict(record.audit.findings)
-    if record.audit.verdict is not derived:
-        return f"it says {record.audit.verdict.value}, its findings add up to {derived.value}"
-    return None
-
-
-def _entry(place: Path, name: str, bundle: Bundle, run: ReportedRun) -> Entry:
+def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:
     parts = PurePosixPath(name).parts
     submitter, system = parts[-4:-2] if len(parts) >= 4 else (None, None)
-    index = _index(place)
-    for key, by_place in (("submitter", submitter), ("system", system)):
-        if index and by_place is not None and index.get(key) != by_place:
-            raise BundleRefusedError(
-                f"the index of its system names {key} {index.get(key)!r}, and it lies in another's"
-            )
-    availability = index.get("availability")
+    path = place.absolute().parent.parent / INDEX
+    index = read_index(path) if path.is_file() else None  # which lies where it says, or is refused
     return Entry(
         path=name,
-        submitter=submitter or index.get("submitter"),
-        system=system or index.get("system"),
-        availability=availability if isinstance(availability, str) else None,
+        submitter=index.submitter if index else submitter,
+        system=index.system if index else system,
+        availability=index.availability if index else None,
         bundle_id=bundle.bundle_id,
-        signatures=tuple(sorted(n for n in bundle.files if n.startswith(SIGNATURES))),
-        run=run,
+        signatures=tuple(bundle.signatures),
+        signers=result.signers,
+        run=run_of(bundle.record()),
         texts={
             name: bundle.files[name].decode("utf-8", errors="backslashreplace")
             for name in TEXTS
@@ -174,38 +162,23 @@ def _entry(place: Path, name: str, bundle: Bundle, run: ReportedRun) -> Entry:
     )
 
 
-def _index(place: Path) -> dict[str, Any]:
-    """Return the index of the system that the bundle at ``place`` belongs to; empty if none."""
-    path = place.absolute().parent.parent / _INDEX
-    if not path.is_file():
-        return {}
-    data = strict_json.loads(members.read_file(path), _INDEX)
-    is_index = isinstance(data, dict) and str(data.get("schema")).startswith(_INDEX_SCHEMA)
-    texts = is_index and all(isinstance(data.get(key), str) for key in ("submitter", "system"))
-    return data if texts else {}
-
-
-def _once(every: Sequence[Entry | RefusedBundle]) -> Shelf:
-    entries: dict[str, Entry] = {}
-    runs: dict[str, Entry] = {}
-    refused: list[RefusedBundle] = []
+def _shelf(every: Sequence[_Read | RefusedBundle]) -> Shelf:
+    refused = [one for one in every if isinstance(one, RefusedBundle)]
+    read: dict[str, _Read] = {}  # what two of the paths lead to is one
     for one in every:
-        if isinstance(one, RefusedBundle):
-            refused.append(one)
-            continue
-        there = entries.get(one.bundle_id) or runs.get(one.record.run_id)
-        if there is None:
-            entries[one.bundle_id] = runs[one.record.run_id] = one
-        elif _is_its_zip(one, there):
-            if there.path.endswith(".zip"):
-                entries[one.bundle_id] = replace(there, path=one.path)
-        else:
-            refused.append(RefusedBundle(one.path, f"the run of it is that of {there.path!r}"))
+        if isinstance(one, _Read):
+            read.setdefault(os.path.realpath(one.entry.place), one)
+    placed = [
+        Placed(one.entry.path, one.entry.place, one.entry.bundle_id, one.content)
+        for one in read.values()
+    ]
+    bad = clashes(placed, arrival)
+    refused += [RefusedBundle(o.path, f"clash: {bad[o.place]}") for o in placed if o.place in bad]
+    entries: dict[str, Entry] = {}
+    for entry in (one.entry for one in read.values() if one.entry.place not in bad):
+        there = entries.get(entry.bundle_id)
+        # Two that are left with one id are a folder and the zip beside it.
+        if there is None or there.path.endswith(".zip"):
+            entries[entry.bundle_id] = entry
     shown = sorted(entries.values(), key=lambda entry: entry.path)
     return Shelf(tuple(shown), tuple(sorted(refused, key=lambda one: one.path)))
-
-
-def _is_its_zip(one: Entry, there: Entry) -> bool:
-    """Tell whether one of two is the zip of the other, beside it."""
-    same = one.bundle_id == there.bundle_id
-    return same and one.path.removesuffix(".zip") == there.path.removesuffix(".zip")

@@ -7,6 +7,7 @@ from typing import Any
 
 from llmb.measure import statistics
 from llmb.records.bundle import SIGNATURES
+from llmb.records.declared import marked
 from llmb.records.finding import Finding
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
@@ -60,6 +61,7 @@ def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
             for helper in plugin.declared_helpers[:_MOST_ROWS]
         ],
         "patches": [[patch.target, patch.reason] for patch in plugin.declared_patches[:_MOST_ROWS]],
+        "software_title": marked("Software"),
         "software": [list(pair) for pair in _software(record)],
         "repetitions": [
             [
@@ -88,11 +90,11 @@ def _head(row: BoardRow) -> dict[str, str | None]:
 def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     record = row.entry.record
     result, config, timing = record.result, record.config, record.timing
-    yield "Submitter", row.submitter or "unknown"
+    yield marked("Submitter"), row.submitter or "unknown"
     if row.availability is not None:
-        yield "Availability", row.availability
-    yield "Device", f"{row.devices} x {row.device} ({config.device})"
-    yield "Plugin", f"{row.plugin} {row.plugin_version} ({record.plugin.distribution})"
+        yield marked("Availability"), row.availability
+    yield marked("Device"), f"{row.devices} x {row.device} ({config.device})"
+    yield marked("Plugin"), f"{row.plugin} {row.plugin_version} ({record.plugin.distribution})"
     yield "Precision", f"{record.precision.declared} declared, {_effective(record)}"
     recipe = record.precision_recipe
     yield "Measured precision", recipe.headline if recipe else NOT_MEASURED
@@ -115,7 +117,7 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
         yield "Loss", f"{result.loss_first:.4f} at START, {result.loss_last:.4f} at STOP"
     for metric in result.metrics:
         yield metric.name, f"{metric.value:,.6g} {metric.unit}"
-    yield "Date", row.created_utc
+    yield marked("Date"), row.created_utc
     if (link := record.reproduction_of) is not None:
         yield "Repeats", f"bundle {link.bundle_id[:12]}, {link.difference_percent:+.2f} %"
     yield "Rules", f"{record.rules_version}, llmb {record.llmb_version}"

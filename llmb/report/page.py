@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from llmb.records.declared import marked
 from llmb.report import ranking
 from llmb.report.board import MARKED, Board, BoardRow
 from llmb.report.detail import detail
@@ -64,6 +65,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         style=Markup(style),
         script=Markup(script),
         columns=COLUMNS,
+        declared={title for title, _, _ in COLUMNS if marked(title) != title},
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
         apart=[_view(row) for row in board.apart],

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from llmb.records.declared import DECLARED, DECLARED_BY_PLACE, marked
 from llmb.records.finding import Verdict
 from llmb.report.board import MARKED, Board, BoardReference, BoardRow
 from llmb.report.render import NOT_MEASURED, escaped, inert, number
@@ -15,8 +16,9 @@ SCHEMA = "llmb.leaderboard/1"
 TITLE = "llmb leaderboard"
 ABOUT = (
     "Ranked by tokens per second within one workload, mode and effective precision: the format "
-    "that was measured computing, not the one that was declared. Every figure is of a bundle that "
-    "anybody can verify offline. Debug and INVALID runs are never ranked."
+    "that was measured computing, not the one that was declared. Every bundle passes llmb verify, "
+    "which anybody can repeat offline: its files fit together. What is marked as declared nobody "
+    "can check. Debug and INVALID runs are never ranked."
 )
 REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
@@ -73,7 +75,7 @@ def markdown(board: Board) -> str:
             "",
             f"## {escaped(group.title)}",
             "",
-            *_table((*_RANKED, *_MORE), map(_cells, rows)),
+            *_table(map(marked, (*_RANKED, *_MORE)), map(_cells, rows)),
         ]
         if any(row.overlaps for row in rows):
             lines += ["", "≈ its interval and that of the row above overlap."]
@@ -83,7 +85,8 @@ def markdown(board: Board) -> str:
         apart = (
             (_who(row), row.group.title, row.unranked or "", row.entry.path) for row in board.apart
         )
-        lines += ["", "## Not ranked", "", *_table(("System", "Run", "Why", "Bundle"), apart)]
+        titles = map(marked, ("System", "Run", "Why", "Bundle"))
+        lines += ["", "## Not ranked", "", *_table(titles, apart)]
     if board.refused:
         refused = ((one.path, one.reason) for one in board.refused)
         lines += ["", "## Refused", "", *_table(("Bundle", "Why"), refused)]
@@ -180,6 +183,7 @@ def as_data(board: Board) -> dict[str, Any]:
     """Return the leaderboard as JSON data; what is not measured or known is null."""
     return {
         "schema": SCHEMA,
+        "declared": [*DECLARED_BY_PLACE, *DECLARED],
         "groups": [
             {
                 "workload": group.workload,

@@ -17,7 +17,9 @@ MEASURED_ON = "measured on"
 #: What acts in GitHub's Markdown inside a table's cell.
 _ACTS = re.compile(r"([\\`*_{}\[\]<>|~#&!$@])|(?<=:)(//)|(?i:(?<=www)(\.))")
 #: What a spreadsheet takes for a formula; some take the wide forms of East Asian text, too.
-_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+#: It does so at the begin of a cell, and what begins a cell depends on the country: a semicolon
+#: does where the comma is in decimal numbers. Blanks before it are passed over.
+_COMPUTED = re.compile("(^|;)( *[=+\\-@\uff1d\uff0b\uff0d\uff20])")
 _LONGEST = 400
 _CSV = ("document", "table", "workload", "row", "column", "published", "published_on", "measured")
 _CSV_RUN = ("measured_on", "precision", "class", "verdict", "runs", "run_id")
@@ -144,8 +146,7 @@ def inert(value: object) -> object:
     """Return a cell that no spreadsheet computes."""
     if not isinstance(value, str):
         return value
-    text = plain(value)
-    return "'" + text if text.startswith(_FORMULA) else text
+    return _COMPUTED.sub(r"\1'\2", plain(value))
 
 
 def as_data(name: str, report: Report) -> dict[str, Any]:

@@ -8,17 +8,29 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from importlib.util import find_spec
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
 
 from llmb.records.run_record import RepeatTiming, RunRecord
 from llmb.records.seeds import token_seed
 from llmb.submission.comparison import RecordComparison
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Indices = NDArray[np.int64]
+
 _RESAMPLES = 5000
-#: 5000 x this many draws are what a verifier spends at most on a stranger's record (half a minute).
+#: 5000 x this many draws are what a verifier spends at most on a stranger's record.
 _MOST_BLOCKS = 10_000
+#: Repeats of so many blocks, in the mean, are drawn by numpy where it is installed: 4,000 blocks in
+#: 1.5 s instead of 11.3 s. Few blocks take longer with it: 6 of them 0.15 s instead of 0.05 s.
+_MANY_BLOCKS = 64
+_WORDS = 2**20
 #: And so many sequences of lengths of their own (seconds).
 _MOST_SEQUENCES = 2_000_000
 _SHARED = tuple(RepeatTiming.model_fields)
@@ -167,15 +179,71 @@ def confidence_interval(
     n = len(per_repeat) if len(per_repeat) > 1 else sum(map(len, per_repeat))
     if n < 2 or not all(per_repeat):
         return None
-    draw = random.Random(0).choice
-    medians = []
-    for _ in range(_RESAMPLES):
-        repeats = [draw(per_repeat) for _ in per_repeat]
-        rates = [_rate([draw(blocks) for _ in blocks]) for blocks in repeats]
-        medians.append(statistics.median_low(rates))
+    many = sum(map(len, per_repeat)) >= _MANY_BLOCKS * len(per_repeat)
+    many = many and find_spec("numpy") is not None
+    medians = list(islice((_medians_of_many if many else _medians)(per_repeat), _RESAMPLES))
     middle = statistics.median_low([_rate(blocks) for blocks in per_repeat])
     half = _student_t(n - 1) * statistics.stdev(medians) * (n / (n - 1)) ** 0.5
     return (middle - half if half < middle else 0.0), middle + half
+
+
+def _medians(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]:
+    """Yield the lower median of the rates of each resample, without end."""
+    draw = random.Random(0).choice
+    while True:
+        repeats = [draw(per_repeat) for _ in per_repeat]
+        yield statistics.median_low([_rate([draw(blocks) for _ in blocks]) for blocks in repeats])
+
+
+def _medians_of_many(per_repeat: Sequence[Sequence[RecomputedBlock]]) -> Iterator[float]:
+    """Yield what ``_medians`` does, bit for bit: numpy's Mersenne Twister is Python's."""
+    import numpy as np
+
+    draw = _choices()
+    # Whole numbers: sums have no rounding. Those that a 64-bit sum cannot hold stay Python's.
+    most = max(max(b.tokens, b.ns) for blocks in per_repeat for b in blocks)
+    kind: type = np.int64 if most < 2**63 // _MOST_BLOCKS else object
+    every: list[NDArray[Any]]
+    every = [np.array([(b.tokens, b.ns) for b in blocks], dtype=kind) for blocks in per_repeat]
+    while True:
+        rates = []
+        for at in draw(len(every)):
+            tokens, ns = every[at][draw(len(every[at]))].sum(axis=0).tolist()
+            rates.append(tokens / ns * 1e9)
+        yield statistics.median_low(rates)
+
+
+def _choices() -> Callable[[int], Indices]:
+    """Return what gives ``n`` indices below ``n``, as ``random.Random(0).choice`` draws them.
+
+    Each is the upper bits of a 32-bit word, as many as ``n`` has; words that give ``n`` or more are
+    passed over (CPython, Lib/random.py, ``_randbelow_with_getrandbits``).
+    """
+    import numpy as np
+
+    _, (*key, position), _ = random.Random(0).getstate()
+    twister = np.random.MT19937()
+    words_of: Any = {"key": np.array(key, dtype=np.uint32), "pos": position}
+    twister.state = {"bit_generator": "MT19937", "state": words_of}
+    words, begin = twister.random_raw(_WORDS), 0
+    tables: dict[int, tuple[Indices, Indices]] = {}
+
+    def draw(count: int) -> Indices:
+        nonlocal words, begin
+        while True:
+            if count not in tables:
+                values = (words >> (32 - count.bit_length())).astype(np.int64)
+                places = np.flatnonzero(values < count)
+                tables[count] = places, values[places]
+            places, values = tables[count]
+            first = int(places.searchsorted(begin))
+            if first + count <= len(places):
+                begin = int(places[first + count - 1]) + 1
+                return values[first : first + count]
+            words, begin = np.concatenate([words[begin:], twister.random_raw(_WORDS)]), 0
+            tables.clear()
+
+    return draw
 
 
 def _rate(blocks: Sequence[RecomputedBlock]) -> float:

@@ -31,7 +31,7 @@ LIGHT = {
     "records": [room for room in RECORDS if room != ARRAYS],
     "doctor": ["llmb.supervision.doctor", "llmb.cli.doctor", "llmb.cli.offers"],
     "other light rooms": ["llmb.wire.channel", "llmb.audit.rule", "llmb.workloads", "llmb.plugin"],
-    "report": ["llmb.report.page", "llmb.report.collect", "llmb.projection.node_hours"],
+    "report": ["llmb.report.document", "llmb.report.collect", "llmb.projection.node_hours"],
     "projection": ["llmb.projection.step", "llmb.projection.time_to_solution"],
     "reproduction": ["llmb.reproduction.links", "llmb.cli.standings"],
     "comparison": [
@@ -46,6 +46,7 @@ JUDGES = {
     "audit": AUDIT,
     "supervisor": ["llmb.supervisor"],
     "verify": ["llmb.submission.verify", "llmb.cli.verify"],
+    "leaderboard": ["llmb.report.page", "llmb.cli.leaderboard"],
     "package": [
         "llmb.submission.package",
         "llmb.submission.signatures",

@@ -9,10 +9,9 @@ import pytest
 
 from llmb.cli.leaderboard import commands
 from llmb.report.board import board
-from llmb.report.bundles import gather
 from llmb.report.page import page
 from tests import needs
-from tests.unit.builders_board import HOSTILE, judged, put, record
+from tests.unit.builders_board import HOSTILE, believing, judged, put, record
 
 SYSTEMS = (
     # submitter, system, faster, devices, verdict, effective, plugin
@@ -84,7 +83,7 @@ def watch(chromium):
 
 def written(folder, name="board.html"):
     """Write the leaderboard of the bundles below ``folder`` and return its path."""
-    ranked = board(gather([folder]))
+    ranked = board(believing([folder]))
     path = folder.parent / name
     path.write_text(page(ranked, commands(ranked)), encoding="utf-8")
     return path

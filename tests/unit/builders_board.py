@@ -6,6 +6,9 @@ import json
 
 from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
+from llmb.report.bundles import gather
+from llmb.submission.clashes import content_of
+from llmb.submission.verified import Verified
 from tests import builders
 
 STATUS = {"CONSISTENT": "pass", "FLAGGED": "flag", "UNVERIFIED": "not_observed", "INVALID": "fail"}
@@ -67,8 +70,20 @@ def put(root, one, submitter="Acme", system="box", **files):
     return builders.write(place, builders.with_manifest(content))
 
 
+def believed(bundle):
+    """Return that ``bundle`` passes every check: made-up speeds and verdicts would not."""
+    content = content_of(bundle, bundle.record())
+    return Verified(fault=None, signers=frozenset(), content=content)
+
+
+def believing(paths):
+    """Return the bundles at ``paths``, for tests of what is shown of those that passed."""
+    return gather(paths, believed)
+
+
 def index(root, submitter="Acme", system="box", **more):
     """Write the index of a system below ``root``."""
-    data = {"schema": "llmb.system-index/1", "submitter": submitter, "system": system, **more}
+    data = {"schema": "llmb.system-index/2", "submitter": submitter, "system": system}
+    data |= {"availability": None, "precisions": {}, **more}
     (root / submitter / system).mkdir(parents=True, exist_ok=True)
     (root / submitter / system / "system.json").write_text(json.dumps(data))

@@ -16,7 +16,6 @@ import pytest
 
 from llmb.config import BF16
 from llmb.report.board import board
-from llmb.report.bundles import gather
 from tests.unit.builders_audit import Audited, examine, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
@@ -117,7 +116,7 @@ def test_the_made_up_bundles_of_the_leaderboard_are_read_and_ranked(tmp_path):
     if not made.originals(whole=False):
         pytest.skip("no submissions beside these tests")
     made.make(tmp_path, 40, whole=False)
-    ranked = board(gather([tmp_path]))
+    ranked = board(made.believing([tmp_path]))
     assert ranked.refused == ()
     assert len(ranked.rows) == 40
     assert 0 < len(ranked.apart) < 20, "some are INVALID"

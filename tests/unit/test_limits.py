@@ -84,6 +84,8 @@ LIMITS: dict[str, dict[str, float]] = {
     },
     "records.arrays": {
         "MAX_ELEMENTS": 2**22,
+        "MAX_ARRAYS": 50_000,
+        "MAX_HEADER_BYTES": 2**23,
     },
     "records.member_names": {
         "MAX_CHARACTERS": 240,
@@ -125,11 +127,15 @@ LIMITS: dict[str, dict[str, float]] = {
         "_MAX_PRINCIPALS": 16,
         "_TIMEOUT_S": 60,
     },
-    "submission.verify": {
-        "_MOST_LINES": 5_000,
+    "submission.verified": {
+        "MAX_CACHE_BYTES": 2**27,
+        "MAX_RESULT_BYTES": 2**16,
     },
-    "report.bundles": {
-        "_SAME": 1e-09,
+    "submission.history": {
+        "_TIMEOUT_S": 120,
+    },
+    "submission.verify": {
+        "_MOST_LINES": 3_000,
     },
     "comparison.figures": {
         "MOST_BLOCKS": 10_000,

@@ -116,7 +116,7 @@ function showBundle(id, data) {
     leadOf(row),
     commandCard(data.command),
     make('div', { class: 'cards' }, trace, memoryFigure(data.memory)),
-    make('div', { class: 'cards' }, card('Run', pairs(data.facts)), make('div', {}, card('Software', pairs(data.software)), ...optional.slice(0, 2).filter(Boolean))),
+    make('div', { class: 'cards' }, card('Run', pairs(data.facts)), make('div', {}, card(data.software_title, pairs(data.software)), ...optional.slice(0, 2).filter(Boolean))),
     findings,
     diffCard(data),
     ...optional.slice(2).filter(Boolean),

@@ -12,14 +12,22 @@ from click.testing import CliRunner
 from llmb.cli import report
 from llmb.cli.show import command_line
 from llmb.errors import UsageError
-from tests.unit.builders_board import put, record
+from tests import builders
+from tests.unit.builders_board import put
+
+
+def record(run, timed_steps=50):
+    """Return the record of a run that verifies; one of 60 steps is the faster."""
+    run_id = f"{run:032x}"
+    return builders.make_record(repeats=1, timed_steps=timed_steps, run_id=run_id)
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     put(tmp_path / "submissions", record(1))
-    put(tmp_path / "submissions", record(2, faster=2.0))
+    put(tmp_path / "submissions", record(2, timed_steps=60))
     return tmp_path
 
 
@@ -74,6 +82,28 @@ def test_only_the_paths_that_are_named_are_ranked(here):
     put(here / "others", record(4))
     (group,) = json.loads(call("others", "--json").stdout)["groups"]
     assert len(group["rows"]) == 1
+
+
+def test_results_are_kept_in_the_users_cache_and_the_second_time_is_the_same(here):
+    first = call("--json").stdout
+    kept = list((here / "cache" / "llmb" / "verified").iterdir())
+    assert len(kept) == 2
+    assert call("--json").stdout == first
+    kept[0].write_text(kept[0].read_text().replace('"fault":null', '"fault":"from the cache"'))
+    assert "from the cache" in call("--json").stderr
+
+
+def test_a_bundle_that_does_not_verify_is_refused_with_its_first_failed_check(here):
+    def faster(data):
+        data["result"]["tokens_per_second"] *= 9
+
+    put(here / "submissions", builders.edited(record(3), faster))
+    found = call("--json")
+    start = "llmb: refused Acme/box/work/00000003: recomputation: result.tokens_per_second"
+    assert found.stderr.startswith(start)
+    assert found.stderr.count("\n") == 1
+    (group,) = json.loads(found.stdout)["groups"]
+    assert len(group["rows"]) == 2
 
 
 def test_where_there_is_nothing_to_rank_one_line_says_so(here, tmp_path):

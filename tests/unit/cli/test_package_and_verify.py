@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
 from click.testing import CliRunner
 
 from llmb import cli
+from llmb.cli.standings import MEANING
 from llmb.errors import LlmbError
 from tests import builders, needs
 
@@ -129,7 +131,21 @@ def submissions(call, run, tmp_path):
 def test_everything_below_a_folder_is_verified_indexes_included(call, submissions):
     done = call("verify", "--all", submissions)
     assert done.exit_code == 0, done.output
-    assert done.stdout.endswith("1 bundles verified\n")
+    assert done.stdout.endswith(f"1 bundles verified\n{MEANING}\n")
+
+
+def test_a_copy_of_a_run_is_refused_and_the_message_names_both(call, submissions):
+    (bundle,) = (manifest.parent for manifest in submissions.rglob("MANIFEST.json"))
+    copy = submissions / "Mallory/box/work/copy"
+    copy.parent.mkdir(parents=True)
+    shutil.copytree(bundle, copy)
+    done = call("verify", "--all", submissions)
+    assert done.exit_code == 6
+    for one, other in ((bundle, copy), (copy, bundle)):
+        line = f"  refused  clash: its run id is that of {str(other)!r}, and no history tells"
+        assert f"{one}\n{line}" in done.stdout
+    first, second = json.loads(call("verify", "--all", submissions, "--json").stdout)
+    assert (first["ok"], second["ok"]) == (False, False)
 
 
 def change_index(submissions, change):
@@ -174,7 +190,8 @@ def test_a_bundle_of_an_older_llmb_says_who_made_it_and_whether_that_is_run_here
     done = call("verify", path)
     assert done.exit_code == 0
     line = f"made by llmb 0.1.0 (reference {digest[:12]}); the llama computation {words}"
-    assert line in done.stdout.splitlines()[-1]
+    assert line in done.stdout.splitlines()[-2]
+    assert done.stdout.splitlines()[-1] == MEANING
     (result,) = json.loads(call("verify", path, "--json").stdout)
     assert result["made_by"]["same_computation"] is same
     assert result["made_by"]["reference_digest"] == digest

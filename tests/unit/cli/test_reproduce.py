@@ -23,6 +23,7 @@ from llmb.parallel.place import last_of
 from llmb.records.canonical import pretty_bytes
 from llmb.records.reproduction import Original
 from llmb.records.run_record import RunRecord
+from llmb.submission.clashes import Content
 from llmb.submission.manifest import zip_bytes
 from llmb.submission.verify import Verification
 from llmb.supervisor import Finished
@@ -281,7 +282,8 @@ class Ran:
 
 @pytest.fixture
 def verified(record: RunRecord) -> Verification:
-    return Verification("b" * 64, record, ())
+    content = Content(run_id=record.run_id, nonces=(), evidence={})
+    return Verification("b" * 64, record, (), content)
 
 
 def carried_out(verified: Verification, *, as_json: bool = False) -> dict[str, Any]:

@@ -162,9 +162,10 @@ def test_package_then_verify_end_with_ok_and_the_headline(path, tmp_path):
     )
     (bundle,) = json.loads(said.output)["bundles"]
     lines = call(verify.command, bundle).output.splitlines()
-    assert lines[-3].startswith("OK  ")
-    assert "UNVERIFIED" in lines[-2]
-    assert lines[-1].startswith("    made by llmb ")
+    assert lines[-4].startswith("OK  ")
+    assert "UNVERIFIED" in lines[-3]
+    assert lines[-2].startswith("    made by llmb ")
+    assert lines[-1].startswith("consistent: these files fit together; not shown: ")
     assert "2 bundles verified" in call(verify.command, "--all", output).output
 
 

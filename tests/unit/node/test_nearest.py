@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from llmb.node.nearest import _sides, nearest
-from llmb.report.bundles import gather
 from tests.unit import builders_board as board
 
 
@@ -30,7 +29,7 @@ def of_another_device(data):
 def entries(tmp_path, *records):
     for number, record in enumerate(records):
         board.put(tmp_path, record, system=f"box{number}")
-    return gather([tmp_path]).entries
+    return board.believing([tmp_path]).entries
 
 
 def test_the_same_run_is_found_and_compared(tmp_path):

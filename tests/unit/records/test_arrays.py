@@ -162,3 +162,57 @@ def test_a_sample_is_spread_over_the_tensor_and_is_all_of_a_small_one(tmp_path: 
     assert (one.shape, one.elements) == ((100,), 100)
     assert list(one.sample(100)) == list(range(100))
     assert list(one.sample(5)) == [0, 20, 40, 60, 80]
+
+
+def test_many_arrays_and_long_headers_are_refused_before_they_are_parsed(monkeypatch) -> None:
+    def parsed(data: bytes) -> None:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(arrays, "deserialize", parsed)
+    with pytest.raises(ValueError, match="a header of 99999999 bytes, more than 8388608"):
+        arrays.read(struct.pack("<Q", 99_999_999) + b"{}")
+    many = {f"a{n}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(50_002)}
+    with pytest.raises(ValueError, match="more than 50000 arrays"):
+        arrays.read(header_of(many))
+
+
+def numbers(seed: int, count: int = 100) -> bytes:
+    return floats(*(seed + n / 7 for n in range(count)))
+
+
+def test_the_digest_of_what_a_file_says_passes_over_order_blanks_and_metadata() -> None:
+    one, other = numbers(1), numbers(2)
+    plain = file_of(a=("F32", [100], one), b=("F32", [10, 10], other))
+    turned = file_of(b=("F32", [10, 10], other), a=("F32", [100], one))
+    header = {
+        "__metadata__": {"by": "Mallory"},
+        "b": {"shape": [10, 10], "data_offsets": [400, 800], "dtype": "F32"},
+        "a": {"shape": [100], "data_offsets": [0, 400], "dtype": "F32"},
+    }
+    spaced = json.dumps(header, indent=3).encode()
+    spaced = struct.pack("<Q", len(spaced)) + spaced + one + other
+    digests = {arrays.content_digest(data) for data in (plain, turned, spaced)}
+    assert len({plain, turned, spaced}) == 3
+    assert len(digests) == 1
+
+
+def test_the_digest_of_what_a_file_says_is_another_where_anything_it_says_is() -> None:
+    one, other = numbers(1), numbers(2)
+    files = [
+        file_of(a=("F32", [100], one)),
+        file_of(a=("F32", [100], other)),
+        file_of(b=("F32", [100], one)),
+        file_of(a=("F32", [10, 10], one)),
+        file_of(a=("I32", [100], one)),
+        file_of(a=("F32", [100], one), b=("F32", [0], b"")),
+    ]
+    digests = [arrays.content_digest(data) for data in files]
+    assert None not in digests
+    assert len(set(digests)) == len(files)
+
+
+def test_a_file_with_few_different_numbers_tells_nothing_of_its_run() -> None:
+    assert arrays.content_digest(file_of(a=("F32", [63], numbers(1, 63)))) is None
+    assert arrays.content_digest(file_of(a=("F32", [64], numbers(1, 64)))) is not None
+    assert arrays.content_digest(file_of(a=("F32", [5000], floats(*[0.0] * 5000)))) is None
+    assert arrays.content_digest(header_of({})) is None

@@ -6,8 +6,7 @@ import pytest
 
 from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.report.board import BoardRepetition, board
-from llmb.report.bundles import gather
-from tests.unit.builders_board import judged, put, record
+from tests.unit.builders_board import believing, judged, put, record
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def ranked(tmp_path):
     def make(*records):
         for one in records:
             put(tmp_path, one)
-        return board(gather([tmp_path]))
+        return board(believing([tmp_path]))
 
     return make
 
@@ -139,7 +138,7 @@ def test_a_repetition_that_counts_makes_a_consistent_run_reproduced(
     tmp_path, own, lacking, verdict
 ):
     put(tmp_path, record(verdict=own))
-    shelf = gather([tmp_path])
+    shelf = believing([tmp_path])
     repeated = {shelf.entries[0].bundle_id: [BoardRepetition("b" * 64, 1.5, lacking)]}
     ((_, (row,)),) = board(shelf, repeated).groups
     assert row.verdict is verdict

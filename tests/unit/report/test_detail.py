@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from llmb.report.board import BoardRepetition, board
-from llmb.report.bundles import gather
 from llmb.report.detail import detail
 from llmb.report.render import number
-from tests.unit.builders_board import index, put, record
+from tests.unit.builders_board import believing, index, put, record
 
 
 def shown(folder: Path, change: Any = lambda data: None, **repeated: Any) -> dict[str, Any]:
     put(folder, record(change=change), **{"log.txt": "finished\n"})
-    index(folder, availability="cloud")
-    shelf = gather([folder])
+    index(folder, availability="preview")
+    shelf = believing([folder])
     found = board(shelf, {shelf.entries[0].bundle_id: repeated.get("by", [])})
     return detail(found.rows[0], "llmb run --seed 7")
 
@@ -29,10 +28,10 @@ RESULT, TIMING = RECORD.result, RECORD.timing
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Submitter", "Acme"),
-        ("Availability", "cloud"),
-        ("Device", "1 x Fast [1] (fast:0)"),
-        ("Plugin", "fast 1.0 (llmb-fast)"),
+        ("Submitter (declared)", "Acme"),
+        ("Availability (declared)", "preview"),
+        ("Device (declared)", "1 x Fast [1] (fast:0)"),
+        ("Plugin (declared)", "fast 1.0 (llmb-fast)"),
         ("Precision", "BF16 declared, BF16 measured"),
         (
             "Batch size",
@@ -42,7 +41,7 @@ RESULT, TIMING = RECORD.result, RECORD.timing
         ("Share of ceiling", f"{RESULT.fraction_of_ceiling:.1%}"),
         ("MFU", f"{RESULT.mfu.value:.1%} of datasheet" if RESULT.mfu else ""),
         ("Loss", f"{RESULT.loss_first:.4f} at START, {RESULT.loss_last:.4f} at STOP"),
-        ("Date", RECORD.created_utc),
+        ("Date (declared)", RECORD.created_utc),
         ("Rules", f"{RECORD.rules_version}, llmb {RECORD.llmb_version}"),
         ("Signatures", "none"),
         ("Files", "Acme/box/work/00000001"),

@@ -10,9 +10,8 @@ from html.parser import HTMLParser
 import pytest
 
 from llmb.report.board import board
-from llmb.report.bundles import gather
 from llmb.report.page import page
-from tests.unit.builders_board import HOSTILE, put, record
+from tests.unit.builders_board import HOSTILE, believing, put, record
 
 #: Attributes that make a browser fetch something or run something.
 ACTIVE = {"src", "srcset", "data", "action", "formaction", "poster", "style", "ping", "background"}
@@ -80,7 +79,7 @@ def shown(tmp_path):
     put(tmp_path, record(3, faster=0.5, change=everywhere), "M&m's", "<b>box", **texts)
     place = put(tmp_path, record(4), "</table><script>alert(5)<", "x")
     (place / HOSTILE.replace("/", "_")).write_text("x")
-    found = board(gather([tmp_path]))
+    found = board(believing([tmp_path]))
     return page(found, {row.bundle_id: f"llmb run -O x={HOSTILE}" for row in found.rows})
 
 
@@ -153,14 +152,14 @@ def test_refused_bundles_are_told_without_their_figures(shown):
 
 def test_the_page_is_the_same_every_time(tmp_path):
     put(tmp_path, record(1))
-    first, second = (page(board(gather([tmp_path])), {}) for _ in range(2))
+    first, second = (page(board(believing([tmp_path])), {}) for _ in range(2))
     assert first == second
     assert str(tmp_path) not in first
 
 
 def test_an_endless_diff_is_cut_and_says_so(tmp_path):
     put(tmp_path, record(1), **{"model.diff": "+x\n" * 200_000})
-    text = page(board(gather([tmp_path])), {})
+    text = page(board(believing([tmp_path])), {})
     assert len(text) < 200_000
     assert "characters more in the bundle" in text
 
@@ -177,7 +176,7 @@ def test_a_run_is_found_by_its_lowest_measured_format_and_by_that_of_its_largest
         }
 
     put(tmp_path, record(change=measured))
-    shown = Parsed(page(board(gather([tmp_path])), {}))
+    shown = Parsed(page(board(believing([tmp_path])), {}))
     (row,) = [attributes for attributes in shown.all("tr") if "data-lowest" in attributes]
     assert (row["data-lowest"], row["data-largest"]) == ("FP8", "FP8")
     assert row["data-measured"] == "94 % FP8, 6 % BF16"

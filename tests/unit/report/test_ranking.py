@@ -11,8 +11,7 @@ import pytest
 
 from llmb.report import ranking
 from llmb.report.board import BoardRepetition, board
-from llmb.report.bundles import gather
-from tests.unit.builders_board import HOSTILE, index, put, record
+from tests.unit.builders_board import HOSTILE, believing, index, put, record
 
 
 def hostile(data):
@@ -31,7 +30,7 @@ def found(tmp_path):
     put(tmp_path, record(3, faster=9.0, change=debug))
     put(tmp_path, record(4, faster=0.25, change=hostile), "=Mallory", "| [box]")
     (put(tmp_path, record(5)) / "log.txt").write_text("edited")
-    return board(gather([tmp_path]))
+    return board(believing([tmp_path]))
 
 
 def test_markdown_ranks_marks_and_tells_what_is_left_out(found):
@@ -70,7 +69,7 @@ def test_json_says_the_same(found):
 
 def test_a_repetition_that_does_not_count_is_in_no_list(tmp_path):
     put(tmp_path, record())
-    shelf = gather([tmp_path])
+    shelf = believing([tmp_path])
     repetitions = [
         BoardRepetition("b" * 64, 1.5, ("the same key",)),
         BoardRepetition("c" * 64, 1.5, ()),
@@ -83,7 +82,7 @@ def test_a_repetition_that_does_not_count_is_in_no_list(tmp_path):
 
 
 def test_every_form_is_the_same_every_time(found, tmp_path):
-    again = board(gather([tmp_path]))
+    again = board(believing([tmp_path]))
     assert ranking.markdown(found) == ranking.markdown(again)
     assert ranking.comma_separated(found) == ranking.comma_separated(again)
 
@@ -121,7 +120,7 @@ def of_row(row):
         "created_utc": record.created_utc,
         "submitter": "Acme",
         "system": "box",
-        "availability": "cloud",
+        "availability": "preview",
         "signatures": 0,
         "marks": [],
         "repeated_by": [],
@@ -137,8 +136,8 @@ def of_row(row):
 @pytest.fixture
 def one(tmp_path):
     put(tmp_path, record())
-    index(tmp_path, availability="cloud")
-    return board(gather([tmp_path]))
+    index(tmp_path, availability="preview")
+    return board(believing([tmp_path]))
 
 
 def test_every_name_of_a_row_has_the_records_own_value(one):
@@ -165,12 +164,15 @@ def test_a_row_of_markdown_says_each_figure_in_its_column(one):
     (row,) = one.rows
     said = dict(zip(titles, cells, strict=True))
     assert said["#"] == "1"
-    assert (said["System"], said["Device"]) == ("Acme / box", "1 x Fast \\[1\\]")
+    assert (said["System (declared)"], said["Device (declared)"]) == (
+        "Acme / box",
+        "1 x Fast \\[1\\]",
+    )
     assert said["Of ceiling"] == f"{row.fraction_of_ceiling:.1%}"
     assert said["MFU"] == f"{row.mfu:.1%} (datasheet)"
     assert said["Verdict"] == "CONSISTENT, strict"
-    assert (said["Plugin"], said["Bundle"]) == ("fast 1.0", row.bundle_id[:12])
-    assert said["Date"] == row.created_utc[:10]
+    assert (said["Plugin (declared)"], said["Bundle"]) == ("fast 1.0", row.bundle_id[:12])
+    assert said["Date (declared)"] == row.created_utc[:10]
 
 
 def test_published_rows_are_lines_of_their_own_in_csv_and_json(one):

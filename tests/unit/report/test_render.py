@@ -106,4 +106,11 @@ def test_text_that_goes_on_and_on_is_cut_at_400_characters() -> None:
 def test_no_cell_begins_as_a_formula_does(begins: str) -> None:
     assert str(render.inert(f"{begins}SUM(A1)")).startswith("'")
     assert render.inert(f"a{begins}b") == f"a{begins}b"
+    for blanks in ("", " ", "  "):
+        assert render.inert(f"a;{blanks}{begins}b") == f"a;'{blanks}{begins}b"
+        assert render.inert(f"{blanks}{begins}b;{begins}c") == f"'{blanks}{begins}b;'{begins}c"
+    for broken in ("\t", "\n", "\r", "\u2028"):
+        cell = str(render.inert(f"a{broken}{begins}b"))
+        assert cell.isprintable(), "a break is shown as an escape, and begins no cell"
+        assert str(render.inert(f"{broken}{begins}b")).startswith("\\")
     assert render.inert(-5.0) == -5.0, "a number is none"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import asdict
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import pytest
 
@@ -392,6 +393,16 @@ def test_both_paths_give_the_same_interval_to_the_last_bits(record):
     ]
     ours = recompute_time.confidence_interval(second)
     assert equal(ours, first.confidence_interval(record.timing.repeats, 2048))
+
+
+@pytest.mark.parametrize("blocks", [(70, 64, 90), (1, 300), (5, 6, 7), (2000,)])
+@pytest.mark.parametrize("largest", [2 * 10**8, 2 * 10**18])
+def test_many_blocks_are_drawn_by_numpy_bit_for_bit_as_few_are(blocks, largest):
+    draw = random.Random(1)
+    times = [[draw.randint(largest // 2, largest) for _ in range(n)] for n in blocks]
+    repeats = [[recompute_time.RecomputedBlock(1, ns, 2048) for ns in each] for each in times]
+    by_numpy = islice(recompute_time._medians_of_many(repeats), 100)
+    assert list(by_numpy) == list(islice(recompute_time._medians(repeats), 100))
 
 
 def test_floats_are_equal_to_nine_digits_and_truth_is_no_number():

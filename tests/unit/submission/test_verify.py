@@ -15,6 +15,7 @@ from llmb.records.bundle import from_files
 from llmb.records.canonical import pretty_bytes
 from llmb.records.references import Reference, ReferenceTable
 from llmb.submission import verify as verification
+from llmb.submission.clashes import Content
 from llmb.submission.manifest import zip_bytes
 from llmb.submission.verify import Verification, VerifyCheck, verify, verify_bundle
 from tests import builders
@@ -504,8 +505,9 @@ def test_evidence_of_the_timed_steps_without_the_warm_up_is_found(record, files)
 
 def test_one_check_that_failed_is_enough(record):
     good, bad = VerifyCheck("digests", True, ""), VerifyCheck("audit", False, "")
-    assert Verification("b" * 64, record, (good, good)).ok
-    assert not Verification("b" * 64, record, (good, bad, good)).ok
+    content = Content(run_id=record.run_id, nonces=(), evidence={})
+    assert Verification("b" * 64, record, (good, good), content).ok
+    assert not Verification("b" * 64, record, (good, bad, good), content).ok
 
 
 def test_a_plugin_file_that_the_record_lists_twice_is_found(record):
