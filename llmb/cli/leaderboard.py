@@ -25,23 +25,31 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
     Raises:
         UsageError: no bundle there, or the output cannot be written.
     """
+    found = ranked(paths or (USUAL,))
+    for one in found.refused:
+        click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
+    if form is None and output is None and sys.stdout.isatty():
+        _print(found)
+        return
+    text = text_of(found, form or _form_of(output))
+    if output is None:
+        click.echo(text, nl=False)
+    else:
+        write(output, text)
+
+
+def ranked(paths: tuple[Path, ...]) -> Board:
+    """Return the leaderboard of the bundles at ``paths``; verifications are kept for later calls.
+
+    Raises:
+        UsageError: no bundle there.
+    """
     from llmb.report.board import board
     from llmb.report.bundles import gather
     from llmb.submission.verified import Cache, usual_folder
 
     cache = Cache(usual_folder())
-    shelf, repeated = repetitions(gather(paths or (USUAL,), cache.verified))
-    ranked = board(shelf, repeated)
-    for one in ranked.refused:
-        click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
-    if form is None and output is None and sys.stdout.isatty():
-        _print(ranked)
-        return
-    text = _text(ranked, form or _form_of(output))
-    if output is None:
-        click.echo(text, nl=False)
-    else:
-        write(output, text)
+    return board(*repetitions(gather(paths, cache.verified)))
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:
@@ -89,7 +97,8 @@ def _form_of(output: Path | None) -> str:
     return suffixes.get(output.suffix.lower(), "markdown") if output else "markdown"
 
 
-def _text(ranked: Board, form: str) -> str:
+def text_of(ranked: Board, form: str) -> str:
+    """Return the leaderboard as ``form``: markdown, csv, json or html."""
     from llmb.report import ranking
 
     if form == "html":

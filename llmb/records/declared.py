@@ -33,15 +33,19 @@ DECLARED = {
     "diff.sources": "which files of llmb were other than the release's, found on the host itself",
     "diff.sources_base": "the release that the host compared with",
 }
-#: What a system's index says, or the folders of a bundle.
+#: What the manifest says of whose a bundle is; of an older one its folders and its system's index.
 DECLARED_BY_PLACE = {
-    "submitter": "a folder's name; a signature tells a key, and not whose it is",
-    "system": "a folder's name",
+    "submitter": "a signature tells a key; whose it is, allowed_signers says",
+    "system": "the submitter's word",
+    "organisation": "the submitter's word",
+    "system_name": "the submitter's word",
     "availability": "the submitter's word",
+    "contact": "the submitter's word",
 }
 #: Words of pages that show such a field -> the field.
 _SHOWN = {
     "availability": "availability",
+    "contact": "contact",
     "date": "created_utc",
     "device": "system.devices",
     "host": "system.load_before",

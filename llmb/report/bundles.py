@@ -12,6 +12,7 @@ from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_bundle
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
+from llmb.records.submission import Submission
 from llmb.records.system_index import INDEX, read_index
 from llmb.report.runs import ReportedRun, run_of
 from llmb.submission.clashes import Content, Placed, clashes
@@ -33,7 +34,9 @@ class Entry:
     path: str
     submitter: str | None
     system: str | None
-    #: As declared in the system's index; None where it is not.
+    #: What the bundle's own manifest says; None in an older one.
+    whose: Submission | None
+    #: As declared in the manifest, or in the index of an older bundle's system.
     availability: str | None
     bundle_id: str
     #: By name, and the fingerprints of the keys that made those that were checked.
@@ -144,11 +147,20 @@ def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:
     submitter, system = parts[-4:-2] if len(parts) >= 4 else (None, None)
     path = place.absolute().parent.parent / INDEX
     index = read_index(path) if path.is_file() else None  # which lies where it says, or is refused
+    if index is not None:
+        submitter, system = index.submitter, index.system
+    whose = bundle.submission
+    if whose is not None:
+        if index is not None and (whose.submitter, whose.system) != (submitter, system):
+            said = f"{whose.submitter}/{whose.system}"
+            raise BundleRefusedError(f"it says it is of {said}, and lies in {submitter}/{system}")
+        submitter, system = whose.submitter, whose.system
     return Entry(
         path=name,
-        submitter=index.submitter if index else submitter,
-        system=index.system if index else system,
-        availability=index.availability if index else None,
+        submitter=submitter,
+        system=system,
+        whose=whose,
+        availability=whose.availability if whose else index.availability if index else None,
         bundle_id=bundle.bundle_id,
         signatures=tuple(bundle.signatures),
         signers=result.signers,

@@ -90,7 +90,11 @@ def _head(row: BoardRow) -> dict[str, str | None]:
 def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
     record = row.entry.record
     result, config, timing = record.result, record.config, record.timing
-    yield marked("Submitter"), row.submitter or "unknown"
+    whose = row.entry.whose
+    name = f" ({whose.organisation})" if whose and whose.organisation else ""
+    yield marked("Submitter"), f"{row.submitter or 'unknown'}{name}"
+    if whose and whose.contact:
+        yield marked("Contact"), whose.contact
     if row.availability is not None:
         yield marked("Availability"), row.availability
     yield marked("Device"), f"{row.devices} x {row.device} ({config.device})"

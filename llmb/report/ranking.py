@@ -23,6 +23,7 @@ ABOUT = (
 REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
 )
+NOT_RANKED = "not ranked"
 _RANKED = ("#", "System", "Device", "Tokens/s", "95 % interval", "Per device", "Tokens/J")
 _MORE = ("Of ceiling", "MFU", "Measured precision", "Verdict", "Plugin", "Date", "Bundle")
 _COLUMNS = (
@@ -75,7 +76,7 @@ def markdown(board: Board) -> str:
             "",
             f"## {escaped(group.title)}",
             "",
-            *_table(map(marked, (*_RANKED, *_MORE)), map(_cells, rows)),
+            *row_table(rows),
         ]
         if any(row.overlaps for row in rows):
             lines += ["", "≈ its interval and that of the row above overlap."]
@@ -93,6 +94,11 @@ def markdown(board: Board) -> str:
     return "\n".join(lines) + "\n"
 
 
+def row_table(rows: Iterable[BoardRow]) -> Iterator[str]:
+    """Yield ``rows`` as lines of a table in Markdown, with their titles."""
+    return _table(map(marked, (*_RANKED, *_MORE)), map(_cells, rows))
+
+
 def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     names = tuple(titles)
     for cells in (names, ("---",) * len(names)):
@@ -103,7 +109,7 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
 
 def _cells(row: BoardRow) -> tuple[str, ...]:
     return (
-        f"{row.rank}" + (" ≈" if row.overlaps else ""),
+        NOT_RANKED if row.rank is None else f"{row.rank}" + (" ≈" if row.overlaps else ""),
         _who(row),
         f"{row.devices} x {row.device}",
         number(row.tokens_per_second),
@@ -121,7 +127,11 @@ def _cells(row: BoardRow) -> tuple[str, ...]:
 
 
 def _who(row: BoardRow) -> str:
-    return f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
+    """Return the ids of submitter and system, and the names that the submitter gives them."""
+    ids = f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
+    whose = row.entry.whose
+    names = [name for name in (whose.organisation, whose.system_name) if name] if whose else []
+    return f"{ids} ({', '.join(names)})" if names else ids
 
 
 def interval(row: BoardRow) -> str:
