@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from llmb.config import BF16
+from llmb.records.bundle import from_files, read_bundle
 from llmb.report.board import board
+from llmb.submission.clashes import Placed, clashes
+from llmb.submission.verify import verify_bundle
 from tests.unit.builders_audit import Audited, examine, small_vocabulary, worked
 
 __all__ = ["small_vocabulary", "worked"]  # fixtures
@@ -121,6 +124,18 @@ def test_the_made_up_bundles_of_the_leaderboard_are_read_and_ranked(tmp_path):
     assert len(ranked.rows) == 40
     assert 0 < len(ranked.apart) < 20, "some are INVALID"
     assert len(ranked.groups) > 5
+
+
+def test_the_made_up_bundles_that_are_verified_pass_and_share_nothing():
+    made = import_module("verified")
+    if not made.MODEL.is_dir():
+        pytest.skip("no submissions beside these tests")
+    files = dict(read_bundle(made.MODEL).files)
+    found = [verify_bundle(from_files(made.copy_of(files, n))) for n in (0, 1)]
+    assert [one.ok for one in found] == [True, True]
+    members = [Placed(str(n), Path(str(n)), f.bundle_id, f.content) for n, f in enumerate(found)]
+    assert len(found[0].content.evidence) == 5
+    assert clashes(members, lambda place: None) == {}
 
 
 def test_drift_is_the_relative_distance_of_the_losses_and_every_way_has_as_many_ranks():
