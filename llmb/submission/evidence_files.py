@@ -17,7 +17,7 @@ from llmb.submission import evidence_model, evidence_tensors
 from llmb.submission.evidence_model import (
     OLDER_RULES,
     ExpectedModel,
-    Stored,
+    StoredParameters,
     samples_at_fences,
     stored_parameters,
 )
@@ -165,7 +165,9 @@ def _uncommitted(record: RunRecord, repeat: int) -> Iterator[str]:
         yield f"repeat {repeat} has commitments to {made} steps, and made {due}"
 
 
-def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> Iterator[str]:
+def _fences(
+    bundle: Bundle, record: RunRecord, repeat: int, stored: StoredParameters
+) -> Iterator[str]:
     """Yield a sentence for each way in which what fences read back is not the record's."""
     path, timing = evidence.path(repeat, evidence.FENCES), record.timing.repeats[repeat]
     first = record.config.warmup_steps
@@ -206,7 +208,7 @@ def _fences(bundle: Bundle, record: RunRecord, repeat: int, stored: Stored) -> I
 
 
 def _other_form(
-    found: Mapping[str, Form], fences: tuple[int, int], stored: Stored, one_rank: bool
+    found: Mapping[str, Form], fences: tuple[int, int], stored: StoredParameters, one_rank: bool
 ) -> str | None:
     """Return what is wrong with the tensors of fences, None where nothing is."""
     if found.keys() != {_LOSS, _SAMPLES} or any(form.dtype != "F32" for form in found.values()):

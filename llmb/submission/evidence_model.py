@@ -99,7 +99,7 @@ class ExpectedModel:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredParameters:
     """The parameters as they are stored after post-processing, by stored name."""
 
     forms: Mapping[str, tuple[tuple[int, ...], str]]
@@ -115,7 +115,7 @@ class Stored:
         return math.prod(self.forms[name][0])
 
 
-def stored_parameters(bundle: Bundle, repeat: int) -> Stored:
+def stored_parameters(bundle: Bundle, repeat: int) -> StoredParameters:
     """Return the parameters that the model had after post-processing, by ``model.json``."""
     tree = load(bundle, repeat, evidence.MODEL, evidence.ModelEvidence)
     weights = load(bundle, repeat, evidence.WEIGHTS, evidence.WeightsEvidence)
@@ -123,10 +123,10 @@ def stored_parameters(bundle: Bundle, repeat: int) -> Stored:
     every = sum(math.prod(shape) for shape, _ in forms.values())
     untrained = frozenset((*weights.padding, *weights.frozen))
     apart = every == weights.stored_elements
-    return Stored(forms, apart, untrained, frozenset(weights.missing))
+    return StoredParameters(forms, apart, untrained, frozenset(weights.missing))
 
 
-def samples_at_fences(stored: Stored, *, one_rank: bool) -> tuple[int, int]:
+def samples_at_fences(stored: StoredParameters, *, one_rank: bool) -> tuple[int, int]:
     """Return how many elements of all parameters a fence reads, at least and at most.
 
     Ranks that share parameters read those of the first.
@@ -136,7 +136,7 @@ def samples_at_fences(stored: Stored, *, one_rank: bool) -> tuple[int, int]:
 
 
 def faults(
-    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: StoredParameters
 ) -> Iterator[str]:
     """Yield a sentence where weights or modules in the evidence of ``repeat`` are not the model's.
 

@@ -15,7 +15,13 @@ from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Form
 from llmb.records.bundle import Bundle
 from llmb.records.run_record import RunRecord
-from llmb.submission.evidence_model import OLDER_RULES, ExpectedModel, Stored, fewer, named
+from llmb.submission.evidence_model import (
+    OLDER_RULES,
+    ExpectedModel,
+    StoredParameters,
+    fewer,
+    named,
+)
 from llmb.submission.rejudge import load
 
 #: Elements read of each parameter, or sequence: of a gradient in an audited step, for the replay of
@@ -50,7 +56,7 @@ _Due: TypeAlias = "Callable[[str | None, str], _Size]"
 
 
 def faults(
-    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+    bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: StoredParameters
 ) -> Iterator[str]:
     """Yield a sentence for each tensor of ``repeat``, or segment of one, that is not the model's.
 
@@ -67,7 +73,12 @@ class _Tensors:
     """Looks at the safetensors files of one repeat, and at what says which tensors are in them."""
 
     def __init__(
-        self, bundle: Bundle, record: RunRecord, repeat: int, model: ExpectedModel, stored: Stored
+        self,
+        bundle: Bundle,
+        record: RunRecord,
+        repeat: int,
+        model: ExpectedModel,
+        stored: StoredParameters,
     ) -> None:
         self._bundle, self._repeat, self._model, self._stored = bundle, repeat, model, stored
         #: How many elements are read of each of so many parameters is known; runs of rules 2 may
