@@ -213,7 +213,7 @@ def _run(name: str, faults: _Faults, case: Case) -> VerifyCheck:
     more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
     said = "; ".join(found[:_SHOWN]) + more if found else _AS_IT_SHOULD[name]
     if name == "evidence" and not found:
-        said += _not_there(case)
+        said += _less(case)
     return VerifyCheck(name, not found, said)
 
 
@@ -288,12 +288,14 @@ def _evidence(case: Case) -> Iterator[str]:
     yield from evidence_files.faults(case.bundle, case.record)
 
 
-def _not_there(case: Case) -> str:
-    """Return a note of evidence that a run may lack, with what follows from that."""
-    absent = evidence_files.absent(case.bundle, case.record)
-    if not absent:
-        return ""
-    return f"; not there, and rules that need it not observed: {', '.join(absent[:_SHOWN])}"
+def _less(case: Case) -> str:
+    """Return a note of what evidence does not say, and of what a run may lack."""
+    said, record = "", case.record
+    if not evidence_files.names_its_run(record):
+        said = f"; evidence of rules {record.rules_version} does not name its run"
+    if absent := evidence_files.absent(case.bundle, record):
+        said += f"; not there, and rules that need it not observed: {', '.join(absent[:_SHOWN])}"
+    return said
 
 
 def _audit(case: Case) -> Iterator[str]:
@@ -411,7 +413,7 @@ _AS_IT_SHOULD = {
     "files": "every file of a run is there, and no other",
     "copies": "audit.json and system.json are those in the record",
     "plugin": "files, closed components and patches of the plugin are those in the record",
-    "evidence": "every file names this run, and shows this model at this run's fences",
+    "evidence": "every file is of this run, its model and its fences",
     "audit": "the evidence supports each finding",
     "verdict": "the verdict follows from the findings",
     "precision": "effective precision and recipe claim nothing that was not observed",
