@@ -94,7 +94,7 @@ def _of_audit(
     last = timing.warmup_steps + timing.timed_steps
     drawn = timing.nonce and Draws(timing.nonce, record.workload.optimizer, ledger=True)
     probed = audited.ProbedEvidence(
-        seed=drawn.audit(last) if drawn else 1,
+        seed=drawn.audit(last) if drawn else int(record.run_id, 16) % 2**62 + repeat,
         last_step=last,
         token_seed=token_seed(record.config.seed, repeat, last, timing.nonce),
         passes=("live",),
@@ -127,13 +127,19 @@ def _of_audit(
     files = {name: pretty_bytes(value) for name, value in seen.items()}
     sizes = {name: model.sketch(name) for name in model.parameters}
     counts = tuple((name, size[1]) for name, size in sizes.items() if size is not None)
-    return files | {audited.GRADIENTS: _gradients(counts), audited.STEP_VALUES: tensors({})}
+    gradients = _gradients(counts, f"repeat {repeat} of {record.run_id}")
+    return files | {audited.GRADIENTS: gradients, audited.STEP_VALUES: tensors({})}
 
 
 @lru_cache
-def _gradients(counts: tuple[tuple[str, int], ...]) -> bytes:
-    """Return so many numbers of each parameter, which cannot be compressed, and a loss."""
+def _gradients(counts: tuple[tuple[str, int], ...], run: str) -> bytes:
+    """Return so many numbers of each parameter, which cannot be compressed, and a loss.
+
+    Those of the last parameter are of this ``run`` alone.
+    """
     noise = {f"live/{n}": struct.pack(f"<{count}f", *_noise(n, count)) for n, count in counts}
+    last, count = counts[-1]
+    noise[f"live/{last}"] = struct.pack(f"<{count}f", *_noise(run, count))
     return tensors({f"live/{n}": (count,) for n, count in counts} | {"live/loss": (1,)}, noise)
 
 

@@ -49,7 +49,8 @@ def ranked(paths: tuple[Path, ...]) -> Board:
     from llmb.submission.verified import Cache, usual_folder
 
     cache = Cache(usual_folder())
-    return board(*repetitions(gather(paths, cache.verified)))
+    shelf, repeated = repetitions(gather(paths, cache.verified))
+    return board(shelf, repeated)
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:

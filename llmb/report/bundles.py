@@ -36,7 +36,7 @@ class Entry:
     system: str | None
     #: What the bundle's own manifest says; None in an older one.
     whose: Submission | None
-    #: As declared in the manifest, or in the index of an older bundle's system.
+    #: As declared in the manifest, else in the index of its system.
     availability: str | None
     bundle_id: str
     #: By name, and the fingerprints of the keys that made those that were checked.
@@ -152,15 +152,16 @@ def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:
     whose = bundle.submission
     if whose is not None:
         if index is not None and (whose.submitter, whose.system) != (submitter, system):
-            said = f"{whose.submitter}/{whose.system}"
-            raise BundleRefusedError(f"it says it is of {said}, and lies in {submitter}/{system}")
+            its = f"{whose.submitter}/{whose.system}"
+            raise BundleRefusedError(f"it says it is of {its}, and lies in {submitter}/{system}")
         submitter, system = whose.submitter, whose.system
+    said = whose.availability if whose else None
     return Entry(
         path=name,
         submitter=submitter,
         system=system,
         whose=whose,
-        availability=whose.availability if whose else index.availability if index else None,
+        availability=said or (index.availability if index else None),
         bundle_id=bundle.bundle_id,
         signatures=tuple(bundle.signatures),
         signers=result.signers,

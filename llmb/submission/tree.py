@@ -66,11 +66,12 @@ class _Files:
     def submitters(self) -> frozenset[str]:
         """Who has a folder, or is listed as an owner."""
         folders = {path.partition("/")[0] for path in self.blobs if "/" in path}
-        return frozenset(folders).union(*(line.owners for line in self.owners))
+        return frozenset(folders | {name for line in self.owners for name in line.owners})
 
     def accounts(self, submitter: str) -> frozenset[str]:
         """Return who may take bundles of ``submitter`` away."""
-        return frozenset().union(*(o.accounts for o in self.owners if submitter in o.owners))
+        lines = [line for line in self.owners if submitter in line.owners]
+        return frozenset(account for line in lines for account in line.accounts)
 
 
 def verify_tree(tree: Path, base: str | None = None, author: str | None = None) -> TreeVerification:

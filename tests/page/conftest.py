@@ -15,8 +15,8 @@ from tests.unit.builders_board import HOSTILE, believing, judged, put, record
 
 SYSTEMS = (
     # submitter, system, faster, devices, verdict, effective, plugin
-    ("Acme", "box-8x", 2.0, 8, "CONSISTENT", "BF16", "acme"),
-    ("Acme", "box-1x", 0.5, 1, "CONSISTENT", "BF16", "acme"),
+    ("acme", "box-8x", 2.0, 8, "CONSISTENT", "BF16", "acme"),
+    ("acme", "box-1x", 0.5, 1, "CONSISTENT", "BF16", "acme"),
     ("Beta Lab", "rack", 1.2, 4, "FLAGGED", "BF16", "beta"),
     ("Beta Lab", "desk", 1.19, 1, "UNVERIFIED", "BF16", "beta"),
     ("Gamma", "cluster", 1.5, 8, "CONSISTENT", "FP32", "acme"),
@@ -104,7 +104,7 @@ def leaderboard(tmp_path_factory):
 
     for number, system in enumerate(SYSTEMS):
         submitter, name, faster, devices, verdict, effective, plugin = system
-        one = record(number, faster, verdict, effective, devices, of(plugin, submitter == "Acme"))
+        one = record(number, faster, verdict, effective, devices, of(plugin, submitter == "acme"))
         diff = "--- model before\n+++ model after\n@@ -1 +1 @@\n-Linear()\n+Fused()\n"
         put(folder, one, submitter, name, **{"model.diff": diff})
     (put(folder, record(9), "Delta", "damaged") / "log.txt").write_text("edited")

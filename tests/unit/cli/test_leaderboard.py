@@ -99,7 +99,7 @@ def test_a_bundle_that_does_not_verify_is_refused_with_its_first_failed_check(he
 
     put(here / "submissions", builders.edited(record(3), faster))
     found = call("--json")
-    start = "llmb: refused Acme/box/work/00000003: recomputation: result.tokens_per_second"
+    start = "llmb: refused acme/box/work/00000003: recomputation: result.tokens_per_second"
     assert found.stderr.startswith(start)
     assert found.stderr.count("\n") == 1
     (group,) = json.loads(found.stdout)["groups"]

@@ -14,9 +14,9 @@ from tests.unit.builders_reproduction import linked
 def pair(root, change=lambda data: None):
     """Write an honest run and an honest repetition of it; return the id of the first."""
     original = builders.make_record(repeats=1)
-    there = read_bundle(put(root, original, "Acme")).bundle_id
+    there = read_bundle(put(root, original, "acme")).bundle_id
     again = linked(builders.make_record(repeats=1, run_id="f" * 32), original, there)
-    put(root, builders.edited(again, change), "Beta")
+    put(root, builders.edited(again, change), "beta")
     return there
 
 
@@ -28,7 +28,7 @@ def test_a_repetition_is_listed_with_what_it_lacks_and_the_verdict_stays(tmp_pat
     assert "the original is UNVERIFIED, not CONSISTENT" in one.lacking
     assert "the original has no valid signature" in one.lacking
     verdicts = {row.submitter: row.verdict.value for row in board(shelf, found).rows}
-    assert verdicts == {"Acme": "UNVERIFIED", "Beta": "UNVERIFIED"}
+    assert verdicts == {"acme": "UNVERIFIED", "beta": "UNVERIFIED"}
 
 
 def test_a_link_that_misquotes_the_original_is_refused(tmp_path):
@@ -40,7 +40,7 @@ def test_a_link_that_misquotes_the_original_is_refused(tmp_path):
 
     there = pair(tmp_path, change)
     shelf, found = repetitions(gather([tmp_path]))
-    assert [entry.submitter for entry in shelf.entries] == ["Acme"]
+    assert [entry.submitter for entry in shelf.entries] == ["acme"]
     assert "it says that it repeats" in shelf.refused[0].reason
     assert found[there] == []
 
@@ -51,7 +51,7 @@ def test_a_repetition_that_does_not_verify_is_refused_and_counts_for_nothing(tmp
 
     there = pair(tmp_path, change)
     shelf, found = repetitions(gather([tmp_path]))
-    assert [one.path for one in shelf.refused] == ["Beta/box/work/ffffffff"]
+    assert [one.path for one in shelf.refused] == ["beta/box/work/ffffffff"]
     assert shelf.refused[0].reason.startswith("recomputation: ")
     assert str(tmp_path) not in shelf.refused[0].reason
     assert found == {there: []}
@@ -60,7 +60,7 @@ def test_a_repetition_that_does_not_verify_is_refused_and_counts_for_nothing(tmp
 def test_a_link_to_a_bundle_that_is_not_here_changes_nothing(tmp_path):
     original = builders.make_record(repeats=1)
     again = linked(builders.make_record(repeats=1, run_id="f" * 32), original)
-    put(tmp_path, again, "Beta")
+    put(tmp_path, again, "beta")
     shelf, found = repetitions(gather([tmp_path]))
     assert len(shelf.entries) == 1
     assert found == {shelf.entries[0].bundle_id: []}

@@ -20,7 +20,7 @@ from tests.attacks.kinds import special, zip_of
 
 Files = dict[str, bytes]
 Build = Callable[[Files], bytes]
-FILES: Files = {"log.txt": b"text " * 100, "record.json": b'{"a":1}', "\xe9.txt": b"x"}
+FILES: Files = {"sources.diff": b"text " * 100, "record.json": b'{"a":1}', "\xe9.txt": b"x"}
 #: Where the two headers of a member hold its flags, method, checksum, packed size and size.
 LOCAL, CENTRAL, END = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
 FLAGS, METHOD, CRC, PACKED, SIZE = (6, 8), (8, 10), (14, 16), (18, 20), (22, 24)
@@ -94,7 +94,7 @@ ATTACKS: dict[str, tuple[str, Build]] = {
     "listed twice": ("one file on some systems", zips.doubled_entry),
     "name with a zero byte": ("reads as", zips.cut_name),
     "name in an unsaid encoding": ("in which encoding", zips.unsaid_encoding),
-    "file as folder": ("used as a folder", with_folder("LOG.TXT/", stat.S_IFDIR | 0o755)),
+    "file as folder": ("used as a folder", with_folder("SOURCES.DIFF/", stat.S_IFDIR | 0o755)),
     # places
     "overlap": ("overlaps others, or follows a gap", zips.overlapping),
     "something before the first": ("overlaps others, or follows a gap", zips.shifted),

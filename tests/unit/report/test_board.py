@@ -148,7 +148,7 @@ def test_published_rows_are_references_and_never_ranked(ranked):
     found = ranked(record())
     assert {row.document for row in found.references} >= {"Nanotron, LLama2 7B", "NeMo BERT"}
     assert all(row.source and row.figures for row in found.references)
-    assert {row.submitter for row in found.rows} == {"Acme"}
+    assert {row.submitter for row in found.rows} == {"acme"}
 
 
 def test_a_group_stands_where_workloads_modes_and_formats_are_usually_listed(ranked):

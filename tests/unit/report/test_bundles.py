@@ -25,10 +25,10 @@ def reasons(shelf):
 
 
 def test_submitter_and_system_are_those_of_the_place(tmp_path):
-    board.put(tmp_path, honest(), "Acme", "box-8x")
+    board.put(tmp_path, honest(), "acme", "box-8x")
     (entry,) = gather([tmp_path]).entries
-    assert (entry.submitter, entry.system) == ("Acme", "box-8x")
-    assert entry.path == "Acme/box-8x/work/00000001"
+    assert (entry.submitter, entry.system) == ("acme", "box-8x")
+    assert entry.path == "acme/box-8x/work/00000001"
     assert (entry.availability, entry.signatures) == (None, ())
 
 
@@ -37,34 +37,34 @@ def test_the_index_says_whether_the_system_can_be_bought_and_whose_it_is(tmp_pat
     board.index(tmp_path, availability="preview")
     (entry,) = gather([tmp_path]).entries
     assert entry.availability == "preview"
-    (alone,) = gather([tmp_path / "Acme" / "box" / "work" / "00000001"]).entries
-    assert (alone.submitter, alone.system) == ("Acme", "box")
-    (below,) = gather([tmp_path / "Acme"]).entries
-    assert (below.submitter, below.system) == ("Acme", "box")
+    (alone,) = gather([tmp_path / "acme" / "box" / "work" / "00000001"]).entries
+    assert (alone.submitter, alone.system) == ("acme", "box")
+    (below,) = gather([tmp_path / "acme"]).entries
+    assert (below.submitter, below.system) == ("acme", "box")
 
 
 def test_an_index_that_names_somebody_else_refuses_the_bundle(tmp_path):
-    board.put(tmp_path, honest(), "Mallory")
-    board.index(tmp_path, "Mallory")
-    path = tmp_path / "Mallory" / "box" / "system.json"
-    path.write_text(path.read_text().replace("Mallory", "Acme"))
+    board.put(tmp_path, honest(), "mallory")
+    board.index(tmp_path, "mallory")
+    path = tmp_path / "mallory" / "box" / "system.json"
+    path.write_text(path.read_text().replace("mallory", "acme"))
     shelf = gather([tmp_path])
     assert shelf.entries == ()
-    assert shelf.refused[0].reason == "'system.json': submitter 'Acme' lies in a folder 'Mallory'"
+    assert shelf.refused[0].reason == "'system.json': submitter 'acme' lies in a folder 'mallory'"
 
 
-@pytest.mark.parametrize("text", ["{}", '{"schema": "llmb.system-index/2", "submitter": "Acme"}'])
+@pytest.mark.parametrize("text", ["{}", '{"schema": "llmb.system-index/2", "submitter": "acme"}'])
 def test_an_index_that_cannot_be_read_refuses_the_bundle(tmp_path, text):
     board.put(tmp_path, honest())
-    (tmp_path / "Acme" / "box" / "system.json").write_text(text)
+    (tmp_path / "acme" / "box" / "system.json").write_text(text)
     assert gather([tmp_path]).entries == ()
 
 
-def test_a_bundle_alone_names_no_submitter_and_no_place_of_this_machine(tmp_path):
+def test_a_bundle_alone_says_whose_it_is_and_no_place_of_this_machine(tmp_path):
     place = board.put(tmp_path, honest())
     moved = shutil.copytree(place, tmp_path / "elsewhere" / "deep" / "er" / "mine")
     (entry,) = gather([moved]).entries
-    assert (entry.path, entry.submitter, entry.system) == ("mine", None, None)
+    assert (entry.path, entry.submitter, entry.system) == ("mine", "acme", "box")
 
 
 def damage(place):
@@ -97,7 +97,7 @@ def test_a_damaged_bundle_is_refused_with_the_reason_and_others_are_shown(tmp_pa
     board.put(tmp_path, honest(2))
     shelf = gather([tmp_path])
     assert [entry.record.run_id[-1] for entry in shelf.entries] == ["2"]
-    assert words in reasons(shelf)["Acme/box/work/00000001"]
+    assert words in reasons(shelf)["acme/box/work/00000001"]
     assert str(tmp_path) not in shelf.refused[0].reason
 
 
@@ -133,7 +133,7 @@ def test_what_verify_refuses_is_refused_with_its_first_failed_check(tmp_path, ch
 def test_three_files_without_evidence_are_not_ranked(tmp_path):
     files = builders.run_files(honest())
     kept = {name: files[name] for name in ("record.json", "audit.json", "system.json")}
-    builders.write(tmp_path / "Acme" / "box" / "work" / "1", builders.with_manifest(kept))
+    builders.write(tmp_path / "acme" / "box" / "work" / "1", builders.with_manifest(kept))
     shelf = gather([tmp_path])
     assert shelf.entries == ()
     assert shelf.refused[0].reason.startswith("files: ")
@@ -144,24 +144,24 @@ def test_a_bundle_and_its_zip_count_once(tmp_path):
     files = builders.with_manifest(builders.run_files(honest()))
     place.with_name(place.name + ".zip").write_bytes(zip_bytes(files))
     shelf = gather([tmp_path])
-    assert [entry.path for entry in shelf.entries] == ["Acme/box/work/00000001"]
+    assert [entry.path for entry in shelf.entries] == ["acme/box/work/00000001"]
     assert shelf.refused == ()
     shutil.rmtree(place)
-    assert [entry.path for entry in gather([tmp_path]).entries] == ["Acme/box/work/00000001.zip"]
+    assert [entry.path for entry in gather([tmp_path]).entries] == ["acme/box/work/00000001.zip"]
 
 
 def test_of_two_bundles_of_one_run_none_is_shown_where_no_history_tells_whose_it_is(tmp_path):
-    board.put(tmp_path, honest(), "Acme")
-    board.put(tmp_path, honest(), "Mallory")
+    board.put(tmp_path, honest(), "acme")
+    board.put(tmp_path, honest(), "mallory")
     shelf = gather([tmp_path])
     assert shelf.entries == ()
     unknown = "and no history tells which was there first"
     assert reasons(shelf) == {
-        "Acme/box/work/00000001": (
-            f"clash: its run id is that of 'Mallory/box/work/00000001', {unknown}"
+        "acme/box/work/00000001": (
+            f"clash: its run id is that of 'mallory/box/work/00000001', {unknown}"
         ),
-        "Mallory/box/work/00000001": (
-            f"clash: its run id is that of 'Acme/box/work/00000001', {unknown}"
+        "mallory/box/work/00000001": (
+            f"clash: its run id is that of 'acme/box/work/00000001', {unknown}"
         ),
     }
 
@@ -188,5 +188,5 @@ def test_the_order_is_that_of_the_paths_whatever_was_read_first(tmp_path):
 
 def test_a_readers_texts_are_diffs_and_log_alone(tmp_path):
     board.put(tmp_path, honest(), **{"log.txt": "as an older bundle has it"})
-    (entry,) = gather([tmp_path]).entries
+    (entry,) = board.believing([tmp_path]).entries
     assert sorted(entry.texts) == ["log.txt", "model.diff", "settings.diff", "sources.diff"]

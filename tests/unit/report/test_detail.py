@@ -28,7 +28,7 @@ RESULT, TIMING = RECORD.result, RECORD.timing
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Submitter (declared)", "Acme"),
+        ("Submitter (declared)", "acme"),
         ("Availability (declared)", "preview"),
         ("Device (declared)", "1 x Fast [1] (fast:0)"),
         ("Plugin (declared)", "fast 1.0 (llmb-fast)"),
@@ -44,7 +44,7 @@ RESULT, TIMING = RECORD.result, RECORD.timing
         ("Date (declared)", RECORD.created_utc),
         ("Rules", f"{RECORD.rules_version}, llmb {RECORD.llmb_version}"),
         ("Signatures", "none"),
-        ("Files", "Acme/box/work/00000001"),
+        ("Files", "acme/box/work/00000001"),
     ],
 )
 def test_a_fact_has_the_records_own_words(tmp_path: Path, name: str, words: str) -> None:

@@ -39,7 +39,7 @@ def test_markdown_ranks_marks_and_tells_what_is_left_out(found):
     assert len(rows) == 3
     assert "FLAGGED (consistent, and a human should look), strict" in rows[1]
     assert any("not comparable" in line for line in lines)
-    assert any(line.startswith("| Acme/box/work/00000005 |") for line in lines)
+    assert any(line.startswith("| acme/box/work/00000005 |") for line in lines)
 
 
 def test_nothing_acts_in_markdown(found):
@@ -118,7 +118,7 @@ def of_row(row):
         "devices": record.topology.world_size,
         "executor": "inductor",
         "created_utc": record.created_utc,
-        "submitter": "Acme",
+        "submitter": "acme",
         "system": "box",
         "availability": "preview",
         "signatures": 0,
@@ -165,7 +165,7 @@ def test_a_row_of_markdown_says_each_figure_in_its_column(one):
     said = dict(zip(titles, cells, strict=True))
     assert said["#"] == "1"
     assert (said["System (declared)"], said["Device (declared)"]) == (
-        "Acme / box",
+        "acme / box",
         "1 x Fast \\[1\\]",
     )
     assert said["Of ceiling"] == f"{row.fraction_of_ceiling:.1%}"

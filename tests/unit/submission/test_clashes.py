@@ -125,7 +125,8 @@ def test_what_follows_from_a_drawn_seed_counts_and_what_honest_runs_share_does_n
     assert counted(with_nonce) == {*EVERY, "probed"} - {"fences"}
     assert with_nonce.nonces == ("0" * 32,)
     without = content(None)
-    assert counted(without) == {"gradients", "steps", "honest", "reference", "device-reference"}
+    drawn = {"probed", "gradients", "steps", "honest", "reference", "device-reference"}
+    assert counted(without) == drawn
     assert without.nonces == ()
 
 
