@@ -44,13 +44,15 @@ def ranked(paths: tuple[Path, ...]) -> Board:
     Raises:
         UsageError: no bundle there.
     """
+    from llmb.records.recomputed_list import read_recomputed
     from llmb.report.board import board
     from llmb.report.bundles import gather
     from llmb.submission.verified import Cache, usual_folder
 
     cache = Cache(usual_folder())
     shelf, repeated = repetitions(gather(paths, cache.verified))
-    return board(shelf, repeated)
+    lists = [read_recomputed(path).bundles for path in paths if path.is_dir()]
+    return board(shelf, repeated, {bundle_id for one in lists for bundle_id in one})
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:

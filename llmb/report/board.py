@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from llmb.config import Mode
 from llmb.formats import KNOWN
@@ -17,6 +18,13 @@ MARKED = {
     Verdict.FLAGGED: "consistent, and a human should look",
     Verdict.UNVERIFIED: "a blocking rule could not be observed",
 }
+
+
+#: Who vouches for a figure, the least first: the submitter's own evidence fits together; somebody
+#: else has computed the steps again; a foreign clock has bounded the time; another party has
+#: repeated the run on hardware of the same class. No run is time-stamped yet.
+Trust = Literal["self-reported", "recomputed", "time-stamped", "repeated"]
+LEVELS: tuple[Trust, ...] = get_args(Trust)
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class BoardRow:
     measured_lowest: str | None
     measured_largest: str | None
     verdict: Verdict
+    trust: Trust
     class_: str
     strict: bool
     #: What qualifies the figure: waivers, what its workload was computed with.
@@ -122,18 +131,25 @@ class Board:
         return (*(row for _, rows in self.groups for row in rows), *self.apart)
 
 
-def board(shelf: Shelf, repeated: Mapping[str, Sequence[BoardRepetition]] | None = None) -> Board:
+def board(
+    shelf: Shelf,
+    repeated: Mapping[str, Sequence[BoardRepetition]] | None = None,
+    recomputed: Collection[str] = (),
+) -> Board:
     """Return the leaderboard of ``shelf``.
 
-    Ranked by tokens per second within workload, mode and effective precision. Debug and INVALID
-    runs, and models of a user's own, stand apart with the reason.
+    Ranked within workload, mode and effective precision: what is trusted more stands first, and of
+    one level of trust what has more tokens per second. Debug and INVALID runs, and models of a
+    user's own, stand apart with the reason.
 
     Args:
         shelf: the bundles.
         repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
+        recomputed: ids of bundles whose steps somebody else has computed again.
     """
     rows = [
-        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ()))) for entry in shelf.entries
+        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed)
+        for entry in shelf.entries
     ]
     members: dict[Group, list[BoardRow]] = {}
     for row in rows:
@@ -151,12 +167,18 @@ def board(shelf: Shelf, repeated: Mapping[str, Sequence[BoardRepetition]] | None
 def _ranked(rows: Sequence[BoardRow]) -> Iterator[BoardRow]:
     """Yield ``rows`` best first; equal figures have an equal rank."""
     above: BoardRow | None = None
-    ordered = sorted(rows, key=lambda row: (-row.tokens_per_second, row.bundle_id))
+    ordered = sorted(rows, key=lambda row: (*_worth(row), row.bundle_id))
     for number, row in enumerate(ordered, start=1):
-        equal = above is not None and above.tokens_per_second == row.tokens_per_second
+        equal = above is not None and _worth(above) == _worth(row)
         rank = above.rank if above is not None and equal else number
-        above = replace(row, rank=rank, overlaps=above is not None and _overlap(row, above))
+        alike = above is not None and above.trust == row.trust
+        overlaps = above is not None and alike and _overlap(row, above)
+        above = replace(row, rank=rank, overlaps=overlaps)
         yield above
+
+
+def _worth(row: BoardRow) -> tuple[int, float]:
+    return -LEVELS.index(row.trust), -row.tokens_per_second
 
 
 def _overlap(slower: BoardRow, faster: BoardRow) -> bool:
@@ -182,7 +204,9 @@ def _index(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
+def _row(
+    entry: Entry, repetitions: tuple[BoardRepetition, ...], recomputed: Collection[str]
+) -> BoardRow:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
     recipe = record.precision_recipe
@@ -191,6 +215,7 @@ def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
         mode=record.workload.mode,
         precision=precision.effective or f"{precision.declared} (declared, not observed)",
     )
+    verdict = _verdict(record.audit.verdict, repetitions)
     return BoardRow(
         group=group,
         rank=None,
@@ -207,7 +232,8 @@ def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
         measured=recipe.headline if recipe else None,
         measured_lowest=recipe.lowest if recipe else None,
         measured_largest=recipe.largest if recipe else None,
-        verdict=_verdict(record.audit.verdict, repetitions),
+        verdict=verdict,
+        trust=_trust(entry, verdict, recomputed),
         class_=record.class_,
         strict=record.plugin.strict,
         marks=tuple(_marks(entry)),
@@ -231,6 +257,12 @@ def _row(entry: Entry, repetitions: tuple[BoardRepetition, ...]) -> BoardRow:
 def _verdict(own: Verdict, repetitions: Sequence[BoardRepetition]) -> Verdict:
     counts = any(not repetition.lacking for repetition in repetitions)
     return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
+
+
+def _trust(entry: Entry, verdict: Verdict, recomputed: Collection[str]) -> Trust:
+    if verdict is Verdict.REPRODUCED:
+        return "repeated"
+    return "recomputed" if entry.bundle_id in recomputed else "self-reported"
 
 
 def _unranked(entry: Entry) -> str | None:

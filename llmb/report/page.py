@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from llmb.records.declared import marked
 from llmb.report import ranking
-from llmb.report.board import MARKED, Board, BoardRow
+from llmb.report.board import LEVELS, MARKED, Board, BoardRow
 from llmb.report.detail import detail
 from llmb.report.render import NOT_MEASURED, number, plain
 
@@ -112,6 +112,7 @@ def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
         ("Largest share", "largest", _formats(row.measured_largest for row in rows)),
         ("Plugin (vendor)", "plugin", sorted(_unique(row.plugin for row in rows))),
         ("Verdict", "verdict", [name for name in _VERDICTS if name in verdicts]),
+        ("Trust", "trust", [level for level in LEVELS if level in {row.trust for row in rows}]),
         ("Openness", "openness", sorted({_openness(row) for row in rows}, reverse=True)),
         ("Devices", "devices", [str(count) for count in devices]),
     ]
@@ -131,6 +132,11 @@ def _openness(row: BoardRow) -> str:
     return "strict" if row.strict else "closed components"
 
 
+def _named(submitter: str, row: BoardRow) -> str:
+    whose = row.entry.whose
+    return f"{submitter} ({whose.organisation})" if whose and whose.organisation else submitter
+
+
 def _view(row: BoardRow) -> dict[str, Any]:
     """Return what the template shows of a row: words that are safe to look at, figures as text."""
     low, high = row.ci95 or (None, None)
@@ -142,7 +148,7 @@ def _view(row: BoardRow) -> dict[str, Any]:
         "unranked": plain(row.unranked or ""),
         "group": plain(row.group.title),
         "system": plain(row.system or "unknown system"),
-        "submitter": plain(row.submitter or "unknown submitter"),
+        "submitter": plain(_named(row.submitter or "unknown submitter", row)),
         "availability": plain(row.availability or ""),
         "device": plain(row.device),
         "devices": row.devices,
@@ -173,6 +179,7 @@ def _view(row: BoardRow) -> dict[str, Any]:
         "verdict": row.verdict.value,
         "verdict_order": _VERDICTS.index(row.verdict.value),
         "why": MARKED.get(row.verdict, ""),
+        "trust": row.trust,
         "openness": _openness(row),
         "marks": [plain(mark) for mark in row.marks],
         "window": row.window_s,

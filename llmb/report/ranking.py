@@ -15,8 +15,9 @@ from llmb.report.render import NOT_MEASURED, escaped, inert, number
 SCHEMA = "llmb.leaderboard/1"
 TITLE = "llmb leaderboard"
 ABOUT = (
-    "Ranked by tokens per second within one workload, mode and effective precision: the format "
-    "that was measured computing, not the one that was declared. Every bundle passes llmb verify, "
+    "Ranked within one workload, mode and effective precision: what is trusted more stands first, "
+    "then what has more tokens per second. The effective precision is the format that was measured "
+    "computing, not the one that was declared. Every bundle passes llmb verify, "
     "which anybody can repeat offline: its files fit together. What is marked as declared nobody "
     "can check. Debug and INVALID runs are never ranked."
 )
@@ -25,7 +26,7 @@ REFERENCES = (
 )
 NOT_RANKED = "not ranked"
 _RANKED = ("#", "System", "Device", "Tokens/s", "95 % interval", "Per device", "Tokens/J")
-_MORE = ("Of ceiling", "MFU", "Measured precision", "Verdict", "Plugin", "Date", "Bundle")
+_MORE = ("Of ceiling", "MFU", "Measured precision", "Verdict", "Trust", "Plugin", "Date", "Bundle")
 _COLUMNS = (
     "kind",
     "rank",
@@ -46,6 +47,7 @@ _COLUMNS = (
     "measured_lowest",
     "measured_largest",
     "verdict",
+    "trust",
     "class",
     "strict",
     "marks",
@@ -55,6 +57,7 @@ _COLUMNS = (
     "devices",
     "submitter",
     "system",
+    "organisation",
     "availability",
     "batch_size",
     "window_s",
@@ -120,6 +123,7 @@ def _cells(row: BoardRow) -> tuple[str, ...]:
         percent(row.mfu) + (f" ({row.mfu_source})" if row.mfu_source else ""),
         row.measured or NOT_MEASURED,
         ", ".join((verdict_words(row), *row.marks)),
+        row.trust,
         f"{row.plugin} {row.plugin_version}",
         row.created_utc[:10],
         row.bundle_id[:12],
@@ -231,6 +235,7 @@ def row_data(row: BoardRow) -> dict[str, Any]:
         "measured_lowest": row.measured_lowest,
         "measured_largest": row.measured_largest,
         "verdict": verdict.value,
+        "trust": row.trust,
         "class": row.class_,
         "strict": row.strict,
         "marks": list(row.marks),
@@ -240,6 +245,7 @@ def row_data(row: BoardRow) -> dict[str, Any]:
         "devices": row.devices,
         "submitter": row.submitter,
         "system": row.system,
+        "organisation": row.entry.whose.organisation if row.entry.whose else None,
         "availability": row.availability,
         "batch_size": row.batch_size,
         "window_s": row.window_s,

@@ -17,6 +17,7 @@ from pathlib import Path
 from llmb.errors import BundleRefusedError, LlmbError, UnavailableError, UsageError
 from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES, read_bundle
 from llmb.records.finding import RULES_VERSION
+from llmb.records.recomputed_list import RECOMPUTED
 from llmb.records.submission import slug_fault
 from llmb.records.system_index import INDEX
 from llmb.submission import layout, owners, system_index
@@ -25,7 +26,7 @@ from llmb.submission.verify import Verification, verify_bundle
 
 #: Files beside the submitters' folders; those that ``llmb report`` makes may come with any change.
 MADE = ("leaderboard.html", "leaderboard.md")
-BESIDE = ("README.md", OWNERS, *MADE)
+BESIDE = ("README.md", OWNERS, RECOMPUTED, *MADE)
 _GIT_S = 120
 
 
@@ -237,8 +238,8 @@ def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeF
         yield TreeFault(touched[1], f"changes folders of {' and '.join(touched)}: one owner a time")
     if OWNERS in changed:
         yield from _other_owners(before, head)
-    if "README.md" in changed:
-        yield TreeFault("README.md", "is no part of a submission: change it separately")
+    for path in {"README.md", RECOMPUTED}.intersection(changed):
+        yield TreeFault(path, "is no part of a submission: a maintainer changes it")
     gone = before.bundles - head.bundles
     told: set[str] = set()
     for path in changed:

@@ -24,7 +24,7 @@ function applyFilters() {
     let count = 0;
     for (const row of rows) {
       const data = row.dataset;
-      const fits = here && is('plugin', data.plugin) && is('verdict', data.name)
+      const fits = here && is('plugin', data.plugin) && is('verdict', data.name) && is('trust', data.trust)
         && is('openness', data.openness) && is('lowest', data.lowest) && is('largest', data.largest) && is('devices', data.devices)
         && sought.every((word) => searched.get(row).includes(word));
       row.hidden = !fits;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from llmb.records.bundle import read_bundle
 from llmb.records.finding import RULES_VERSION, Verdict
 from llmb.report.board import BoardRepetition, board
 from tests.unit.builders_board import believing, judged, put, record
@@ -213,3 +214,15 @@ def test_every_broken_rule_of_an_invalid_run_is_named_once(ranked):
 
     (row,) = ranked(record(change=broken)).apart
     assert row.unranked == "INVALID: W1, O1 failed"
+
+
+def test_what_somebody_else_has_computed_again_stands_before_what_is_faster(tmp_path):
+    there = {n: put(tmp_path, record(n, faster=n)) for n in (1, 2, 3)}
+    shelf = believing([tmp_path])
+    ids = {read_bundle(place).bundle_id: n for n, place in there.items()}
+    again = {bundle_id for bundle_id, n in ids.items() if n != 3}
+    ((_, rows),) = board(shelf, recomputed=again).groups
+    shown = [(row.rank, ids[row.bundle_id], row.trust) for row in rows]
+    assert shown == [(1, 2, "recomputed"), (2, 1, "recomputed"), (3, 3, "self-reported")]
+    ((_, plain),) = board(shelf).groups
+    assert [ids[row.bundle_id] for row in plain] == [3, 2, 1]
