@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llmb.audit.rules import RULES
 from llmb.records.finding import Level
-from tests.cheats import runner, table
+from tests.cheats import lies_page, runner, table
 from tests.cheats.corpus import BUNDLE, CHEATS, GROUPS, QUICK, RECORD, TWINS, WITHOUT_AN_ACT
 from tests.cheats.forgeries import FORGERIES
 
@@ -33,6 +33,10 @@ def test_every_plugin_is_in_the_table_and_says_what_it_does():
 
 def test_the_readme_is_the_table_as_it_is():
     assert table.README.read_text() == table.text(), "python -m tests.cheats.table"
+
+
+def test_the_page_of_lies_is_the_one_that_the_forgeries_make():
+    assert lies_page.PAGE.read_text() == lies_page.text(), "python -m tests.cheats.lies_page"
 
 
 def test_a_newcomer_sees_an_act_of_every_group_and_an_honest_run_like_it():

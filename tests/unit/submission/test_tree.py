@@ -226,6 +226,12 @@ def another_readme(tree: Path, keys: dict[str, Path]) -> None:
     (tree / "README.md").write_text("mallory won\n")
 
 
+def recomputed_list(tree: Path, keys: dict[str, Path]) -> None:
+    one = {"llmb_version": "0.2.0", "date": "2026-11-26", "steps": 66, "of_steps": 66}
+    data = {"schema": "llmb.recomputed/1", "bundles": {"a" * 64: one}}
+    (tree / "recomputed.json").write_text(json.dumps(data))
+
+
 def older_form(tree: Path, keys: dict[str, Path]) -> None:
     path = hand_in(tree, keys, "acme", 3 << 100)
     files = builders.run_files(
@@ -238,28 +244,39 @@ def older_form(tree: Path, keys: dict[str, Path]) -> None:
     builders.write(path, builders.older_manifest(files))
 
 
-TRICKS: dict[Callable[[Path, dict[str, Path]], None], str] = {
-    zipped: "acme/box/zz.zip: lies outside of every bundle",
-    zip_beside: "lies outside of every bundle",
-    three_files: "has no MANIFEST.json",
-    unlisted: "is not listed",
-    edited: "a bundle is never edited",
-    added_file: "a bundle is never edited",
-    half_deleted: "a bundle is never edited",
-    deleted: "takes a bundle away of 'acme'",
-    two_owners: "changes folders of acme and mallory",
-    in_anothers_folder: "not signed by 'acme'",
-    unsigned: "not signed, and a signer is asked for",
-    own_key_for_another: "adds a key of 'acme'",
-    shared_key: "adds a key of 'acme'",
-    key_replaced: "changes a line of acme",
-    stolen: "says it is of acme/box",
-    renamed: "its place is",
-    look_alike: "is not made of a-z",
-    linked: "mallory: is a link",
-    hidden: ".github: is a hidden folder",
-    another_readme: "is no part of a submission",
-    older_form: "is not of schema llmb.bundle/2",
+#: Trick -> what is done, and what the line says that refuses it (docs/how-to-lie.md lists them).
+TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
+    zipped: ("A zip lies in a system's folder.", "acme/box/zz.zip: lies outside of every bundle"),
+    zip_beside: ("A zip lies beside a bundle.", "lies outside of every bundle"),
+    three_files: ("Two JSON files lie where a bundle would.", "has no MANIFEST.json"),
+    unlisted: ("A bundle is not in the index of its system.", "is not listed"),
+    edited: ("A file of a bundle is edited.", "a bundle is never edited"),
+    added_file: ("A file is added to a bundle.", "a bundle is never edited"),
+    half_deleted: ("A file of a bundle is deleted.", "a bundle is never edited"),
+    deleted: ("All bundles of another owner are deleted.", "takes a bundle away of 'acme'"),
+    two_owners: ("One change adds bundles of two owners.", "changes folders of acme and mallory"),
+    in_anothers_folder: (
+        "A bundle that says it is Acme's is signed by Mallory.",
+        "not signed by 'acme'",
+    ),
+    unsigned: ("A bundle is not signed.", "not signed, and a signer is asked for"),
+    own_key_for_another: (
+        "The same, and Mallory's key is added for Acme.",
+        "adds a key of 'acme'",
+    ),
+    shared_key: ("Mallory's key is added for Mallory and Acme.", "adds a key of 'acme'"),
+    key_replaced: ("Acme's key is replaced by Mallory's.", "changes a line of acme"),
+    stolen: ("Acme's signed bundle is copied into Mallory's folder.", "says it is of acme/box"),
+    renamed: ("A bundle lies under another name than its record gives it.", "its place is"),
+    look_alike: ("A folder is named \u0430cme, with a Cyrillic letter.", "is not made of a-z"),
+    linked: ("A folder is a link to Acme's.", "mallory: is a link"),
+    hidden: ("A workflow lies in a hidden folder.", ".github: is a hidden folder"),
+    another_readme: ("README.md says who won.", "is no part of a submission"),
+    recomputed_list: ("A bundle is listed as computed again.", "is no part of a submission"),
+    older_form: (
+        "A bundle is of the older form, which names nobody.",
+        "is not of schema llmb.bundle/2",
+    ),
 }
 
 
@@ -267,7 +284,8 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], str] = {
 def test_a_trick_is_refused_and_the_line_says_which(tree: Path, keys, trick) -> None:
     trick(tree, keys)
     found = faults(tree, "mallory")
-    assert any(TRICKS[trick] in fault for fault in found), found
+    _, said = TRICKS[trick]
+    assert any(said in fault for fault in found), found
 
 
 def test_what_a_tree_is_compared_with_must_be_a_commit_of_its_repository(tree: Path) -> None:

@@ -1,0 +1,79 @@
+"""Writes docs/how-to-lie.md, every forgery and what happens: `python -m tests.cheats.lies_page`."""
+
+# ruff: noqa: E501 - lines of a page
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cheats.forgeries import FORGERIES
+from tests.unit.submission.test_tree import TRICKS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to-lie.md"
+
+_HEAD = """\
+# How to lie to llmb, and what happens
+
+Each line is a lie that was tried on a fresh honest run, and is a test. Whoever finds another one: open an issue, or better a pull request
+with a forger beside `tests/cheats/forgeries.py`. Plugins that cheat while they run are another list:
+[tests/cheats/README.md](../tests/cheats/README.md). Written by `python -m tests.cheats.lies_page`.
+
+## Who vouches for a figure
+
+A leaderboard shows the level of trust of each row, and what is trusted more stands first. Each level excludes more:
+
+| level | how a row gets there | a liar must at least |
+|---|---|---|
+| self-reported | the bundle passes `llmb verify` | write every file of a bundle so that all fit together: a program of a few hundred lines, and no run |
+| recomputed | a maintainer has run `llmb verify --recompute`, and lists the bundle in `submissions/recomputed.json` | compute the steps of this seed and nonce: a real run, as slow as the liar likes |
+| time-stamped | *not built yet*: a foreign clock bounds the window | |
+| repeated | another organisation's signed run of the same configuration is within 5 % on hardware of the same class | have a partner who lies, too |
+
+Time is the weak point of the first two: stamps are the host's own. A record's fields that nobody can check are marked *declared* on every page.
+"""
+
+_ONE = """
+## In a bundle
+
+"refused: `audit`" names the check of `llmb verify` that refuses the bundle.
+
+| lie | what is done | what happens |
+|-|-|-|
+"""
+
+_TREE = """
+## In a pull request
+
+`llmb verify --tree submissions --base COMMIT` refuses each, with a line that says so (`tests/unit/submission/test_tree.py`).
+
+| what is done | the line says |
+|-|-|
+"""
+
+_COPIES = """
+## With copies
+
+Two bundles below one folder share no run id, no nonce and no evidence (`tests/unit/cli/test_copies.py`, `tests/unit/submission/test_clashes.py`).
+
+| what is done | what happens |
+|-|-|
+| One bundle lies under several names; only the run id differs. | One row: the bundle that git says came first. Without history none. |
+| A copy lies in a folder that sorts before the owner's. | The owner's row stays. |
+| Three JSON files have no evidence. | Refused, and not ranked. |
+| One run is two bundles with two keys and two seeds, and repeats itself. | Not REPRODUCED: both are one run. |
+| As the first, and one number is changed in every evidence file, and what follows from it. | **Two rows**, both self-reported. `llmb verify --recompute` refuses the copy. |
+"""
+
+
+def text() -> str:
+    """Return the whole page."""
+    parts = [_HEAD, _ONE]
+    for one in FORGERIES:
+        outcome = f"refused: `{one.check}`" if one.check else f"**not refused**: {one.unseen}"
+        parts.append(f"| {one.name} | {' '.join(one.act.split())} | {outcome} |\n")
+    parts += [_TREE, *(f"| {act} | {said} |\n" for act, said in TRICKS.values()), _COPIES]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
