@@ -192,9 +192,9 @@ def _check_places(given: Tensor, ends: Tensor) -> None:
         raise BundleRefusedError("rows of steps name elements that the model does not have")
     for number, row in enumerate(given):
         real = row[row >= 0]
-        if len(real.unique()) < len(real):
+        if len({*real.tolist()}) < len(real):
             raise BundleRefusedError(f"the row of step {number} names an element twice")
-    met = torch.bucketize(given[given >= 0], ends, right=True).unique()
+    met = sorted({*torch.bucketize(given[given >= 0], ends, right=True).tolist()})
     sizes = ends.diff(prepend=ends.new_zeros(1))
     if int(sizes[met].sum()) < _SHOWN * int(ends[-1]):
         raise BundleRefusedError(

@@ -82,14 +82,18 @@ class RecomputePlan:
     #: Why steps cannot be made again; None where they can.
     why_no_steps: str | None
 
-    def __str__(self) -> str:
-        """Say what is made again and which memory it needs."""
+    @property
+    def extent_text(self) -> str:
+        """What is made again. Example: ``3 of 35 steps, the last step and the probes``."""
+        ends = "the last step and the probes"
         what = "steps" if self.config.mode is Mode.TRAIN else "calls"
         made, every = sum(self.steps), sum(self.all_steps)
-        none = f"no {what} ({self.why_no_steps})"
-        shown = none if self.why_no_steps else f"{made} of {every} {what}"
+        return f"{made} of {every} {what}, {ends}" if made else ends
+
+    def __str__(self) -> str:
+        """Say what is made again and which memory that needs."""
         need, have = self.need_bytes / 1e9, self.have_bytes / 1e9
-        return f"recompute: {shown}, the last step and the probes; {need:.1f} of {have:.1f} GB"
+        return f"recompute: {self.extent_text}: {need:.1f} GB of memory ({have:.1f} GB free)"
 
 
 @dataclass(frozen=True)
@@ -429,9 +433,7 @@ def _needed(config: RunConfig, workload: Workload) -> int:
     return max(own, _REFERENCE_BYTES * parameter_count(workload.shape) + 2 * passes)
 
 
-def _estimate_s(
-    planned: RecomputePlan, config: RunConfig, rates: Rates, start_s: float
-) -> float:
+def _estimate_s(planned: RecomputePlan, config: RunConfig, rates: Rates, start_s: float) -> float:
     shape = workloads.of(config).shape
     return sum(
         duration.recomputation_s(shape, config, rates, count, start_s) for count in planned.steps
