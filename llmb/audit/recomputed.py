@@ -28,6 +28,8 @@ _FEW_STEPS, _OF_FEW = 16, 1.5
 #: Of its length, that a pass may be off whose weights are those of another step of the run, and a
 #: sample of weights. Another seed's are 1.4 off.
 _OF_OTHERS, _OF_WEIGHTS = 0.75, 0.4
+#: The same of the gradients of one step (rule L1).
+_OF_A_STEP = 0.4
 #: A sample of so few elements tells nothing of a single parameter.
 _FEW = 16
 
@@ -158,13 +160,25 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
     gradients = ledger.StepByStep(shown.of_gradients(), again.of_gradients(), honest, least)
-    yield Compared(f"gradients {steps}", *gradients.together(), tuple(gradients.faults()))
+    error, limit = gradients.together()
+    first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
+    yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
     wider = replace(honest, times=ledger.OF_MOMENTS * times)
     for name in kept.moments:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
             moment = ledger.StepByStep(shown.of_moment(name), right, wider, None, name)
             yield Compared(f"{name} {steps}", *moment.together(), tuple(moment.faults()))
+
+
+def _first_other(shown: ledger.Rows, again: ledger.Rows, limit: float) -> Iterator[str]:
+    """Yield a sentence for the first step whose gradients are others."""
+    for step in range(len(again)):
+        error = gap(shown.row(step), again.row(step)).error
+        if not error <= limit:
+            told = f"the gradients of step {step} are {error:.3g} of their length off"
+            yield f"{told} (limit {limit:.3g})"
+            return
 
 
 def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:

@@ -6,6 +6,7 @@ the probes and the pristine weights.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -53,16 +54,16 @@ def make(channel: Channel, order: ReplayOrder) -> None:
     set_float32_products(order.config.precision)
     watch, found = _Watch(channel, order), dict[str, Tensor]()
     if order.stream is not None:
-        ledger, where = _ledger(order)
-        kernel = _kernel(order)
-        replay = StreamReplay(order.config, order.stream, where, ledger, kernel, watch)
+        places, kernel = _places(order), _kernel(order)
+        config, stream = order.config, order.stream
+        replay = StreamReplay(config, stream, places.where, places.ledger, kernel, watch)
         found[audited.ROWS] = replay.rows()
-        found |= watch.tensors()
+        found |= watch.tensors(samples=places.drawn)
     else:
         watch.keep(_first_model(order))
     if order.calls is not None:
         channel.send(Phase(name=f"{len(order.calls.calls)} calls"))
-        read = load(_read(order, audited.LEDGER_VALUES))[audited.ROWS]
+        read = load(_read(order, audited.LEDGER_VALUES))[audited.ROWS][: len(order.calls.calls)]
 
         def look(_: int) -> None:
             channel.send(Tick(index=watch.next(), ns=clock.now_ns()))
@@ -106,10 +107,14 @@ class _Watch:
         digest = weights_file.write(path, values)
         self._channel.send(EvidenceFile(name=path.name, sha256=digest, scratch=True))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return ``losses`` ``[steps]``, and samples of the weights ``[fences, samples]``."""
+    def tensors(self, *, samples: bool) -> dict[str, Tensor]:
+        """Return the loss of each step, and samples of the weights ``[fences, samples]``.
+
+        Those are comparable only where parameters are stored as the reference has them.
+        """
         found = {audited.LOSSES: torch.stack(self._losses)}
-        if self._samples is not None and any(f < len(self._losses) for f in self._order.fences):
+        fences = any(fence < len(self._losses) for fence in self._order.fences)
+        if samples and fences and self._samples is not None:
             found[audited.SAMPLES] = self._samples.tensors()["parameters"]
         return found
 
@@ -134,21 +139,34 @@ def _first_model(order: ReplayOrder) -> nn.Module:
     return build(workload.shape, config.seed, stored, config.device, values_of(config, workload))
 
 
-def _ledger(order: ReplayOrder) -> tuple[audited.LedgerEvidence, Tensor]:
-    """Return whose the elements of a row are, and which they are: ``[steps, elements]``.
+@dataclass(frozen=True)
+class _Places:
+    """Whose the elements of a row are, and which they are."""
 
-    Where a run stores parameters as the reference does, the places follow from the nonce. A plugin
-    that stores several in one tells itself where each element lies: there its word is taken, if
-    every parameter is among them and no element is there twice.
+    ledger: audited.LedgerEvidence
+    #: ``[steps, elements]``, counted through the whole model; -1 where the bundle has no row.
+    where: Tensor
+    #: They follow from the nonce: parameters are stored as the reference has them.
+    drawn: bool
+
+
+def _places(order: ReplayOrder) -> _Places:
+    """Return which elements of the gradients are wanted.
+
+    Where a run stores parameters as the reference does, they follow from the nonce. A plugin that
+    stores several in one, or in another order, tells itself where each element lies. There its word
+    is taken, if nearly all parameters are among them and no element is there twice.
 
     Raises:
-        BundleRefusedError: one is missing, or one is there twice.
+        BundleRefusedError: too many are missing, or an element is there twice.
     """
     assert order.stream is not None
     steps = len(order.stream.token_seeds)
     parameters = list(bare(workloads.of(order.config).shape).named_parameters())
     shapes = [p.shape for _, p in parameters]
     count = fewer(ELEMENTS, len(shapes))
+    sizes = torch.tensor([shape.numel() for shape in shapes])
+    firsts = (sizes.cumsum(0) - sizes).tolist()
     usual = audited.LedgerEvidence(
         segments=tuple(
             audited.LedgerSegment(name=name, elements=min(count, p.numel()))
@@ -156,30 +174,28 @@ def _ledger(order: ReplayOrder) -> tuple[audited.LedgerEvidence, Tensor]:
         ),
         moments=order.ledger.moments if order.ledger is not None else (),
     )
-    sizes = torch.tensor([shape.numel() for shape in shapes])
-    ends = sizes.cumsum(0)
-    if order.ledger is None or order.ledger == usual:
-        firsts = (ends - sizes).tolist()
-        rows = [
-            torch.cat(
-                [
-                    first + one.indices()
-                    for first, one in zip(firsts, choose_each(seed, shapes, count), strict=True)
-                ]
-            )
-            for seed in order.places[:steps]
-        ]
+
+    def row(seed: int) -> Tensor:
+        chosen = choose_each(seed, shapes, count)
+        return torch.cat([n + one.indices() for n, one in zip(firsts, chosen, strict=True)])
+
+    if order.ledger is None:
         width = sum(segment.elements for segment in usual.segments)
-        rows += [torch.full((width,), -1)] * (steps - len(rows))
-        return usual, torch.stack(rows)
-    width = sum(segment.elements for segment in order.ledger.segments)
+        return _Places(usual, torch.full((steps, width), -1), drawn=True)
     given = load(_read(order, audited.LEDGER_VALUES))[audited.WHERE].long()
-    if given.dim() != 2 or given.shape[1] != width:
+    width = sum(segment.elements for segment in order.ledger.segments)
+    if given.dim() != 2 or not len(given) or given.shape[1] != width:
         raise BundleRefusedError(f"rows of {width} elements have places {list(given.shape)}")
-    _check_places(given, ends)
     given = given[:steps]
+    if order.ledger == usual:
+        own = torch.stack([row(seed) for seed in order.places[: len(given)]])
+        drawn = torch.equal(own, given)
+    else:
+        drawn = False
+    if not drawn:
+        _check_places(given, sizes.cumsum(0))
     rest = torch.full((steps - len(given), width), -1)
-    return order.ledger, torch.cat((given, rest))
+    return _Places(order.ledger, torch.cat((given, rest)), drawn)
 
 
 def _check_places(given: Tensor, ends: Tensor) -> None:

@@ -20,6 +20,7 @@ from llmb.audit import recomputed
 from llmb.audit.bench import OPTIMIZER, PROBED, Bench, UnreadableError, facts_of
 from llmb.audit.ledger import LEDGER
 from llmb.audit.recomputed import Compared, Made
+from llmb.audit.rule import Evidence
 from llmb.config import FP32, Mode, Precision, RunConfig, idle_waiting
 from llmb.errors import (
     BundleRefusedError,
@@ -58,6 +59,7 @@ from llmb.workloads.workload import Workload
 
 FP64 = Precision(name="FP64", bits=64, dtype="float64")
 Extent = Literal["quick", "full"]
+_MODEL = Evidence(evidence.MODEL, evidence.ModelEvidence.model_validate_json)
 #: Steps, or calls, that are made again where not all are asked for.
 QUICK = 3
 #: A process that says nothing for so long is taken to hang.
@@ -234,7 +236,7 @@ class _Repeat:
         return Made(
             rows=shown.get(audited.ROWS),
             losses=shown.get(audited.LOSSES, ()),
-            samples=shown.get(audited.SAMPLES, ()),
+            samples=shown.get(audited.SAMPLES, ()) if _stores_plainly(bench) else (),
             reference=reference,
             pristine=pristine,
             steps=steps,
@@ -393,6 +395,15 @@ def _probed(bench: Bench) -> ProbedEvidence:
     if probed is None:
         raise UnavailableError("recompute: the run was not audited (--audit off): nothing to hold")
     return probed
+
+
+def _stores_plainly(bench: Bench) -> bool:
+    """Tell whether modules after post-processing are those before: parameters lie as usual.
+
+    Where rows of steps are there, their places tell that better.
+    """
+    model = bench.read(_MODEL)
+    return bench.read(LEDGER) is not None or (model is not None and model.before == model.after)
 
 
 def _why_no_steps(bench: Bench) -> str | None:
