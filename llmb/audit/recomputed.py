@@ -51,6 +51,12 @@ class Made:
     #: How many steps were made, and whether they are all: then passes have the weights of the last.
     steps: int
     complete: bool
+    #: The fences of which there are samples, by the steps before each.
+    fences: tuple[int, ...]
+    #: Steps after which honest runs have drifted apart, and whether the weights of the passes are
+    #: still near to the run's.
+    stable: int
+    near: bool
     #: Which calls the rows are of.
     calls: tuple[int, ...] = ()
 
@@ -96,20 +102,20 @@ def same_first_weights(bench: Bench, made: Made) -> tuple[int, int]:
 def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
     """Yield the samples of weights at fences: of each parameter so many, as they are stored."""
     fences, count = bench.read(FENCES), len(made.pristine.parameters)
-    if fences is None or not made.samples or not count:
+    steps = made.fences
+    if fences is None or not made.samples or not steps:
         return
-    steps = [steps for steps in bench.timing.fence_steps if steps < made.steps]
     width = len(made.samples) // len(steps)
     shown = fences.get("parameters", ())
     if len(shown) != width * len(bench.timing.fence_steps):
         return  # a plugin that stores several parameters in one
     each, faults, of_all = width // count, list[str](), []
     for number, after in enumerate(steps):
-        found = []
+        found, row = [], bench.timing.fence_steps.index(after)
         for place, parameter in enumerate(made.pristine.parameters):
-            begin = number * width + place * each
+            begin, own = number * width + place * each, row * width + place * each
             right = made.samples[begin : begin + each]
-            one = gap(shown[begin : begin + each], right)
+            one = gap(shown[own : own + each], right)
             found.append((one.error, parameter.name))
             # Gains are large, and all the same but for their signs.
             of_all += [one] if len(parameter.shape) > 1 else []
@@ -124,7 +130,8 @@ def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
 
 def _of_losses(bench: Bench, made: Made) -> Iterator[Compared]:
     fences = bench.read(FENCES)
-    steps = [steps for steps in bench.timing.fence_steps if steps <= made.steps]
+    most = min(made.steps, made.stable)
+    steps = [steps for steps in bench.timing.fence_steps if steps <= most]
     if fences is None or not steps:
         return
     pairs = list(zip(fences.get("loss", ()), (made.losses[n - 1] for n in steps), strict=False))
@@ -155,7 +162,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     again = ledger.Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
     honest = ledger.honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
-    honest = replace(honest, times=times)
+    honest = _capped(replace(honest, times=times))
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
@@ -163,12 +170,19 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     error, limit = gradients.together()
     first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
-    wider = replace(honest, times=ledger.OF_MOMENTS * times)
+    wider = _capped(replace(honest, times=ledger.OF_MOMENTS * times))
     for name in kept.moments:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
             moment = ledger.StepByStep(shown.of_moment(name), right, wider, None, name)
             yield Compared(f"{name} {steps}", *moment.together(), tuple(moment.faults()))
+
+
+def _capped(honest: ledger.HonestError) -> ledger.HonestError:
+    """Return the same with no limit beyond what a copy could be taken for."""
+    most = _OF_OTHERS / honest.times
+    of_parts = {name: min(most, error) for name, error in honest.of_parts.items()}
+    return replace(honest, of_all=min(most, honest.of_all), of_parts=of_parts)
 
 
 def _first_other(shown: ledger.Rows, again: ledger.Rows, limit: float) -> Iterator[str]:
@@ -200,6 +214,8 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
     """Yield the last step and the two probes."""
     seen, known = bench.read(GRADIENTS), _precision(bench).judged_as
     if seen is None:
+        raise ValueError(f"there is no {audited.GRADIENTS}")
+    if not made.near:
         return
     honest = ways(made.reference, "host")
     errors = [
@@ -215,7 +231,8 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
         limit = _OF_OTHERS
         if made.complete and known is not None and errors and name != "head":
             least = equivalence.least_error(_precision(bench))
-            limit = min(limit, _ACROSS * ledger.times_of(_precision(bench)) * max(least, *errors))
+            times = ledger.times_of(_precision(bench), trains=bench.trains)
+            limit = min(limit, _ACROSS * times * max(least, *errors))
         error = total(gaps(seen, right, f"{name}/").values()).error
         what = "the last step" if name == "live" else f"probe {name}"
         fault = f"{what} is {error:.3g} of its length off (limit {limit:.3g})"

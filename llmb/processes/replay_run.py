@@ -60,7 +60,10 @@ def make(channel: Channel, order: ReplayOrder) -> None:
         found[audited.ROWS] = replay.rows()
         found |= watch.tensors(samples=places.drawn)
     else:
-        watch.keep(_first_model(order))
+        model = _first_model(order)
+        watch.keep(model)
+        if order.fences:
+            found[audited.SAMPLES] = _samples(order, model)
     if order.calls is not None:
         channel.send(Phase(name=f"{len(order.calls.calls)} calls"))
         read = load(_read(order, audited.LEDGER_VALUES))[audited.ROWS][: len(order.calls.calls)]
@@ -113,10 +116,17 @@ class _Watch:
         Those are comparable only where parameters are stored as the reference has them.
         """
         found = {audited.LOSSES: torch.stack(self._losses)}
-        fences = any(fence < len(self._losses) for fence in self._order.fences)
-        if samples and fences and self._samples is not None:
+        if samples and self._order.fences and self._samples is not None:
             found[audited.SAMPLES] = self._samples.tensors()["parameters"]
         return found
+
+
+def _samples(order: ReplayOrder, model: nn.Module) -> Tensor:
+    """Return the first weights at the places of each fence, which is so early that few moved."""
+    samples = FenceSamples(model.parameters(), order.config.seed)
+    for _ in order.fences:
+        samples.read(torch.zeros(()))
+    return samples.tensors()["parameters"]
 
 
 def _kernel(order: ReplayOrder) -> audited.AuditedStep:

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import IO, Literal
 
@@ -62,6 +63,8 @@ Extent = Literal["quick", "full"]
 _MODEL = Evidence(evidence.MODEL, evidence.ModelEvidence.model_validate_json)
 #: Steps, or calls, that are made again where not all are asked for.
 QUICK = 3
+#: Sums of learning rates by which weights, of deviation 0.02, stay near and hardly move.
+_NEAR, _HARDLY = 1e-2, 1e-3
 #: A process that says nothing for so long is taken to hang.
 _LIMIT_S = 3600.0
 _RATES_LIMIT_S = 120.0
@@ -180,6 +183,7 @@ def recompute(
     """
     began = clock.now_ns()
     found, same = list[Compared](), (0, 0)
+    left_out = [] if planned.why_no_steps is None else [f"steps: {planned.why_no_steps}"]
     for number, count in enumerate(planned.steps):
         bench = _bench(bundle, record, number)
         with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
@@ -191,8 +195,16 @@ def recompute(
             raise BundleRefusedError(f"repeat {number}: evidence is incomplete ({error})") from None
         found += [_named(one, number) for one in compared] if number else compared
         same = recomputed.same_first_weights(bench, made)
-    left_out = [] if planned.why_no_steps is None else [f"steps: {planned.why_no_steps}"]
+        if not made.near and not number:
+            left_out.append(f"the last step and the probes: {_why_far(made)}")
     return Recomputed(tuple(found), same, tuple(left_out), (clock.now_ns() - began) / 1e9)
+
+
+def _why_far(made: Made) -> str:
+    """Return why the weights at the end are not known."""
+    if made.stable <= made.steps or not made.steps:
+        return "at these learning rates honest runs are apart by then"
+    return "the weights have moved since; --recompute full makes the steps between"
 
 
 def _named(one: Compared, repeat: int) -> Compared:
@@ -220,11 +232,12 @@ class _Repeat:
         with (self.folder / "log").open("wb", buffering=0) as log:
             trains = bench.trains
             steps = self.count if trains else 0
+            stable, near, fences = self._reach(bench, steps)
             tokens = workloads.of(self.planned.config).tokens_per_step(
                 self.planned.config.global_batch_size
             )
             self.display.stream(max(1, self.count), tokens, "making the run again")
-            order = self._replay_order(bench)
+            order = self._replay_order(bench, fences)
             weights = self._done("replay_run", order, log)[audited.LIVE_WEIGHTS]
             self.display.phase("the last step and the probes")
             self._done("reference_run", self._reference_order(bench, weights), log)
@@ -241,6 +254,9 @@ class _Repeat:
             pristine=pristine,
             steps=steps,
             complete=steps == _probed(bench).last_step + 1 or not trains,
+            fences=fences,
+            stable=stable,
+            near=near,
             calls=tuple(call.index for call in calls),
         )
 
@@ -259,7 +275,28 @@ class _Repeat:
     def _token_seed(self, step: int) -> int:
         return token_seed(self.record.config.seed, self.number, step, self._nonce)
 
-    def _replay_order(self, bench: Bench) -> ReplayOrder:
+    def _reach(self, bench: Bench, steps: int) -> tuple[int, bool, tuple[int, ...]]:
+        """Return what can be compared where ``steps`` are made.
+
+        That is how many steps honest runs stay together, whether the weights after ``steps`` are
+        near those of the last step, and the fences whose weights are known.
+        """
+        if not bench.trains:
+            return 0, True, ()
+        optimizer, made = bench.facts.workload.optimizer, _probed(bench).last_step
+        rates = [_rate(bench, step) for step in range(made)]
+
+        far = [0.0, *accumulate(draws.drift([rate], optimizer) for rate in rates)]
+        stable = sum(one <= draws.HORIZON for one in far)
+        near = stable > made and far[made] - far[max(0, steps - 1)] <= _NEAR
+        known = (
+            fence
+            for fence in bench.timing.fence_steps
+            if (fence < min(steps, stable) if steps else far[min(fence, made)] <= _HARDLY)
+        )
+        return stable, near, tuple(known)
+
+    def _replay_order(self, bench: Bench, fences: tuple[int, ...]) -> ReplayOrder:
         drawn, kept = bench.drawn, bench.read(LEDGER)
         stream = calls = None
         places: tuple[int, ...] = ()
@@ -268,7 +305,7 @@ class _Repeat:
             digests[audited.LEDGER_VALUES] = self._copy(audited.LEDGER_VALUES)
         if bench.trains and self.count:
             steps, optimizer = range(self.count), bench.facts.workload.optimizer
-            rates = (optimizer.lr if drawn is None else drawn.rate(step) for step in steps)
+            rates = (_rate(bench, step) for step in steps)
             stream = StreamToReplay(
                 token_seeds=tuple(map(self._token_seed, steps)),
                 rates=tuple(rates),
@@ -290,7 +327,7 @@ class _Repeat:
             fused=groups[0].fused if groups else None,
             ledger=kept if places else None,
             places=places,
-            fences=tuple(bench.timing.fence_steps),
+            fences=fences,
             calls=calls,
             evidence_folder=str(self._evidence),
             scratch_folder=str(self._scratch),
@@ -395,6 +432,11 @@ def _probed(bench: Bench) -> ProbedEvidence:
     if probed is None:
         raise UnavailableError("recompute: the run was not audited (--audit off): nothing to hold")
     return probed
+
+
+def _rate(bench: Bench, step: int) -> float:
+    drawn = bench.drawn
+    return bench.facts.workload.optimizer.lr if drawn is None else drawn.rate(step)
 
 
 def _stores_plainly(bench: Bench) -> bool:

@@ -41,7 +41,10 @@ def made_of(run: Audited, tmp_path, steps: int = END + 1, **changes) -> Made:
     stream = run.honest.stream.model_copy(
         update={"token_seeds": run.honest.stream.token_seeds[:steps], "least": steps, **changes}
     )
-    order: ReplayOrder = order_of(run, stream=stream, scratch_folder=str(tmp_path / "own scratch"))
+    fences = tuple(n for n in (5, 10) if n < steps)
+    order: ReplayOrder = order_of(
+        run, stream=stream, fences=fences, scratch_folder=str(tmp_path / "own scratch")
+    )
     line = Line()
     replay_run.make(line, order)
     digest = line.announced(scratch=True)[audited.LIVE_WEIGHTS]
@@ -66,6 +69,9 @@ def made_of(run: Audited, tmp_path, steps: int = END + 1, **changes) -> Made:
         pristine=PristineEvidence.model_validate_json(pristine),
         steps=steps,
         complete=steps == END + 1,
+        fences=tuple(n for n in (5, 10) if n < steps),
+        stable=END + 1,
+        near=True,
     )
 
 
@@ -145,6 +151,30 @@ def test_samples_of_other_weights_and_other_losses_are_refused(run, tmp_path) ->
     assert [*bad] == ["weights after steps 5 to 10", "losses of steps 4 to 9"]
     assert "weights after step 5" in bad["weights after steps 5 to 10"][0]
     assert "the loss of step 4" in bad["losses of steps 4 to 9"][0]
+
+
+def test_where_weights_have_moved_too_far_passes_and_late_losses_are_left_out(
+    run, tmp_path
+) -> None:
+    made = replace(made_of(run, tmp_path), near=False, stable=7)
+    found = by_what([*compared(bench_of(run, made), made)])
+    assert "probe branches" not in found
+    assert "losses of steps 4" in found
+
+
+def test_a_limit_is_never_so_wide_that_a_copy_fits_in(run, tmp_path) -> None:
+    made = made_of(run, tmp_path)
+    rough = {k: [9.0 * x for x in v] for k, v in made.reference.items() if k.startswith("host")}
+    made = replace(made, reference={**made.reference, **rough})
+    found = [*compared(bench_of(run, made), made)]
+    assert max(one.limit for one in found) == pytest.approx(0.75)
+
+
+def test_without_gradients_of_the_last_step_nothing_is_accepted(run, tmp_path) -> None:
+    made = made_of(run, tmp_path)
+    del run.files[GRADIENTS]
+    with pytest.raises(ValueError, match=r"no gradients\.safetensors"):
+        list(compared(bench_of(run, made), made))
 
 
 def test_numbers_that_are_none_do_not_pass(run, tmp_path) -> None:
