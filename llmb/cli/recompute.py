@@ -12,7 +12,7 @@ from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.submission.recomputed_run import Extent, Recomputed, RecomputePlan
-    from llmb.submission.verify import Verification
+    from llmb.submission.verify import Verification, VerifyCheck
 
 #: Faults of a bundle that its line names.
 _SHOWN = 3
@@ -70,11 +70,17 @@ def recomputed(
     except BundleRefusedError as error:
         check = VerifyCheck("recompute", False, str(error))
         return _with(verification, check), None
-    check = VerifyCheck("recompute", not found.faults, _message(planned, found))
-    return _with(verification, check), _data(planned, found)
+    return _with(verification, check_of(planned, found)), _data(planned, found)
 
 
-def _with(verification: Verification, check: Any) -> Verification:
+def check_of(planned: RecomputePlan, found: Recomputed) -> VerifyCheck:
+    """Return the check ``recompute``: refused where anything does not follow from the seeds."""
+    from llmb.submission.verify import VerifyCheck
+
+    return VerifyCheck("recompute", not found.faults, _message(planned, found))
+
+
+def _with(verification: Verification, check: VerifyCheck) -> Verification:
     return replace(verification, checks=(*verification.checks, check))
 
 
