@@ -35,7 +35,7 @@ OF_MOMENTS = 1.5
 #: model. Their norm is a sum of squares in FP32, in another order then. A processor gets it 0.63 %
 #: too small of 67 million elements, and 0.22 % of two halves, so that ``exp_avg_sq`` is 0.8 % off.
 #: Gradients of an honest FP32 run went a quarter as far apart as its moments in 20 steps.
-_CLIPPED, _OF_CLIPPED = 5e-3, 2e-2
+CLIPPED, OF_CLIPPED = 5e-3, 2e-2
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
 #: narrow formats so many usual distances.
 _OF_A_STEP, _USUAL = 0.4, 4.0
@@ -137,7 +137,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     error, of_element = _honest_error(bench), least_of_element(bench)
     own, wider = error, replace(error, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
-        own, wider = own.at_least(_CLIPPED), wider.at_least(_OF_CLIPPED)
+        own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
     worker = StepByStep(rows.of_gradients(), again.of_gradients(), own, of_element)
     moments = [
         StepByStep(rows.of_moment(one), again.of_moment(one), wider, None, one)

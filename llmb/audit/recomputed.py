@@ -138,7 +138,7 @@ def _of_losses(bench: Bench, made: Made) -> Iterator[Compared]:
     if len(pairs) < len(steps):
         raise ValueError("fences show fewer losses than there were fences")
     limits = [
-        equivalence.loss_limit(right, right, bench.facts.precision) / abs(right)
+        _ACROSS * equivalence.loss_limit(right, right, bench.facts.precision) / abs(right)
         for _, right in pairs
     ]
     errors = [abs(shown - right) / abs(right) for shown, right in pairs]
@@ -162,7 +162,11 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     again = ledger.Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
     honest = ledger.honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
-    honest = _capped(replace(honest, times=times))
+    honest, clips = replace(honest, times=times), bench.facts.workload.clip_grad_norm is not None
+    wider = replace(honest, times=ledger.OF_MOMENTS * times)
+    if clips:  # the norm is a sum in FP32, in another order elsewhere
+        honest, wider = honest.at_least(ledger.CLIPPED), wider.at_least(ledger.OF_CLIPPED)
+    honest, wider = _capped(honest), _capped(wider)
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
@@ -170,7 +174,6 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     error, limit = gradients.together()
     first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
-    wider = _capped(replace(honest, times=ledger.OF_MOMENTS * times))
     for name in kept.moments:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
@@ -232,7 +235,8 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
         if made.complete and known is not None and errors and name != "head":
             least = equivalence.least_error(_precision(bench))
             times = ledger.times_of(_precision(bench), trains=bench.trains)
-            limit = min(limit, _ACROSS * times * max(least, *errors))
+            least_of_all = ledger.CLIPPED if bench.facts.workload.clip_grad_norm else 0.0
+            limit = min(limit, max(least_of_all, _ACROSS * times * max(least, *errors)))
         error = total(gaps(seen, right, f"{name}/").values()).error
         what = "the last step" if name == "live" else f"probe {name}"
         fault = f"{what} is {error:.3g} of its length off (limit {limit:.3g})"

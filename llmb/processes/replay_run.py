@@ -192,7 +192,10 @@ def _places(order: ReplayOrder) -> _Places:
     if order.ledger is None:
         width = sum(segment.elements for segment in usual.segments)
         return _Places(usual, torch.full((steps, width), -1), drawn=True)
-    given = load(_read(order, audited.LEDGER_VALUES))[audited.WHERE].long()
+    arrays = load(_read(order, audited.LEDGER_VALUES))
+    if audited.WHERE not in arrays:
+        raise BundleRefusedError("rows of steps come without their places")
+    given = arrays[audited.WHERE].long()
     width = sum(segment.elements for segment in order.ledger.segments)
     if given.dim() != 2 or not len(given) or given.shape[1] != width:
         raise BundleRefusedError(f"rows of {width} elements have places {list(given.shape)}")

@@ -124,7 +124,7 @@ def plan(bundle: Bundle, record: RunRecord, extent: Extent) -> RecomputePlan:
     Raises:
         UnavailableError: it cannot be made again here.
         NotEnoughMemoryError: it needs more memory than there is.
-        BundleRefusedError: its stream is longer than its window allows.
+        BundleRefusedError: its stream is longer or shorter than its window allows.
     """
     if record.config.data is not None:
         raise UnavailableError("recompute: the run's tokens are of files that no bundle holds")
@@ -137,8 +137,11 @@ def plan(bundle: Bundle, record: RunRecord, extent: Extent) -> RecomputePlan:
         count = _probed(bench).last_step + 1
         timing = bench.timing
         most = draws.longest_stream(config.mode.value, timing.warmup_steps, timing.timed_steps)
-        if count > most:
-            raise BundleRefusedError(f"repeat {number} claims {count} steps, {most} at most fit")
+        if not timing.warmup_steps + timing.timed_steps <= count <= most:
+            raise BundleRefusedError(
+                f"repeat {number} claims {count} steps, which does not fit its window ({most} at "
+                "most)"
+            )
         every.append(count)
         why = _why_no_steps(bench)
         possible = 0 if why else count
@@ -320,11 +323,12 @@ class _Repeat:
             chosen = _calls(bench, self.record, self.number)[: self.count]
             calls = CallsToReplay(calls=chosen, least=self.count, seconds=0.0)
         groups = bench.needed(OPTIMIZER).groups if bench.trains else ()
+        fused = groups[0].fused if groups else None
         return ReplayOrder(
             config=self._config,
             stream=stream,
-            foreach=groups[0].foreach if groups else None,
-            fused=groups[0].fused if groups else None,
+            foreach=groups[0].foreach if groups and not fused else None,
+            fused=fused,
             ledger=kept if places else None,
             places=places,
             fences=fences,

@@ -113,9 +113,10 @@ def test_more_memory_than_there_is_is_refused_before_anything_is_made(
         planned(record)
 
 
-def test_a_stream_that_is_longer_than_its_window_is_refused() -> None:
-    with pytest.raises(BundleRefusedError, match="claims 900001 steps"):
-        planned(builders.make_record(repeats=1), last_step=900_000)
+@pytest.mark.parametrize("last_step", [900_000, 3])
+def test_a_stream_that_does_not_fit_its_window_is_refused(last_step: int) -> None:
+    with pytest.raises(BundleRefusedError, match=f"claims {last_step + 1} steps"):
+        planned(builders.make_record(repeats=1), last_step=last_step)
 
 
 @pytest.mark.parametrize(
