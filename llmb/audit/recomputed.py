@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, ledger
 from llmb.audit.bench import GRADIENTS, PRISTINE, WEIGHTS, Bench
-from llmb.audit.distance import gap, gaps, total
+from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence
 from llmb.config import Precision
@@ -109,18 +109,18 @@ def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
     shown = fences.get("parameters", ())
     if len(shown) != width * len(bench.timing.fence_steps):
         return  # a plugin that stores several parameters in one
-    each, faults, of_all = width // count, list[str](), []
+    each, faults, of_all = width // count, list[str](), list[Gap]()
     for number, after in enumerate(steps):
         found, row = [], bench.timing.fence_steps.index(after)
         for place, parameter in enumerate(made.pristine.parameters):
             begin, own = number * width + place * each, row * width + place * each
             right = made.samples[begin : begin + each]
-            one = gap(shown[own : own + each], right)
-            found.append((one.error, parameter.name))
-            # Gains are large, and all the same but for their signs.
-            of_all += [one] if len(parameter.shape) > 1 else []
-        worst, name = max(found)
-        if not worst <= _OF_WEIGHTS and len(right) >= _FEW:
+            # Gains are large, and all the same but for their signs; biases begin at zero.
+            if len(parameter.shape) > 1:
+                found.append((gap(shown[own : own + each], right), parameter.name))
+        of_all += [one for one, _ in found]
+        worst, name = max((one.error, name) for one, name in found)
+        if not worst <= _OF_WEIGHTS and each >= _FEW:
             faults.append(
                 f"weights after step {after}: {name} is {worst:.3g} off (limit {_OF_WEIGHTS:g})"
             )
@@ -178,7 +178,8 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
             moment = ledger.StepByStep(shown.of_moment(name), right, wider, None, name)
-            yield Compared(f"{name} {steps}", *moment.together(), tuple(moment.faults()))
+            error, limit = moment.together()
+            yield Compared(f"{name} {steps}", error, limit, tuple(moment.faults()))
 
 
 def _capped(honest: ledger.HonestError) -> ledger.HonestError:
@@ -210,7 +211,8 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
     calls = ledger.CallByCall(shown, again, made.calls, honest.of_all, _ACROSS * honest.times)
     found = calls.finding((), len(again))
     faults = (found.message,) if found.status is Status.FAIL else ()
-    yield Compared(f"logits of {len(again)} calls", *calls.together(), faults)
+    error, limit = calls.together()
+    yield Compared(f"logits of {len(again)} calls", error, limit, faults)
 
 
 def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
@@ -236,7 +238,7 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
             least = equivalence.least_error(_precision(bench))
             times = ledger.times_of(_precision(bench), trains=bench.trains)
             least_of_all = ledger.CLIPPED if bench.facts.workload.clip_grad_norm else 0.0
-            limit = min(limit, max(least_of_all, _ACROSS * times * max(least, *errors)))
+            limit = min(limit, max(least_of_all, _ACROSS * times * max([least, *errors])))
         error = total(gaps(seen, right, f"{name}/").values()).error
         what = "the last step" if name == "live" else f"probe {name}"
         fault = f"{what} is {error:.3g} of its length off (limit {limit:.3g})"

@@ -6,7 +6,7 @@ the probes and the pristine weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -52,7 +52,7 @@ def make(channel: Channel, order: ReplayOrder) -> None:
     """
     keep_freed_memory()  # every step has the same sizes again
     set_float32_products(order.config.precision)
-    watch, found = _Watch(channel, order), dict[str, Tensor]()
+    watch, found = _StepNotes(channel, order), dict[str, Tensor]()
     if order.stream is not None:
         places, kernel = _places(order), _kernel(order)
         config, stream = order.config, order.stream
@@ -75,14 +75,15 @@ def make(channel: Channel, order: ReplayOrder) -> None:
     Announcer(channel, order.scratch_folder).write_bytes(audited.REPLAYED, save(found))
 
 
-class _Watch:
+@dataclass(eq=False)
+class _StepNotes:
     """Notes losses and samples of the weights, and keeps the weights of the last step."""
 
-    def __init__(self, channel: Channel, order: ReplayOrder) -> None:
-        self._channel, self._order = channel, order
-        self._losses: list[Tensor] = []
-        self._samples: FenceSamples | None = None
-        self._count = 0
+    _channel: Channel
+    _order: ReplayOrder
+    _losses: list[Tensor] = field(default_factory=list)
+    _samples: FenceSamples | None = None
+    _count: int = 0
 
     def next(self) -> int:
         """Return a number that grows by one with each question, from 0."""
@@ -150,7 +151,7 @@ def _first_model(order: ReplayOrder) -> nn.Module:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _RowPlaces:
     """Whose the elements of a row are, and which they are."""
 
     ledger: audited.LedgerEvidence
@@ -160,7 +161,7 @@ class _Places:
     drawn: bool
 
 
-def _places(order: ReplayOrder) -> _Places:
+def _places(order: ReplayOrder) -> _RowPlaces:
     """Return which elements of the gradients are wanted.
 
     Where a run stores parameters as the reference does, they follow from the nonce. A plugin that
@@ -191,7 +192,7 @@ def _places(order: ReplayOrder) -> _Places:
 
     if order.ledger is None:
         width = sum(segment.elements for segment in usual.segments)
-        return _Places(usual, torch.full((steps, width), -1), drawn=True)
+        return _RowPlaces(usual, torch.full((steps, width), -1), drawn=True)
     arrays = load(_read(order, audited.LEDGER_VALUES))
     if audited.WHERE not in arrays:
         raise BundleRefusedError("rows of steps come without their places")
@@ -208,7 +209,7 @@ def _places(order: ReplayOrder) -> _Places:
     if not drawn:
         _check_places(given, sizes.cumsum(0))
     rest = torch.full((steps - len(given), width), -1)
-    return _Places(order.ledger, torch.cat((given, rest)), drawn)
+    return _RowPlaces(order.ledger, torch.cat((given, rest)), drawn)
 
 
 def _check_places(given: Tensor, ends: Tensor) -> None:

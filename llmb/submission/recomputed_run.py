@@ -190,7 +190,7 @@ def recompute(
     for number, count in enumerate(planned.steps):
         bench = _bench(bundle, record, number)
         with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
-            repeat = _Repeat(bundle, record, planned, number, count, Path(folder), display)
+            repeat = _RepeatAgain(bundle, record, planned, number, count, Path(folder), display)
             made = repeat.made(bench)
         try:
             compared = [*recomputed.compared(bench, made)]
@@ -199,13 +199,14 @@ def recompute(
         found += [_named(one, number) for one in compared] if number else compared
         same = recomputed.same_first_weights(bench, made)
         if not made.near and not number:
-            left_out.append(f"the last step and the probes: {_why_far(made)}")
+            why = _why_far(made.stable, _probed(bench).last_step)
+            left_out.append(f"the last step and the probes: {why}")
     return Recomputed(tuple(found), same, tuple(left_out), (clock.now_ns() - began) / 1e9)
 
 
-def _why_far(made: Made) -> str:
-    """Return why the weights at the end are not known."""
-    if made.stable <= made.steps or not made.steps:
+def _why_far(stable: int, last_step: int) -> str:
+    """Return why the weights at the end are not known, of a run whose steps are ``stable``."""
+    if stable <= last_step:
         return "at these learning rates honest runs are apart by then"
     return "the weights have moved since; --recompute full makes the steps between"
 
@@ -216,7 +217,7 @@ def _named(one: Compared, repeat: int) -> Compared:
 
 
 @dataclass
-class _Repeat:
+class _RepeatAgain:
     """One repeat that is made again, in a folder of its own."""
 
     bundle: Bundle
