@@ -91,10 +91,10 @@ def _message(planned: RecomputePlan, found: Recomputed) -> str:
         return f"not computed from this seed and nonce: {faults}{more}"
     same, every = found.same_weights
     parts = [f"{one.what}: {one.measured:.2g} (limit {one.limit:.2g})" for one in found.compared]
-    left_out = "".join(f"; not made again: {one}" for one in found.left_out)
+    left_out = "".join(f"; not compared: {one}" for one in found.left_out)
     return (
-        f"{planned.extent_text} follow from seed and nonce, off by {', '.join(parts)}; "
-        f"{same} of {every} first weights are the same bit for bit{left_out}"
+        f"{planned.extent_text} made again, what is compared follows from seed and nonce: off by "
+        f"{', '.join(parts)}; {same} of {every} first weights are the same bit for bit{left_out}"
     )
 
 

@@ -71,6 +71,9 @@ _RATES_LIMIT_S = 120.0
 _MOMENT_S = 0.5
 #: Bytes a parameter takes while the reference makes passes: of llama-1.4b it took 9.8 to 12.
 _REFERENCE_BYTES = 12
+#: Why the weights at the end are not known.
+_APART = "the weights have moved too far by then to be known"
+_BETWEEN = "the weights have moved since; --recompute full makes the steps between"
 _EMPTY = b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "  # a safetensors file without a tensor
 
 
@@ -89,16 +92,15 @@ class RecomputePlan:
 
     @property
     def extent_text(self) -> str:
-        """What is made again. Example: ``3 of 35 steps, the last step and the probes``."""
-        ends = "the last step and the probes"
+        """How many steps are made again. Example: ``3 of 35 steps``."""
         what = "steps" if self.config.mode is Mode.TRAIN else "calls"
-        made, every = sum(self.steps), sum(self.all_steps)
-        return f"{made} of {every} {what}, {ends}" if made else ends
+        return f"{sum(self.steps)} of {sum(self.all_steps)} {what}"
 
     def __str__(self) -> str:
         """Say what is made again and which memory that needs."""
         need, have = self.need_bytes / 1e9, self.have_bytes / 1e9
-        return f"recompute: {self.extent_text}: {need:.1f} GB of memory ({have:.1f} GB free)"
+        what = f"{self.extent_text}, the last step and the probes"
+        return f"recompute: {what}: {need:.1f} GB of memory ({have:.1f} GB free)"
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ def recompute(
 
     Raises:
         BundleRefusedError: evidence is no sample of the workload, or not what llmb writes.
+        UnavailableError: the run left nothing that follows from the seeds alone.
         RunFailedError: a process failed.
     """
     began = clock.now_ns()
@@ -199,16 +202,12 @@ def recompute(
         found += [_named(one, number) for one in compared] if number else compared
         same = recomputed.same_first_weights(bench, made)
         if not made.near and not number:
-            why = _why_far(made.stable, _probed(bench).last_step)
+            possible = planned.why_no_steps is None and made.stable > _probed(bench).last_step
+            why = _BETWEEN if possible else _APART
             left_out.append(f"the last step and the probes: {why}")
+    if not found:
+        raise UnavailableError(f"recompute: nothing can be compared ({'; '.join(left_out)})")
     return Recomputed(tuple(found), same, tuple(left_out), (clock.now_ns() - began) / 1e9)
-
-
-def _why_far(stable: int, last_step: int) -> str:
-    """Return why the weights at the end are not known, of a run whose steps are ``stable``."""
-    if stable <= last_step:
-        return "at these learning rates honest runs are apart by then"
-    return "the weights have moved since; --recompute full makes the steps between"
 
 
 def _named(one: Compared, repeat: int) -> Compared:
@@ -486,9 +485,11 @@ def _needed(config: RunConfig, workload: Workload) -> int:
         copied=False,
     )
     own = needed_bytes(workload, config.precision, config.global_batch_size, load)
-    wide = FP64 if config.precision.dtype == "float32" else FP32
-    passes = activation_bytes(workload.shape, wide, config.global_batch_size)
-    return max(own, _REFERENCE_BYTES * parameter_count(workload.shape) + 2 * passes)
+    passes = _REFERENCE_BYTES * parameter_count(workload.shape)
+    if config.mode is Mode.TRAIN:  # without a backward pass next to nothing is kept
+        wide = FP64 if config.precision.dtype == "float32" else FP32
+        passes += 2 * activation_bytes(workload.shape, wide, config.global_batch_size)
+    return max(own, passes)
 
 
 def _estimate_s(planned: RecomputePlan, config: RunConfig, rates: Rates, start_s: float) -> float:
