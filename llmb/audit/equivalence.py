@@ -342,14 +342,19 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
     shown, own = _one(seen.get("live/loss")), _one(honest.get("live/loss"))
     if right is None or shown is None or own is None:
         return ["the loss was not shown"]
+    limit = loss_limit(own, right, precision)
+    if abs(shown - right) <= limit:
+        return []
+    return [f"the loss is {shown:.6g}, the reference's {right:.6g} (limit {limit:.2g} apart)"]
+
+
+def loss_limit(honest: float, right: float, precision: Precision) -> float:
+    """Return how far a loss may be from the ``right`` one, an ``honest`` run's beside it."""
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
     if precision.bits <= NARROW_BITS:  # its loss is a draw, whatever type it is computed in
         significand = min(significand, _SIGNIFICAND["bfloat16"])
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
-    limit = max(_HONEST_LOSSES * abs(own - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
-    if abs(shown - right) <= limit:
-        return []
-    return [f"the loss is {shown:.6g}, the reference's {right:.6g} (limit {limit:.2g} apart)"]
+    return max(_HONEST_LOSSES * abs(honest - right), _LOSS_ULPS * ulp, _LOSS_RELATIVE * abs(right))
 
 
 def _one(array: Array | None) -> float | None:

@@ -14,10 +14,10 @@ from llmb.audit.bench import HONEST, STEPS, Bench
 from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, PartFinding, Rule
-from llmb.config import Mode
+from llmb.config import Mode, Precision
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
-from llmb.records.arrays import Array
+from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment, Moment, half_of
 from llmb.records.finding import Finding, Level, Status
 
@@ -30,12 +30,12 @@ _OF_TWO_STEPS = 1.5
 #: How much wider the limits are for moments, in which the errors of steps add up. In 30 honest
 #: runs all parameters together were at most 2.0 honest errors off, the worst parameter 2.5. One
 #: matrix whose update was left out in one step of ten was 45 off.
-_OF_MOMENTS = 1.5
+OF_MOMENTS = 1.5
 #: What gradients and moments may be off at least where gradients are clipped and ranks share a
 #: model. Their norm is a sum of squares in FP32, in another order then. A processor gets it 0.63 %
 #: too small of 67 million elements, and 0.22 % of two halves, so that ``exp_avg_sq`` is 0.8 % off.
 #: Gradients of an honest FP32 run went a quarter as far apart as its moments in 20 steps.
-_CLIPPED, _OF_CLIPPED = 5e-3, 2e-2
+CLIPPED, OF_CLIPPED = 5e-3, 2e-2
 #: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
 #: narrow formats so many usual distances.
 _OF_A_STEP, _USUAL = 0.4, 4.0
@@ -134,10 +134,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
-    error, of_element = _honest_error(bench), _of_element(bench)
-    own, wider = error, replace(error, times=_OF_MOMENTS * error.times)
+    error, of_element = _honest_error(bench), least_of_element(bench)
+    own, wider = error, replace(error, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
-        own, wider = own.at_least(_CLIPPED), wider.at_least(_OF_CLIPPED)
+        own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
     worker = StepByStep(rows.of_gradients(), again.of_gradients(), own, of_element)
     moments = [
         StepByStep(rows.of_moment(one), again.of_moment(one), wider, None, one)
@@ -161,10 +161,10 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
         return
     rows, again = Rows(ledger, values[audited.ROWS]), Rows(ledger, replayed[audited.ROWS])
     gradients, right = rows.of_gradients(), again.of_gradients()
-    yield from StepByStep(gradients, right, _honest_error(bench), _of_element(bench)).parts()
+    yield from StepByStep(gradients, right, _honest_error(bench), least_of_element(bench)).parts()
 
 
-def _of_element(bench: Bench) -> float | None:
+def least_of_element(bench: Bench) -> float | None:
     """Return what the median element of a parameter may be off at least; None: it is not judged."""
     # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
     precision = bench.facts.precision
@@ -203,7 +203,7 @@ def _of_training(
         "; ".join(faults) if faults else good,
         measured=shown,
         honest=f"{honest.of_all:.3g} of all, {honest.usual:.3g} in the median",
-        limit=f"{honest.times:g} times honest (moments: {_OF_MOMENTS * honest.times:g}), "
+        limit=f"{honest.times:g} times honest (moments: {OF_MOMENTS * honest.times:g}), "
         f"{_OF_A_STEP:g} in one step",
         basis="calibrated",
         observer="worker, honest run, verifier",
@@ -344,19 +344,31 @@ def _honest_error(bench: Bench) -> HonestError:
     honest, reference = bench.needed(HONEST), bench.reference
     precision = bench.facts.precision
     assert reference is not None  # the yardstick of E1, without which nothing was measured
-    runs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
+    return honest_error(ways(honest, precision.name), reference, precision)
+
+
+def honest_error(
+    honest: Sequence[Arrays], reference: Arrays, precision: Precision, *, trains: bool = True
+) -> HonestError:
+    """Return the error of the rougher of ``honest`` runs, and no smaller one than kernels have."""
+    runs = [gaps(way, reference, "live/") for way in honest]
     least = equivalence.least_error(precision)
     return HonestError(
         of_all=max([least, *(total(run.values()).error for run in runs)]),
         of_parts={name: max([least, *(run[name].error for run in runs)]) for name in runs[0]},
-        times=_times(bench),
+        times=times_of(precision, trains=trains),
     )
 
 
 def _times(bench: Bench) -> float:
-    if bench.facts.precision.dtype == "float32":
+    return times_of(bench.facts.precision, trains=bench.trains)
+
+
+def times_of(precision: Precision, *, trains: bool = True) -> float:
+    """Return how many honest errors samples may be off."""
+    if precision.dtype == "float32":
         return _TIMES_IN_FP32
-    return _TIMES if bench.trains else _TIMES_OF_CALLS
+    return _TIMES if trains else _TIMES_OF_CALLS
 
 
 class StepByStep:
@@ -391,7 +403,7 @@ class StepByStep:
     def faults(self) -> list[str]:
         """Return a sentence for each way in which what was read is too far off."""
         honest, found = self._honest, list[str]()
-        of_all, limit = self._of_all(), honest.times * honest.of_all
+        of_all, limit = self.together()
         if not of_all <= limit:  # a NaN must not pass
             found.append(f"{self._together} together are {of_all:.3g} off (limit {limit:.3g})")
             found[0] += f", furthest {self._worst(self._lengths())[0]}"
@@ -444,6 +456,10 @@ class StepByStep:
         if self._least_of_element is None:
             return shown
         return f"{shown}, element by element {median:.3g}"
+
+    def together(self) -> tuple[float, float]:
+        """Return how far all are off together, and the limit of that."""
+        return self._of_all(), self._honest.times * self._honest.of_all
 
     def _of_all(self) -> float:
         return total(one for own in self._gaps.values() for one in own).error
@@ -528,10 +544,13 @@ class CallByCall:
                 if name != audited.TOKENS:
                     self._gaps[call, name] = gap(shown, right)
 
+    def together(self) -> tuple[float, float]:
+        """Return how far all logits are off together, and the limit of that."""
+        return total(self._gaps.values()).error, self._times * self._honest
+
     def finding(self, evidence: tuple[str, ...], made: int) -> Finding:
         """Return L1 of a worker that has made so many calls."""
-        limit = self._times * self._honest
-        every = total(self._gaps.values()).error
+        every, limit = self.together()
         by_call = _joined((f"call {call}", one) for (call, _), one in self._gaps.items())
         by_sequence = _joined((name, one) for (_, name), one in self._gaps.items())
         faults = []

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.recompute import VerifyCommand, recompute_option, recomputed
 from llmb.cli.standings import MEANING, add_clashes, add_standings, say_standings
 from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
 
 if TYPE_CHECKING:
+    from llmb.submission.recomputed_run import Extent
     from llmb.submission.verify import Verification
 
 
-@click.command("verify", short_help="Check a bundle: integrity, schema, every derived number.")
+@click.command(
+    "verify",
+    cls=VerifyCommand,
+    short_help="Check a bundle: integrity, schema, every derived number.",
+)
 @click.argument("bundles", metavar="BUNDLE...", nargs=-1, type=Path)
 @click.option(
     "--all",
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
 )
 @click.option("--base", metavar="COMMIT", help="With --tree: judge only what differs from it.")
 @click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
+@recompute_option
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
     bundles: tuple[Path, ...],
@@ -47,6 +54,7 @@ def command(
     tree: Path | None,
     base: str | None,
     author: str | None,
+    recompute: Extent | None,
     as_json: bool,
 ) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
@@ -56,18 +64,24 @@ def command(
     share a run id, a nonce or evidence the later one by git history is refused. Ends with exit code
     6 if any check of any bundle fails.
 
+    With --recompute the first steps, the last one and both probes are made again from the record's
+    config, seed and nonce, on any machine and without a plugin, and compared with the evidence;
+    with `--recompute full` all steps. That shows that somebody has computed them, not how fast.
+    Memory and time are printed before it begins.
+
     \b
     Examples:
       llmb verify submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
       llmb verify bundle.zip --signers submissions/allowed_signers
+      llmb verify --recompute bundle.zip
       llmb verify --tree submissions --base origin/main
     """
     from llmb.errors import BundleRefusedError
 
     if tree is not None:
-        if bundles or folder or signers:
-            raise click.UsageError("--tree goes without bundles, --all and --signers")
+        if bundles or folder or signers or recompute:
+            raise click.UsageError("--tree goes without bundles, --all, --signers and --recompute")
         if author is not None and base is None:
             raise click.UsageError("--author goes with --base")
         judge(tree, base, author, as_json)
@@ -78,7 +92,7 @@ def command(
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
-    results = [_one(path, signers, as_json, sound) for path in paths]
+    results = [_one(path, signers, recompute, as_json, sound) for path in paths]
     add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
@@ -127,7 +141,11 @@ def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
 
 
 def _one(
-    path: Path, signers: Path | None, quiet: bool, sound: list[Verification]
+    path: Path,
+    signers: Path | None,
+    recompute: Extent | None,
+    quiet: bool,
+    sound: list[Verification],
 ) -> dict[str, Any]:
     """Verify one bundle; print its checks unless ``quiet``; return the outcome as JSON data.
 
@@ -138,11 +156,13 @@ def _one(
 
     name = printable(str(path))
     try:
-        verification = verify(path, signers)
+        verification, figures = verify(path, signers), None
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")
         return {"bundle": name, "ok": False, "reason": printable(str(error)), "checks": []}
+    if recompute is not None:
+        verification, figures = recomputed(path, verification, recompute)
     checks = [
         {"name": check.name, "ok": check.ok, "message": printable(check.message)}
         for check in verification.checks
@@ -167,6 +187,7 @@ def _one(
         "headline": printable(verification.headline),
         "made_by": made_by(verification.provenance),
         "checks": checks,
+        **({"recompute": figures} if recompute is not None else {}),
         "signatures": [
             {
                 "file": one.name,

@@ -70,6 +70,22 @@ def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) ->
     return _STARTS * start_s + _ceilings_s(shape, config, rates) + config.repeats * repeat_s
 
 
+def recomputation_s(
+    shape: Shape, config: RunConfig, rates: Rates, steps: int, start_s: float
+) -> float:
+    """Return the estimated seconds in which ``steps`` of a bundle's run are made again, once.
+
+    The last step and the probes follow: the step three times, a probe of one sequence four times.
+    ``config`` counts as one process does all the work of the ranks.
+    """
+    wide = rates.flops_per_second[reference_dtype(config.precision)]
+    probe = config.model_copy(update={"batch_size": 1, "accumulate": 1})
+    passes_s = 2 * _pass_s(shape, config, rates) + 3 * _pass_s(shape, probe, rates)
+    passes_s += _IN_A_STEP * (_flops(shape, config) + 2 * _flops(shape, probe)) / wide
+    weights_s = parameter_count(shape) * _AUDIT / rates.bytes_per_second
+    return 2 * start_s + steps * step_s(shape, config, rates) + passes_s + weights_s
+
+
 def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
     """Return the seconds in which the steps are replayed (rule L1), in the mean over the draws."""
     why = draws.why_no_ledger(

@@ -291,7 +291,8 @@ class _Replay:
     exactness: Exactness
     scratch: Path
 
-    def pause(self, step: int, row: Tensor, model: nn.Module) -> None:
+    def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
+        del loss
         self.exactness.look(step)
         self.channel.send(Paused(index=step, commitment=digest_of(row)))
         answer = self.channel.receive()

@@ -31,8 +31,8 @@ from llmb.workloads.start import values_of
 class Overseer(Protocol):
     """What is asked in the pause of each replayed step, when its gradients are there."""
 
-    def pause(self, step: int, row: Tensor, model: nn.Module) -> None:
-        """Look at ``step``, of whose gradients ``row`` was read."""
+    def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
+        """Look at ``step``, of whose gradients ``row`` was read, and its ``loss``."""
         ...
 
 
@@ -92,7 +92,7 @@ class StreamReplay:
                         moments.add(name, state[moment])
                 parts.append(moments.values)
             row = torch.cat(parts)
-            self.overseer.pause(step.index, row, model)
+            self.overseer.pause(step.index, row, model, loss)
             found.append(row)
             for group in optimizer.param_groups:
                 group["lr"] = self.stream.rates[step.index]

@@ -27,6 +27,8 @@ RECOMPUTED = "recomputed.safetensors"  # reference run
 #: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` says which elements of the
 #: gradients are in a row, and counts through all canonical parameters; -1 is padding.
 ROWS, WHERE = "rows", "where"
+#: Where a bundle's run is made again: the loss of each step, and samples of the weights at fences.
+LOSSES, SAMPLES = "losses", "samples"
 #: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
 

@@ -185,6 +185,17 @@ def calls_compared(seed: int, made: int) -> tuple[int, ...]:
     return tuple(turn[:MOST_STEPS])
 
 
+def drift(rates: Sequence[float], optimizer: Optimizer) -> float:
+    """Return how far honest runs can have drifted apart in steps of these ``rates``.
+
+    It is to be held against ``HORIZON``. Steps of SGD are as long as their gradients, which are
+    small: 0.
+    """
+    if optimizer.name == "SGD":
+        return 0.0
+    return sum(one * math.sqrt(max(1.0, one / _FAST)) for one in rates)
+
+
 def fence_every(mode: str) -> int:
     """Return the steps between two fences: calls and samples have a fence each."""
     return FENCE_EVERY if mode == "train" else 1

@@ -17,7 +17,7 @@ from llmb.config import (
     RunRequest,
 )
 from llmb.plugin.backend import Peak
-from llmb.records.audited import OnePart, RerunOrder
+from llmb.records.audited import LedgerEvidence, OnePart, RerunOrder
 from llmb.records.lacks import Lacks
 from llmb.records.node_report import CollectiveRate
 from llmb.records.run_record import StepClock
@@ -389,6 +389,34 @@ class ReferenceOrder(RerunOrder):
     shared: bool = False
 
 
+class ReplayOrder(Frozen):
+    """Ask for the first weights, and for steps or calls, of one repeat of a bundle's run.
+
+    All follows from config, seed and nonce. ``foreach``, ``fused`` and the names in ``ledger`` are
+    the bundle's own: they choose among ways that are honest.
+    """
+
+    kind: Literal["replay"] = "replay"
+    config: RunConfig
+    #: The steps to be made, each at its own rate; None where none can be made again.
+    stream: StreamToReplay | None = None
+    #: The kernel of torch's optimizer that the run used.
+    foreach: bool | None = None
+    fused: bool | None = None
+    #: Whose the elements of a row are; None where the run kept no rows.
+    ledger: LedgerEvidence | None = None
+    #: Of each step, the seed of which elements were read.
+    places: tuple[int, ...] = ()
+    #: Weights are sampled when so many steps are done each.
+    fences: tuple[int, ...] = ()
+    #: The calls to be made; the tokens that were drawn in them are in the rows of the ledger.
+    calls: CallsToReplay | None = None
+    evidence_folder: str
+    scratch_folder: str
+    #: sha256 of the evidence that may be read, by name.
+    digests: dict[str, str]
+
+
 # -- checker (llmb.sdk) ---------------------------------------------------------------------
 
 
@@ -456,6 +484,7 @@ Message = Annotated[
     | RecomputeOrder
     | HonestOrder
     | ReferenceOrder
+    | ReplayOrder
     | CheckOrder
     | CheckBegun
     | Checked,

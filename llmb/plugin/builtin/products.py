@@ -51,6 +51,11 @@ def faster_way(dtype: torch.dtype) -> Way:
     return "native" if native_s <= wide_s else "wide"
 
 
+def faster_way_of(dtype: str) -> Way:
+    """Return ``faster_way`` of torch's name of a type, such as "bfloat16"."""
+    return faster_way(getattr(torch, dtype))
+
+
 def _once_s(linear: Callable[[Tensor, Tensor], Tensor], x: Tensor, w: Tensor) -> float:
     """Return the seconds of ``linear`` and of the gradients of both operands."""
 

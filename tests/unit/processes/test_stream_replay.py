@@ -27,7 +27,7 @@ def replay_of(found: Audited, **changes: Any) -> StreamReplay:
     steps = StepsEvidence.model_validate_json((found.folder / audited.STEPS).read_bytes())
     assert found.honest.stream is not None
     stream = found.honest.stream.model_copy(update=changes)
-    overseer = SimpleNamespace(pause=lambda step, row, model: None)
+    overseer = SimpleNamespace(pause=lambda step, row, model, loss: None)
     ledger = LedgerEvidence.model_validate_json((found.folder / audited.LEDGER).read_bytes())
     where = kept[audited.WHERE]
     return StreamReplay(found.config, stream, where, ledger, steps.steps[0], overseer)

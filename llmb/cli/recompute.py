@@ -1,0 +1,117 @@
+"""``llmb verify --recompute``: a bundle's run made again from its seed and nonce, and compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from llmb.cli.text import printable
+
+if TYPE_CHECKING:
+    from llmb.submission.recomputed_run import Extent, Recomputed, RecomputePlan
+    from llmb.submission.verify import Verification, VerifyCheck
+
+#: Faults of a bundle that its line names.
+_SHOWN = 3
+_EXTENTS = ("quick", "full")
+
+
+class VerifyCommand(click.Command):
+    """``--recompute`` may stand alone: what follows it is its value if it can be one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read ``--recompute BUNDLE`` as ``--recompute=quick BUNDLE``."""
+        given, following = list(args), [*args[1:], ""]
+        for number, following_one in enumerate(following[: len(given)]):
+            if given[number] == "--recompute" and following_one not in _EXTENTS:
+                given[number] = "--recompute=quick"
+        return super().parse_args(ctx, given)
+
+
+recompute_option = click.option(
+    "--recompute",
+    type=click.Choice(_EXTENTS),
+    metavar="[quick|full]",
+    help="Make the first steps (full: all), the last and the probes again; needs torch.",
+)
+
+
+def recomputed(
+    path: Path, verification: Verification, extent: Extent
+) -> tuple[Verification, dict[str, Any] | None]:
+    """Return ``verification`` with the check ``recompute``, and its figures for ``--json``.
+
+    Nothing of a bundle that another check refuses is made again.
+
+    Raises:
+        UnavailableError: it cannot be made again here. NotEnoughMemoryError: for want of memory.
+    """
+    from llmb.cli.progress import display
+    from llmb.errors import BundleRefusedError
+    from llmb.records.bundle import read_bundle
+    from llmb.submission import recomputed_run
+    from llmb.submission.verify import VerifyCheck
+    from llmb.supervision.sizing import readable
+
+    if not verification.ok:
+        return verification, None
+    bundle = read_bundle(path)
+    try:
+        if bundle.bundle_id != verification.bundle_id:
+            raise BundleRefusedError("its files have changed since they were checked")
+        planned = recomputed_run.plan(bundle, verification.record, extent)
+        about = readable(recomputed_run.estimate_s(planned))
+        click.echo(f"{printable(str(path))}\n  {planned}, about {about}", err=True)
+        with display(quiet=False) as shown:
+            found = recomputed_run.recompute(bundle, verification.record, planned, shown)
+    except BundleRefusedError as error:
+        check = VerifyCheck("recompute", False, str(error))
+        return _with(verification, check), None
+    return _with(verification, check_of(planned, found)), _data(planned, found)
+
+
+def check_of(planned: RecomputePlan, found: Recomputed) -> VerifyCheck:
+    """Return the check ``recompute``: refused where anything does not follow from the seeds."""
+    from llmb.submission.verify import VerifyCheck
+
+    return VerifyCheck("recompute", not found.faults, _message(planned, found))
+
+
+def _with(verification: Verification, check: VerifyCheck) -> Verification:
+    return replace(verification, checks=(*verification.checks, check))
+
+
+def _message(planned: RecomputePlan, found: Recomputed) -> str:
+    if found.faults:
+        more = f"; and {len(found.faults) - _SHOWN} more" if len(found.faults) > _SHOWN else ""
+        faults = "; ".join(found.faults[:_SHOWN])
+        return f"not computed from this seed and nonce: {faults}{more}"
+    same, every = found.same_weights
+    parts = [f"{one.what}: {one.measured:.2g} (limit {one.limit:.2g})" for one in found.compared]
+    left_out = "".join(f"; not compared: {one}" for one in found.left_out)
+    return (
+        f"{planned.extent_text} made again, what is compared follows from seed and nonce: off by "
+        f"{', '.join(parts)}; {same} of {every} first weights are the same bit for bit{left_out}"
+    )
+
+
+def _data(planned: RecomputePlan, found: Recomputed) -> dict[str, Any]:
+    return {
+        "steps": list(planned.steps),
+        "of_steps": list(planned.all_steps),
+        "compared": [
+            {
+                "what": one.what,
+                "relative_error": one.measured,
+                "limit": one.limit,
+                "faults": [printable(fault) for fault in one.faults],
+            }
+            for one in found.compared
+        ],
+        "same_first_weights": list(found.same_weights),
+        "left_out": list(found.left_out),
+        "seconds": found.seconds,
+    }

@@ -1,0 +1,512 @@
+"""A bundle's run made again from its config, seed and nonce, for ``llmb verify --recompute``.
+
+Nothing of the bundle is run or imported, and no plugin is loaded: ``replay_run`` makes the first
+weights, the tokens and the steps, ``reference_run`` the last step and the probes. Of the bundle's
+evidence only the numbers that are compared count, and the tokens that mode generate drew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Literal
+
+from llmb import workloads
+from llmb.audit import recomputed
+from llmb.audit.bench import OPTIMIZER, PROBED, Bench, UnreadableError, facts_of
+from llmb.audit.ledger import LEDGER
+from llmb.audit.recomputed import Compared, Made
+from llmb.audit.rule import Evidence
+from llmb.config import FP32, Mode, Precision, RunConfig, idle_waiting
+from llmb.errors import (
+    BundleRefusedError,
+    NotEnoughMemoryError,
+    RunFailedError,
+    UnavailableError,
+)
+from llmb.measure import clock, duration
+from llmb.plugin.builtin import host
+from llmb.records import arrays, audited, draws, evidence
+from llmb.records.audited import MOMENTS, PristineEvidence, ProbedEvidence, StepsEvidence
+from llmb.records.bundle import Bundle
+from llmb.records.canonical import pretty_bytes
+from llmb.records.draws import Draws
+from llmb.records.run_record import Rates, RunRecord
+from llmb.records.seeds import token_seed
+from llmb.supervision.lacking import host_patience_s
+from llmb.supervision.memory import Load, needed_bytes
+from llmb.supervision.negotiation import for_children
+from llmb.supervision.run_phases import Display
+from llmb.wire.child import Child
+from llmb.wire.measurements import MeasuredRates, RatesOrder
+from llmb.wire.messages import (
+    CallsToReplay,
+    CallToReplay,
+    Done,
+    EvidenceFile,
+    Phase,
+    ReferenceOrder,
+    ReplayOrder,
+    StreamToReplay,
+    Tick,
+)
+from llmb.workloads.arithmetic import activation_bytes, parameter_count
+from llmb.workloads.workload import Workload
+
+FP64 = Precision(name="FP64", bits=64, dtype="float64")
+Extent = Literal["quick", "full"]
+_MODEL = Evidence(evidence.MODEL, evidence.ModelEvidence.model_validate_json)
+#: Steps, or calls, that are made again where not all are asked for.
+QUICK = 3
+#: Sums of learning rates by which weights, of deviation 0.02, stay near and hardly move.
+_NEAR, _HARDLY = 1e-2, 1e-3
+#: A process that says nothing for so long is taken to hang.
+_LIMIT_S = 3600.0
+_RATES_LIMIT_S = 120.0
+_MOMENT_S = 0.5
+#: Bytes a parameter takes while the reference makes passes: of llama-1.4b it took 9.8 to 12.
+_REFERENCE_BYTES = 12
+#: A parameter in a module tree, such as ``weight[64, 384]:bfloat16``.
+_PARAMETER = re.compile(r"[\w.]+\[[0-9, ]*\]:\w+")
+#: Why the weights at the end are not known.
+_APART = "the weights have moved too far by then to be known"
+_BETWEEN = "the weights have moved since; --recompute full makes the steps between"
+_EMPTY = b"\x08\x00\x00\x00\x00\x00\x00\x00{}      "  # a safetensors file without a tensor
+
+
+@dataclass(frozen=True)
+class RecomputePlan:
+    """What is made again of a bundle's run, and what that takes."""
+
+    config: RunConfig
+    #: Of each repeat, steps (calls, where nothing is trained) that are made, and all it had.
+    steps: tuple[int, ...]
+    all_steps: tuple[int, ...]
+    need_bytes: int
+    have_bytes: int
+    #: Why steps cannot be made again; None where they can.
+    why_no_steps: str | None
+
+    @property
+    def extent_text(self) -> str:
+        """How many steps are made again. Example: ``3 of 35 steps``."""
+        what = "steps" if self.config.mode is Mode.TRAIN else "calls"
+        return f"{sum(self.steps)} of {sum(self.all_steps)} {what}"
+
+    def __str__(self) -> str:
+        """Say what is made again and which memory that needs."""
+        need, have = self.need_bytes / 1e9, self.have_bytes / 1e9
+        what = f"{self.extent_text}, the last step and the probes"
+        return f"recompute: {what}: {need:.1f} GB of memory ({have:.1f} GB free)"
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What was compared, and what was not."""
+
+    compared: tuple[Compared, ...]
+    #: First weights that are the same bit for bit, of all.
+    same_weights: tuple[int, int]
+    #: A sentence for what was not made again.
+    left_out: tuple[str, ...]
+    seconds: float
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """A sentence for each thing that was not computed from this seed and nonce."""
+        return tuple(fault for one in self.compared for fault in one.faults)
+
+
+def plan(bundle: Bundle, record: RunRecord, extent: Extent) -> RecomputePlan:
+    """Return what is made again of a bundle that has passed all checks of its files.
+
+    Raises:
+        UnavailableError: it cannot be made again here.
+        NotEnoughMemoryError: it needs more memory than there is.
+        BundleRefusedError: its stream is longer or shorter than its window allows.
+    """
+    if record.config.data is not None:
+        raise UnavailableError("recompute: the run's tokens are of files that no bundle holds")
+    if record.config.weights is not None:
+        raise UnavailableError("recompute: the run began with a checkpoint that no bundle holds")
+    config = _here(record)
+    every, made = [], []
+    for number in range(len(record.timing.repeats)):
+        bench = _bench(bundle, record, number)
+        count = _probed(bench).last_step + 1
+        timing = bench.timing
+        most = draws.longest_stream(config.mode.value, timing.warmup_steps, timing.timed_steps)
+        if not timing.warmup_steps + timing.timed_steps <= count <= most:
+            raise BundleRefusedError(
+                f"repeat {number} claims {count} steps, which does not fit its window ({most} at "
+                "most)"
+            )
+        every.append(count)
+        why = _why_no_steps(bench)
+        possible = 0 if why else count
+        if not bench.trains:
+            possible = len(_calls(bench, record, number)) if not why else 0
+        made.append(min(QUICK, possible) if extent == "quick" else possible)
+    workload = workloads.of(config)
+    why = _why_no_steps(_bench(bundle, record, 0))
+    need, have = _needed(config, workload), host.available_memory_bytes()
+    if need > have:
+        raise NotEnoughMemoryError(
+            f"recompute: {workload.name} in {config.precision.name} needs about {need / 1e9:.1f} "
+            f"GB, there are {have / 1e9:.1f} GB free: verify it on a machine with more"
+        )
+    return RecomputePlan(config, tuple(made), tuple(every), need, have, why)
+
+
+def estimate_s(planned: RecomputePlan) -> float:
+    """Return about how many seconds the plan takes here, by a measurement of a few seconds."""
+    config = planned.config.model_copy(
+        update={"batch_size": planned.config.global_batch_size, "plugin_options": {"threads": 0}}
+    )
+    begin = clock.now_ns()
+    with tempfile.TemporaryFile(buffering=0) as log, _child("ceilings", log) as child:
+        start_s = (clock.now_ns() - begin) / 1e9
+        dtypes = dict.fromkeys(duration.needed_dtypes(config.precision))
+        child.send(RatesOrder(config=config, dtypes=tuple(dtypes)))
+        message = child.receive(_RATES_LIMIT_S)
+    if not isinstance(message, MeasuredRates):
+        raise RunFailedError("the processor's rates were not measured in two minutes")
+    return _estimate_s(planned, config, message.rates, start_s)
+
+
+def recompute(
+    bundle: Bundle, record: RunRecord, planned: RecomputePlan, display: Display
+) -> Recomputed:
+    """Make again what is ``planned`` and compare it with the evidence of ``bundle``.
+
+    Raises:
+        BundleRefusedError: evidence is no sample of the workload, or not what llmb writes.
+        UnavailableError: the run left nothing that follows from the seeds alone.
+        RunFailedError: a process failed.
+    """
+    began = clock.now_ns()
+    found, same = list[Compared](), (0, 0)
+    left_out = [] if planned.why_no_steps is None else [f"steps: {planned.why_no_steps}"]
+    for number, count in enumerate(planned.steps):
+        bench = _bench(bundle, record, number)
+        with tempfile.TemporaryDirectory(prefix="llmb-") as folder:
+            repeat = _RepeatAgain(bundle, record, planned, number, count, Path(folder), display)
+            made = repeat.made(bench)
+        try:
+            compared = [*recomputed.compared(bench, made)]
+        except (UnreadableError, ArithmeticError, LookupError, ValueError) as error:
+            raise BundleRefusedError(f"repeat {number}: evidence is incomplete ({error})") from None
+        found += [_named(one, number) for one in compared] if number else compared
+        same = recomputed.same_first_weights(bench, made)
+        if not made.near and not number:
+            possible = planned.why_no_steps is None and made.stable > _probed(bench).last_step
+            why = _BETWEEN if possible else _APART
+            left_out.append(f"the last step and the probes: {why}")
+    if not found:
+        raise UnavailableError(f"recompute: nothing can be compared ({'; '.join(left_out)})")
+    return Recomputed(tuple(found), same, tuple(left_out), (clock.now_ns() - began) / 1e9)
+
+
+def _named(one: Compared, repeat: int) -> Compared:
+    faults = tuple(f"repeat {repeat}: {fault}" for fault in one.faults)
+    return Compared(f"repeat {repeat}: {one.what}", one.measured, one.limit, faults)
+
+
+@dataclass
+class _RepeatAgain:
+    """One repeat that is made again, in a folder of its own."""
+
+    bundle: Bundle
+    record: RunRecord
+    planned: RecomputePlan
+    number: int
+    #: How many steps, or calls.
+    count: int
+    folder: Path
+    display: Display
+
+    def made(self, bench: Bench) -> Made:
+        """Let both processes work, and return what they show."""
+        for name in ("evidence", "scratch"):
+            (self.folder / name).mkdir()
+        with (self.folder / "log").open("wb", buffering=0) as log:
+            trains = bench.trains
+            steps = self.count if trains else 0
+            stable, near, fences = self._reach(bench, steps)
+            tokens = workloads.of(self.planned.config).tokens_per_step(
+                self.planned.config.global_batch_size
+            )
+            self.display.stream(max(1, self.count), tokens, "making the run again")
+            order = self._replay_order(bench, fences)
+            weights = self._done("replay_run", order, log)[audited.LIVE_WEIGHTS]
+            self.display.phase("the last step and the probes")
+            self._done("reference_run", self._reference_order(bench, weights), log)
+        shown = arrays.read((self._scratch / audited.REPLAYED).read_bytes())
+        own = self._evidence
+        pristine = PristineEvidence.model_validate_json((own / audited.PRISTINE).read_bytes())
+        reference = arrays.read((own / audited.REFERENCE).read_bytes())
+        calls = order.calls.calls if order.calls is not None else ()
+        return Made(
+            rows=shown.get(audited.ROWS),
+            losses=shown.get(audited.LOSSES, ()),
+            samples=shown.get(audited.SAMPLES, ()) if _stores_plainly(bench) else (),
+            reference=reference,
+            pristine=pristine,
+            steps=steps,
+            complete=steps == _probed(bench).last_step + 1 or not trains,
+            fences=fences,
+            stable=stable,
+            near=near,
+            calls=tuple(call.index for call in calls),
+        )
+
+    @property
+    def _evidence(self) -> Path:
+        return self.folder / "evidence"
+
+    @property
+    def _scratch(self) -> Path:
+        return self.folder / "scratch"
+
+    @property
+    def _nonce(self) -> str | None:
+        return self.record.timing.repeats[self.number].nonce
+
+    def _token_seed(self, step: int) -> int:
+        return token_seed(self.record.config.seed, self.number, step, self._nonce)
+
+    def _reach(self, bench: Bench, steps: int) -> tuple[int, bool, tuple[int, ...]]:
+        """Return what can be compared where ``steps`` are made.
+
+        That is how many steps honest runs stay together, whether the weights after ``steps`` are
+        near those of the last step, and the fences whose weights are known.
+        """
+        if not bench.trains:
+            return 0, True, ()
+        if bench.facts.precision.stored_dtype == "float16":
+            return 0, False, ()  # squares of gradients underflow: weights move by any distance
+        optimizer, made = bench.facts.workload.optimizer, _probed(bench).last_step
+        rates = [_rate(bench, step) for step in range(made)]
+
+        far = [0.0, *accumulate(draws.drift([rate], optimizer) for rate in rates)]
+        stable = sum(one <= draws.HORIZON for one in far)
+        near = stable > made and far[made] - far[max(0, steps - 1)] <= _NEAR
+        known = (
+            fence
+            for fence in bench.timing.fence_steps
+            if (fence < min(steps, stable) if steps else far[min(fence, made)] <= _HARDLY)
+        )
+        return stable, near, tuple(known)
+
+    def _replay_order(self, bench: Bench, fences: tuple[int, ...]) -> ReplayOrder:
+        drawn, kept = bench.drawn, bench.read(LEDGER)
+        stream = calls = None
+        places: tuple[int, ...] = ()
+        digests = {}
+        if kept is not None:
+            digests[audited.LEDGER_VALUES] = self._copy(audited.LEDGER_VALUES)
+        if bench.trains and self.count:
+            steps, optimizer = range(self.count), bench.facts.workload.optimizer
+            rates = (_rate(bench, step) for step in steps)
+            stream = StreamToReplay(
+                token_seeds=tuple(map(self._token_seed, steps)),
+                rates=tuple(rates),
+                least=self.count,
+                seconds=0.0,
+            )
+            if drawn is not None and kept is not None:
+                places = tuple(map(drawn.places, steps))
+                if kept.moments != MOMENTS[: optimizer.moments]:
+                    raise BundleRefusedError("rows of steps do not show the optimizer's moments")
+        elif self.count and kept is not None:
+            chosen = _calls(bench, self.record, self.number)[: self.count]
+            calls = CallsToReplay(calls=chosen, least=self.count, seconds=0.0)
+        groups = bench.needed(OPTIMIZER).groups if bench.trains else ()
+        fused = groups[0].fused if groups else None
+        return ReplayOrder(
+            config=self._config,
+            stream=stream,
+            foreach=groups[0].foreach if groups and not fused else None,
+            fused=fused,
+            ledger=kept if places else None,
+            places=places,
+            fences=fences,
+            calls=calls,
+            evidence_folder=str(self._evidence),
+            scratch_folder=str(self._scratch),
+            digests=digests,
+        )
+
+    @property
+    def _config(self) -> RunConfig:
+        return for_children(self.planned.config)
+
+    def _reference_order(self, bench: Bench, weights: str) -> ReferenceOrder:
+        probed = _probed(bench)
+        drawn = None if self._nonce is None else _draws(self.record, self._nonce)
+        digests = {audited.LIVE_WEIGHTS: weights}
+        if not bench.trains:  # the tokens that were drawn are numbers like others
+            digests[audited.GRADIENTS] = self._copy(audited.GRADIENTS)
+            none = StepsEvidence(steps=(), pause_ns=0, longest_pause_ns=0)
+            digests[audited.STEPS] = self._write(audited.STEPS, pretty_bytes(none))
+            digests[audited.STEP_VALUES] = self._write(audited.STEP_VALUES, _EMPTY)
+        return ReferenceOrder(
+            config=self._config,
+            seed=probed.seed if drawn is None else drawn.audit(probed.last_step),
+            token_seeds={"live": self._token_seed(probed.last_step)},
+            step=None,
+            evidence_folder=str(self._evidence),
+            scratch_folder=str(self._scratch),
+            digests=digests,
+            passes=("live", *(name for name in ("branches", "head") if name in probed.passes)),
+            stored_dtypes={},
+        )
+
+    def _copy(self, name: str) -> str:
+        """Write a file of the bundle where a process reads numbers of it; return its digest."""
+        return self._write(name, self.bundle.files[evidence.path(self.number, name)])
+
+    def _write(self, name: str, data: bytes) -> str:
+        (self._evidence / name).write_bytes(data)
+        return hashlib.sha256(data).hexdigest()
+
+    def _done(
+        self, module: str, order: ReplayOrder | ReferenceOrder, log: IO[bytes]
+    ) -> dict[str, str]:
+        """Let a process carry ``order`` out; return the digests of the files it has written.
+
+        Raises:
+            LlmbError: it failed, or said nothing for an hour.
+        """
+        written = dict[str, str]()
+        limit_s = max(_LIMIT_S, host_patience_s(self.planned.config))
+        with _child(module, log) as child:
+            child.send(order)
+            until = clock.now_ns() + int(limit_s * 1e9)
+            while not isinstance(message := child.receive(_MOMENT_S), Done):
+                if isinstance(message, EvidenceFile):
+                    written[message.name] = message.sha256
+                elif message is None or isinstance(message, Phase | Tick):
+                    self.display.message(message)
+                if message is not None:
+                    until = clock.now_ns() + int(limit_s * 1e9)
+                elif clock.now_ns() > until:
+                    raise RunFailedError(f"recompute: {module} has said nothing for an hour")
+        return written
+
+
+@contextmanager
+def _child(name: str, log: IO[bytes]) -> Iterator[Child]:
+    """Give a process of llmb that loads no plugin."""
+    with idle_waiting(), Child(f"llmb.processes.{name}", {}, log) as child:
+        yield child
+
+
+def _here(record: RunRecord) -> RunConfig:
+    """Return the config of a run as this host computes it again, all ranks in one process."""
+    from llmb.plugin.builtin.products import faster_way_of  # takes torch
+
+    config = record.config
+    narrow = config.precision.dtype in ("bfloat16", "float16")
+    wide = narrow and faster_way_of(config.precision.dtype) == "wide"
+    precision = config.precision.model_copy(update={"products": "FP32" if wide else None})
+    constant = config.constant_rate or record.timing.repeats[0].nonce is None
+    return config.model_copy(
+        update={
+            "precision": precision,
+            "device": "cpu",
+            "plugin": "cpu",
+            "plugin_options": {},
+            "constant_rate": constant,  # rules 2: the original's first weights
+        }
+    )
+
+
+def _bench(bundle: Bundle, record: RunRecord, repeat: int) -> Bench:
+    return Bench(bundle.files.get, facts_of(record, (), {}), repeat)
+
+
+def _draws(record: RunRecord, nonce: str) -> Draws:
+    return Draws(nonce, record.workload.optimizer, ledger=True)
+
+
+def _probed(bench: Bench) -> ProbedEvidence:
+    probed = bench.read(PROBED)
+    if probed is None:
+        raise UnavailableError("recompute: the run was not audited (--audit off): nothing to hold")
+    return probed
+
+
+def _rate(bench: Bench, step: int) -> float:
+    drawn = bench.drawn
+    return bench.facts.workload.optimizer.lr if drawn is None else drawn.rate(step)
+
+
+def _stores_plainly(bench: Bench) -> bool:
+    """Tell whether modules hold the same parameters after post-processing as before.
+
+    Where rows of steps are there, their places tell that better.
+    """
+    if bench.read(LEDGER) is not None:
+        return True
+    model = bench.read(_MODEL)
+    return model is not None and _parameters(model.before) == _parameters(model.after)
+
+
+def _parameters(tree: Mapping[str, str]) -> list[tuple[str, list[str]]]:
+    """Return the modules with parameters in a module tree, and each parameter's name and shape."""
+    found = ((path, _PARAMETER.findall(text)) for path, text in tree.items())
+    return [(path, own) for path, own in found if own]
+
+
+def _why_no_steps(bench: Bench) -> str | None:
+    """Return why no step, or call, is made again; None where they are."""
+    if bench.why_no_ledger is not None:
+        return bench.why_no_ledger
+    if not bench.trains and (bench.drawn is None or bench.read(LEDGER) is None):
+        return "the bundle shows nothing of its calls"
+    return None
+
+
+def _calls(bench: Bench, record: RunRecord, repeat: int) -> tuple[CallToReplay, ...]:
+    """Return the calls of which there are rows, in order."""
+    drawn, nonce = bench.drawn, bench.timing.nonce
+    if drawn is None or bench.trains:
+        return ()
+    return tuple(
+        CallToReplay(
+            index=call,
+            token_seed=token_seed(record.config.seed, repeat, call, nonce),
+            places=drawn.places(call),
+        )
+        for call in drawn.calls_compared(len(bench.timing.commitments))
+    )
+
+
+def _needed(config: RunConfig, workload: Workload) -> int:
+    """Return the bytes that the larger of the two processes needs."""
+    load = Load(
+        config.mode,
+        cached=(config.prompt_length or 0) + (config.new_tokens or 0),
+        generated=config.new_tokens or 0,
+        copied=False,
+    )
+    own = needed_bytes(workload, config.precision, config.global_batch_size, load)
+    passes = _REFERENCE_BYTES * parameter_count(workload.shape)
+    if config.mode is Mode.TRAIN:  # without a backward pass next to nothing is kept
+        wide = FP64 if config.precision.dtype == "float32" else FP32
+        passes += 2 * activation_bytes(workload.shape, wide, config.global_batch_size)
+    return max(own, passes)
+
+
+def _estimate_s(planned: RecomputePlan, config: RunConfig, rates: Rates, start_s: float) -> float:
+    shape = workloads.of(config).shape
+    return sum(
+        duration.recomputation_s(shape, config, rates, count, start_s) for count in planned.steps
+    )
