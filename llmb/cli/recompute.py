@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,47 @@ recompute_option = click.option(
     metavar="[quick|full]",
     help="Make the first steps (full: all), the last and the probes again; needs torch.",
 )
+
+
+list_option = click.option(
+    "--list-in",
+    "listed",
+    metavar="FOLDER",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --recompute: add bundles that pass to FOLDER/recomputed.json (for maintainers).",
+)
+
+
+def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
+    """Add every bundle of ``results`` that was recomputed and passed to the list in ``folder``.
+
+    Raises:
+        BundleRefusedError: the list that is there cannot be read.
+        UsageError: it cannot be written.
+    """
+    from llmb import __version__
+    from llmb.errors import UsageError
+    from llmb.records.canonical import pretty_bytes
+    from llmb.records.recomputed_list import RECOMPUTED, Recomputation, read_recomputed
+    from llmb.submission.store import write_file
+
+    before = read_recomputed(folder)
+    day = datetime.now(timezone.utc).date().isoformat()
+    new = {
+        result["bundle_id"]: Recomputation(
+            llmb_version=__version__,
+            date=day,
+            steps=sum(result["recompute"]["steps"]),
+            of_steps=sum(result["recompute"]["of_steps"]),
+        )
+        for result in results
+        if result["ok"] and result.get("recompute")
+    }
+    after = before.model_copy(update={"bundles": {**before.bundles, **new}})
+    try:
+        write_file(folder / RECOMPUTED, pretty_bytes(after))
+    except OSError as error:
+        raise UsageError(f"--list-in {str(folder)!r}: {error.strerror or error}") from None
 
 
 def recomputed(

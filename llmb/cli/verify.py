@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli.recompute import VerifyCommand, recompute_option, recomputed
+from llmb.cli.recompute import (
+    VerifyCommand,
+    add_to_list,
+    list_option,
+    recompute_option,
+    recomputed,
+)
 from llmb.cli.standings import MEANING, add_clashes, add_standings, say_standings
 from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--base", metavar="COMMIT", help="With --tree: judge only what differs from it.")
 @click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
 @recompute_option
+@list_option
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
     bundles: tuple[Path, ...],
@@ -55,6 +62,7 @@ def command(
     base: str | None,
     author: str | None,
     recompute: Extent | None,
+    listed: Path | None,
     as_json: bool,
 ) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
@@ -80,12 +88,14 @@ def command(
     from llmb.errors import BundleRefusedError
 
     if tree is not None:
-        if bundles or folder or signers or recompute:
+        if bundles or folder or signers or recompute or listed:
             raise click.UsageError("--tree goes without bundles, --all, --signers and --recompute")
         if author is not None and base is None:
             raise click.UsageError("--author goes with --base")
         judge(tree, base, author, as_json)
         return
+    if listed is not None and recompute is None:
+        raise click.UsageError("--list-in goes with --recompute")
     if base is not None or author is not None:
         raise click.UsageError("--base and --author go with --tree")
     paths = [*bundles, *(_below(folder) if folder else ())]
@@ -99,6 +109,8 @@ def command(
         click.echo(json.dumps([*results, *bad_indexes], indent=1))
     else:
         say_standings(results)
+    if listed is not None:
+        add_to_list(listed, results)
     refused = [result for result in [*results, *bad_indexes] if not result["ok"]]
     if len(refused) == 1:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")

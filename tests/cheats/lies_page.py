@@ -25,7 +25,7 @@ A leaderboard shows the level of trust of each row, and what is trusted more sta
 | level | how a row gets there | a liar must at least |
 |---|---|---|
 | self-reported | the bundle passes `llmb verify` | write every file of a bundle so that all fit together: a program of a few hundred lines, and no run |
-| recomputed | a maintainer has run `llmb verify --recompute`, and lists the bundle in `submissions/recomputed.json` | compute the steps of this seed and nonce: a real run, as slow as the liar likes |
+| recomputed | a maintainer has run `llmb verify --recompute --list-in submissions BUNDLE`, which lists the bundle in `submissions/recomputed.json` | compute the steps of this seed and nonce: a real run, as slow as the liar likes |
 | time-stamped | *not built yet*: a foreign clock bounds the window | |
 | repeated | another organisation's signed run of the same configuration is within 5 % on hardware of the same class | have a partner who lies, too |
 

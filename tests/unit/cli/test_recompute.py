@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from llmb import cli
 from llmb.audit.recomputed import Compared
-from llmb.cli.recompute import VerifyCommand, check_of, recompute_option
+from llmb.cli.recompute import VerifyCommand, add_to_list, check_of, recompute_option
 from llmb.config import BF16, DataSource, WeightsSource
 from llmb.errors import (
     BundleRefusedError,
@@ -25,6 +25,7 @@ from llmb.errors import (
 from llmb.plugin.builtin import host
 from llmb.records import audited, evidence
 from llmb.records.bundle import from_files
+from llmb.records.recomputed_list import read_recomputed
 from llmb.records.run_record import RunRecord
 from llmb.submission import recomputed_run
 from llmb.submission.recomputed_run import Recomputed, RecomputePlan
@@ -168,3 +169,28 @@ def test_what_passes_says_how_far_it_was_off_and_what_was_left_out() -> None:
     assert "probe head: 0.01 (limit 0.75)" in check.message
     assert "10 of 21 first weights are the same bit for bit" in check.message
     assert check.message.endswith("not compared: steps: dropout")
+
+
+def outcome(bundle_id: str, ok: bool, steps: list[int] | None) -> dict[str, Any]:
+    figures = None if steps is None else {"steps": steps, "of_steps": [66] * len(steps)}
+    return {"bundle_id": bundle_id, "ok": ok, "recompute": figures}
+
+
+def test_what_passed_is_added_to_the_list_and_nothing_else(tmp_path: Path) -> None:
+    add_to_list(tmp_path, [outcome("a" * 64, True, [3, 3])])
+    results = [
+        outcome("b" * 64, True, [66]),
+        outcome("c" * 64, False, [3]),
+        outcome("d" * 64, True, None),
+        {"bundle": "damaged.zip", "ok": False, "reason": "no zip", "checks": []},
+    ]
+    add_to_list(tmp_path, results)
+    found = read_recomputed(tmp_path).bundles
+    counts = {name[0]: (one.steps, one.of_steps) for name, one in found.items()}
+    assert counts == {"a": (6, 132), "b": (66, 66)}
+
+
+def test_a_list_is_made_of_what_was_recomputed_alone(tmp_path: Path) -> None:
+    done = call("verify", written(tmp_path), "--list-in", tmp_path)
+    assert done.exit_code == 2
+    assert "--list-in goes with --recompute" in done.output
