@@ -21,6 +21,7 @@ from llmb.plugin.manager import Plugin
 from llmb.records import evidence
 from llmb.records.audited import PART, PART_SEEN, PartSeen
 from llmb.records.canonical import pretty_bytes
+from llmb.records.printable import plain_text
 from llmb.wire.channel import Channel
 from llmb.wire.messages import EvidenceFile, Phase, WorkOrder
 
@@ -104,7 +105,7 @@ class EvidenceWriter(Announcer):
     def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
         """Write down the program that is about to compute ``tensors``, where the device has one."""
         if self._wanted and (text := plugin.program(tensors)) is not None:
-            self.write_bytes(evidence.PROGRAM, text.encode(errors="backslashreplace"))
+            self.write_bytes(evidence.PROGRAM, plain_text(text).encode())
 
     def phase(self, name: str) -> None:
         """Say what comes next."""

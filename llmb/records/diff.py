@@ -11,13 +11,16 @@ from llmb.records.evidence import (
     SettingsEvidence,
     WeightsEvidence,
 )
+from llmb.records.printable import plain_text
 from llmb.records.run_record import ModelDiff, SettingChange
 
 
 def unified(before: Mapping[str, str], after: Mapping[str, str], what: str) -> str:
-    """Return the unified diff of two mappings, one ``key: value`` a line."""
+    """Return the unified diff of two mappings, one ``key: value`` a line, without control bytes."""
     old, new = ([f"{k}: {v}\n" for k, v in side.items()] for side in (before, after))
-    return "".join(difflib.unified_diff(old, new, f"{what} before", f"{what} after", n=1))
+    return plain_text(
+        "".join(difflib.unified_diff(old, new, f"{what} before", f"{what} after", n=1))
+    )
 
 
 def model_diff(model: ModelEvidence, weights: WeightsEvidence) -> ModelDiff:

@@ -9,3 +9,12 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def plain_text(text: str) -> str:
+    """Return ``text`` of many lines with every unprintable character escaped but tabs.
+
+    Example: a colour's escape byte becomes the four characters ``\\x1b``, an end of line stays.
+    """
+    lines = text.split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)

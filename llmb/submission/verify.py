@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
 
 _SHOWN = 5
+#: Files for people to read as they are; a byte of them that is neither text, tab nor end of line.
+_TEXTS, _CONTROL = (".diff", ".md", ".txt"), re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 #: Up to this version of llmb the manifest did not say whose a bundle is.
 _LAST_WITHOUT_OWNER = "0.1.0"
 #: Lines of a diff: its time grows with those of one side times those of the other. The worst two
@@ -252,6 +255,8 @@ def _files(case: Case) -> Iterator[str]:
     for name in sorted(bundle.files):
         if name.endswith(".json"):
             bundle.json(name)  # refuses what two readers may read differently
+        elif name.endswith(_TEXTS) and _CONTROL.search(bundle.files[name]):
+            yield f"{name!r} holds a control byte, which a terminal may obey"
     if layout.PAGE in bundle.files:
         fault = page.fault(bundle.files[layout.PAGE], record)
         if fault is not None:

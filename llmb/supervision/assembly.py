@@ -32,6 +32,7 @@ from llmb.records import audited, diff, evidence, run_directory, sources
 from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceilings
 from llmb.records.finding import RULES_VERSION
+from llmb.records.printable import plain_text
 from llmb.records.reproduction import Original, ReproductionOf
 from llmb.records.run_directory import RunDirectory
 from llmb.records.run_record import (
@@ -449,7 +450,7 @@ def _diff(raw: Raw, directory: RunDirectory) -> Diff:
     texts = {
         run_directory.MODEL_DIFF: diff.unified(model.before, model.after, "model"),
         run_directory.SETTINGS_DIFF: diff.unified(before, after, "settings"),
-        run_directory.SOURCES_DIFF: f"# llmb against {base.base}\n{base.text}",
+        run_directory.SOURCES_DIFF: plain_text(f"# llmb against {base.base}\n{base.text}"),
     }
     for name, text in texts.items():
         directory.write(name, text.encode())

@@ -72,3 +72,10 @@ def test_variables_that_were_set_before_the_process_are_changes_of_the_plugin() 
     settings = SettingsEvidence(before={"a": "1", "b": "2"}, after={"a": "1", "b": "2", "c": "3"})
     before, after = diff.settings_sides(settings, {"b": "2"})
     assert (before, after) == ({"a": "1"}, {"a": "1", "b": "2", "c": "3"})
+
+
+def test_what_a_terminal_may_obey_is_escaped_in_a_readable_diff():
+    shown = diff.unified({"a": "x\ty"}, {"a": "x\ty\x1b[31m", "b\u202e": "\r"}, "model")
+    assert "+a: x\ty\\x1b[31m\n" in shown
+    assert "+b\\u202e: \\r\n" in shown
+    assert all(character.isprintable() or character in "\t\n" for character in shown)

@@ -539,3 +539,14 @@ def test_a_bundle_says_whose_it_is():
     files = builders.with_manifest(builders.run_files(builders.make_record(1)), whose)
     (owner,) = (one for one in verify_bundle(from_files(files)).checks if one.name == "owner")
     assert (owner.ok, owner.message) == (True, "handed in by acme (Acme, Inc.), system box")
+
+
+@pytest.mark.parametrize("name", ["model.diff", "sources.diff", "README.md"])
+@pytest.mark.parametrize("byte", [b"\x1b[2J", b"\x07", b"\x7f", b"\r"])
+def test_a_text_that_a_terminal_may_obey_is_refused(name, byte):
+    files = builders.run_files(builders.make_record(1))
+    files[name] = files.get(name, b"") + byte + b"\n"
+    (check,) = (
+        one for one in verify_bundle(from_files(with_manifest(files))).checks if one.name == "files"
+    )
+    assert f"{name!r} holds a control byte" in check.message
