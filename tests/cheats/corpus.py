@@ -348,8 +348,8 @@ TWINS = (
     Twin("honest_thunder", needs="thunder"),
 )
 
-#: Of every group, the act and the honest run like it that plain `tox` makes; of the two groups of
-#: forged files see test_forgeries.
+#: Of every group, an act and an honest run like it: plain `tox` makes the acts, and the honest runs
+#: of QUICK_TWINS. Of the two groups of forged files see test_forgeries.
 QUICK = {
     TIMING: ("synchronize_lies", "honest_eager"),
     SKIPPED: ("embedding_gradient_dropped", "honest_checkpointed"),
@@ -361,3 +361,4 @@ QUICK = {
     HARNESS: ("source_swapped", "honest_own_operator"),
     ENVIRONMENT: ("helper_process", "honest_wrapped"),
 }
+QUICK_TWINS = ("honest_checkpointed", "honest_column_major", "honest_own_operator")

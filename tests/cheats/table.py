@@ -19,7 +19,7 @@ third column says, in a real `llmb run` or `llmb verify`. An honest twin of each
 must end CONSISTENT. Written by `python -m tests.cheats.table`; numbers are those of the catalogue
 of 64 acts, in eleven groups.
 
-Run them: `tox run -e cheats` (half an hour on two cores; plain `tox` makes one of every group), at
+Run them: `tox run -e cheats` (half an hour on two cores; plain `tox` makes acts of every group), at
 the true width `tox run -e wide`. One by hand: `pytest -k fp8_head tests/cheats`.
 
 Rules may be broken by an act besides those named here. A line that is **not caught** is a test that

@@ -6,11 +6,11 @@ import pytest
 
 from tests import needs
 from tests.cheats import runner
-from tests.cheats.corpus import CHEATS, INVALID, QUICK, REFUSED, TWINS, Cheat, Twin
+from tests.cheats.corpus import CHEATS, INVALID, QUICK, QUICK_TWINS, REFUSED, TWINS, Cheat, Twin
 
 
 def _quick(case: Cheat | Twin) -> list[pytest.MarkDecorator]:
-    chosen = {plugin for pair in QUICK.values() for plugin in pair}
+    chosen = {*QUICK_TWINS, *(act for act, _ in QUICK.values())}
     return [pytest.mark.quick] if case.plugin in chosen and case.precision == "BF16" else []
 
 

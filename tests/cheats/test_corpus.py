@@ -5,7 +5,16 @@ from __future__ import annotations
 from llmb.audit.rules import RULES
 from llmb.records.finding import Level
 from tests.cheats import lies_page, runner, table
-from tests.cheats.corpus import BUNDLE, CHEATS, GROUPS, QUICK, RECORD, TWINS, WITHOUT_AN_ACT
+from tests.cheats.corpus import (
+    BUNDLE,
+    CHEATS,
+    GROUPS,
+    QUICK,
+    QUICK_TWINS,
+    RECORD,
+    TWINS,
+    WITHOUT_AN_ACT,
+)
 from tests.cheats.forgeries import FORGERIES
 
 
@@ -43,4 +52,5 @@ def test_a_newcomer_sees_an_act_of_every_group_and_an_honest_run_like_it():
     assert {*QUICK} | {RECORD, BUNDLE} == {*GROUPS}
     acts = {(cheat.plugin, cheat.group) for cheat in CHEATS if not cheat.unseen}
     assert {(act, group) for group, (act, _) in QUICK.items()} <= acts
+    assert {*QUICK_TWINS} <= {twin for _, twin in QUICK.values()}
     assert {twin for _, twin in QUICK.values()} <= {twin.plugin for twin in TWINS}

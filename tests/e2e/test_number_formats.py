@@ -116,7 +116,6 @@ def test_a_format_that_a_plugin_declares_as_data_is_judged_like_the_others(tmp_p
     assert less.record["audit"]["verdict"] == "INVALID"
 
 
-@pytest.mark.quick
 def test_a_format_that_nobody_knows_is_unverified_and_the_note_says_what_to_declare(
     tmp_path: Path,
 ) -> None:

@@ -47,7 +47,7 @@ def test_the_run_directory_holds_every_documented_file_and_nothing_else(tiny_run
     assert found == files | diffs | {"plugin", "evidence"}
     evidence = {path.name for path in (tiny_run.directory / "evidence" / "repeat-0").iterdir()}
     worker = {"optimizer", "weights", "model", "settings", "plugin", "namespace", "surroundings"}
-    judges = {"probed", "pairs", "steps", "ledger", "pristine", "honest-namespace"}
+    judges = {"probed", "pairs", "steps", "ledger", "pristine", "honest-namespace", "repeat"}
     arrays = {"fences", "gradients", "steps", "ledger"}
     arrays |= {"honest", "replay", "replayed", "reference", "recomputed"}
     assert evidence == {

@@ -102,7 +102,7 @@ def one(run: Finished, precision: Precision = BF16, honest: Finished | None = No
 def test_an_honest_run_passes_every_check(finished: Make) -> None:
     trials = one(finished(), FP32, finished())
     assert "FP32" in runs.finish(trials)
-    assert "O1, S1" in runs.rules(trials)
+    assert {"O1,", "S1,"} <= set(runs.rules(trials).split())
     assert runs.weights(trials) == "2 parameters in 1 runs"
     assert runs.losses(trials) == "FP32 within 0.0e+00 (limit 1.0e-04)"
     assert "TFLOP/s" in runs.ceiling(trials)
