@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from llmb.records.bundle import MANIFEST
 from llmb.records.members import read_folder
 from llmb.submission import layout
+from tests import builders
 from tests.builders import with_manifest
 from tests.e2e import harness
 from tests.e2e.harness import Ended
@@ -232,9 +231,8 @@ def test_the_ceiling_in_a_record_counts_the_time_of_the_device(default_run: Ende
 
 
 def test_the_run_stands_up_to_verification(default_run: Ended, tmp_path: Path) -> None:
-    bundle = shutil.copytree(default_run.directory, tmp_path / "bundle")
-    files = with_manifest(read_folder(bundle, layout.is_known))
-    (bundle / MANIFEST).write_bytes(files[MANIFEST])
+    files = with_manifest(read_folder(default_run.directory, layout.is_known))
+    bundle = builders.write(tmp_path / "bundle", files)
     done = harness.call("verify", bundle, "--json")
     (result,) = json.loads(done.stdout)
     assert (done.code, result["reason"]) == (0, None)
