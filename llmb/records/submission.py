@@ -41,13 +41,13 @@ def slug_of(text: str) -> str | None:
     return slug if slug and slug_fault(slug) is None else None
 
 
-def line_fault(text: str) -> str | None:
+def line_fault(text: str, longest: int = _LONGEST_LINE) -> str | None:
     """Return why ``text`` cannot be a name or an address for people to read, or None if it can."""
     if not text.strip() or not text.isprintable():
         return "must be one line of printable text"
     if text != text.strip():
         return "begins or ends with a space"
-    return f"has more than {_LONGEST_LINE} characters" if len(text) > _LONGEST_LINE else None
+    return f"has more than {longest} characters" if len(text) > longest else None
 
 
 def _slug(text: str) -> str:

@@ -14,21 +14,20 @@ from llmb.config import Frozen
 from llmb.errors import BundleRefusedError
 from llmb.records import member_names, members, migrations, strict_json
 from llmb.records.bundle import parse_model
-from llmb.records.submission import Availability
+from llmb.records.submission import Availability, line_fault
 
 INDEX = "system.json"
 # Version history, one line per change; old versions are read through llmb.records.migrations.
 # llmb.system-index/1  2026-11  first version.
 # llmb.system-index/2  2026-11  availability added: null in indexes before.
 INDEX_SCHEMA: Literal["llmb.system-index/2"] = "llmb.system-index/2"
+_LONGEST_REASON = 300
 PRECISIONS = ("FP32", "TF32", "FP16", "BF16")
 
 
 def reason_fault(text: str) -> str | None:
     """Return why ``text`` cannot be the reason for a missing precision, or None if it can."""
-    if not text.strip() or not text.isprintable():
-        return "must be one line of printable text"
-    return "has more than 300 characters" if len(text) > 300 else None
+    return line_fault(text, _LONGEST_REASON)
 
 
 def _name(text: str) -> str:

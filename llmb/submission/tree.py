@@ -98,10 +98,11 @@ def verify_tree(tree: Path, base: str | None = None, author: str | None = None) 
     faults += _indexes(tree, head)
     if before is not None:
         faults += _changes(before, head, author)
-    new = head.bundles if before is None else head.bundles - before.bundles
+    known, changed = (head, head.bundles) if before is None else (before, _changed(before, head))
     checked: dict[str, Verification] = {}
-    for path in sorted(new):
-        faults += _bundle(tree, path, head if before is None else before, head, base, checked)
+    for path in sorted(changed & head.bundles):
+        is_new = before is not None and path not in before.bundles
+        faults += _bundle(tree, path, known, head, is_new, checked)
     return TreeVerification(tuple(dict.fromkeys(faults)), checked)
 
 
@@ -226,13 +227,24 @@ def _misplaced(parts: list[str]) -> str | None:
 # -- what a change may do --------------------------------------------------------------------------
 
 
+def _changed_files(before: _Files, head: _Files) -> list[str]:
+    every = before.blobs.keys() | head.blobs.keys()
+    return sorted(path for path in every if before.blobs.get(path) != head.blobs.get(path))
+
+
+def _changed(before: _Files, head: _Files) -> frozenset[str]:
+    """Return the paths of bundles in which any file differs."""
+    parts = (path.split("/") for path in _changed_files(before, head))
+    return frozenset("/".join(p[:4]) for p in parts if len(p) >= 5)
+
+
 def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeFault]:
-    """Yield what a change from ``before`` to ``head`` may not do."""
-    changed = sorted(
-        path
-        for path in before.blobs.keys() | head.blobs.keys()
-        if before.blobs.get(path) != head.blobs.get(path)
-    )
+    """Yield what a change from ``before`` to ``head`` may not do.
+
+    Anybody may add bundles that their owner has signed, with the index of their system. All else in
+    an owner's folder is for the owner's accounts: a junk signature would get a bundle refused.
+    """
+    changed = _changed_files(before, head)
     touched = sorted({path.partition("/")[0] for path in changed if "/" in path})
     if len(touched) > 1:
         yield TreeFault(touched[1], f"changes folders of {' and '.join(touched)}: one owner a time")
@@ -240,20 +252,28 @@ def _changes(before: _Files, head: _Files, author: str | None) -> Iterator[TreeF
         yield from _other_owners(before, head)
     for path in {"README.md", RECOMPUTED}.intersection(changed):
         yield TreeFault(path, "is no part of a submission: a maintainer changes it")
-    gone = before.bundles - head.bundles
+    gone, new = before.bundles - head.bundles, head.bundles - before.bundles
+    systems = {"/".join(bundle.split("/")[:2]) for bundle in new}
     told: set[str] = set()
     for path in changed:
-        bundle = "/".join(path.split("/")[:4])
-        if bundle in told or bundle not in before.bundles:
+        bundle, owner = "/".join(path.split("/")[:4]), path.partition("/")[0]
+        is_owner = (author or "").lower() in before.accounts(owner)
+        if bundle in told:
             continue
-        owner = bundle.partition("/")[0]
-        if bundle in gone:
+        if path.endswith(f"/{INDEX}") and path.count("/") == 2:
+            ours = owner not in before.submitters or path.removesuffix(f"/{INDEX}") in systems
+            if not ours and not is_owner:
+                yield TreeFault(path, _not_the_owner("changes an index", owner, author))
+        elif bundle in gone:
             told.add(bundle)
-            if (author or "").lower() not in before.accounts(owner):
+            if not is_owner:
                 yield TreeFault(bundle, _not_the_owner("takes a bundle away", owner, author))
-        elif path in before.blobs or not path.startswith(f"{bundle}/{SIGNATURES}"):
+        elif bundle in before.bundles:
             told.add(bundle)
-            yield TreeFault(path, "a bundle is never edited: take it away and hand in another")
+            if path in before.blobs or not path.startswith(f"{bundle}/{SIGNATURES}"):
+                yield TreeFault(path, "a bundle is never edited: take it away and hand in another")
+            elif not is_owner:
+                yield TreeFault(path, _not_the_owner("adds a signature to a bundle", owner, author))
     for owner in touched:
         if owner in before.submitters and not any(owner in o.owners for o in before.owners):
             why = f"nobody is listed in {OWNERS} for {owner!r}: a maintainer lists the owner first"
@@ -287,7 +307,7 @@ def _bundle(
     path: str,
     known: _Files,
     head: _Files,
-    base: str | None,
+    is_new: bool,
     checked: dict[str, Verification],
 ) -> Iterator[TreeFault]:
     """Yield what is wrong with the bundle at ``path``; note its checks in ``checked``."""
@@ -312,7 +332,7 @@ def _bundle(
     whose = bundle.submission
     if whose is not None and (whose.submitter, whose.system) != (submitter, system):
         yield TreeFault(path, f"says it is of {whose.submitter}/{whose.system}")
-    if base is None:
+    if not is_new:
         return
     if whose is None:
         yield TreeFault(path, f"is not of schema {BUNDLE_SCHEMA}: package the run again")

@@ -160,10 +160,11 @@ def _owner(bundle: Bundle, record: RunRecord) -> VerifyCheck:
         said = f"handed in by {whose.submitter}{name}, system {whose.system}"
         return VerifyCheck("owner", True, said)
     if is_up_to(record.llmb_version, _LAST_WITHOUT_OWNER):
-        older = "not said: the manifest is of a version that only its folders told"
+        older = "not said: a manifest of llmb.bundle/1 names no submitter"
         return VerifyCheck("owner", True, older)
     version = record.llmb_version
-    return VerifyCheck("owner", False, f"llmb {version} writes whose a bundle is, and nobody is")
+    missing = f"the manifest names no submitter, and that of llmb {version} does"
+    return VerifyCheck("owner", False, missing)
 
 
 def _signatures(

@@ -119,9 +119,9 @@ def test_an_owner_takes_a_bundle_away_and_nobody_else_does(tree: Path, keys) -> 
     assert faults(tree, ACCOUNT.upper()) == []
 
 
-def test_a_signature_may_be_added_to_a_bundle_that_is_there(tree: Path, keys) -> None:
+def test_an_owner_may_add_a_signature_to_a_bundle_that_is_there(tree: Path, keys) -> None:
     sign([bundles_of(tree)[0]], keys["mallory"])
-    assert faults(tree) == []
+    assert faults(tree, ACCOUNT) == []
 
 
 # -- tricks ----------------------------------------------------------------------------------------
@@ -161,6 +161,15 @@ def half_deleted(tree: Path, keys: dict[str, Path]) -> None:
 
 def deleted(tree: Path, keys: dict[str, Path]) -> None:
     shutil.rmtree(tree / "acme")
+
+
+def junk_signature(tree: Path, keys: dict[str, Path]) -> None:
+    builders.write(bundles_of(tree)[0], {"SIGNATURES/junk.sig": b"junk\n"})
+
+
+def index_edited(tree: Path, keys: dict[str, Path]) -> None:
+    path = tree / "acme/box/system.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"availability": "research"}))
 
 
 def two_owners(tree: Path, keys: dict[str, Path]) -> None:
@@ -254,6 +263,11 @@ TRICKS: dict[Callable[[Path, dict[str, Path]], None], tuple[str, str]] = {
     added_file: ("A file is added to a bundle.", "a bundle is never edited"),
     half_deleted: ("A file of a bundle is deleted.", "a bundle is never edited"),
     deleted: ("All bundles of another owner are deleted.", "takes a bundle away of 'acme'"),
+    junk_signature: (
+        "A junk signature gets Acme's bundle refused.",
+        "adds a signature to a bundle",
+    ),
+    index_edited: ("The index of Acme's system is edited.", "changes an index of 'acme'"),
     two_owners: ("One change adds bundles of two owners.", "changes folders of acme and mallory"),
     in_anothers_folder: (
         "A bundle that says it is Acme's is signed by Mallory.",
