@@ -7,8 +7,7 @@ torch and never a plugin; those live in the children it starts, which work one a
 from __future__ import annotations
 
 import tempfile
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -29,6 +28,7 @@ from llmb.supervision.assembly import Raw, assemble
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
 from llmb.supervision.run_phases import Display, RunPhases
+from llmb.supervision.time_authority import TimeAuthority
 from llmb.wire import forking
 
 
@@ -51,6 +51,9 @@ class RunContext:
     place: RankAddress | None
     commitment: SeedCommitment | None
     original: Original | None
+    #: None without time stamps; where it did not answer, ``notes`` say so.
+    authority: TimeAuthority | None
+    notes: tuple[str, ...]
     created: datetime
     began_ns: int
 
@@ -62,13 +65,15 @@ def run(
     commitment: SeedCommitment | None = None,
     original: Original | None = None,
     place: RankAddress | None = None,
+    authority: TimeAuthority | None = None,
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
     The seed of ``commitment`` is the run's. It stays in this process: a commitment is no part of
     the request, because requests are sent to probes. So does ``original``, the bundle that is
     repeated: a plugin need not know that it is. With ``place`` this is rank 0's supervisor; the
-    others ``follow``.
+    others ``follow``. An ``authority`` is asked for time stamps; one that does not answer leaves an
+    ordinary run.
 
     Raises:
         LlmbError: the run cannot be done, or failed; its directory, once made, says why.
@@ -86,8 +91,19 @@ def run(
         created, config = clock.utc_now(), negotiated.config
         label = f"{config.workload}-{config.precision.name}-{config.plugin}"
         directory = RunDirectory(output, created, label)
+        authority, notes = _tried(authority)
         context = RunContext(
-            request, negotiated, directory, display, place, commitment, original, created, began_ns
+            request,
+            negotiated,
+            directory,
+            display,
+            place,
+            commitment,
+            original,
+            authority,
+            notes,
+            created,
+            began_ns,
         )
         try:
             return _run(context, starts)
@@ -105,7 +121,7 @@ def run(
 def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
     """Carry out a run; ``starts`` says at its end how each of its processes was started."""
     request, negotiated, directory = context.request, context.negotiated, context.directory
-    _announce(negotiated, directory, context.display)
+    _announce((*negotiated.notes, *context.notes), negotiated, directory, context.display)
     load_before = host.load()
     search = None
     config = negotiated.config
@@ -117,6 +133,7 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
         profile=request.profile,
         place=context.place,
         rank_timeout_s=request.rank_timeout_s,
+        authority=context.authority,
     )
     if context.place is None and selection.wants_search(negotiated.offer, request.batch_size):
         search = line.search_batch_size(config)
@@ -128,7 +145,7 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
 
     line.say("judging and writing the record")
     raw = Raw(
-        run_id=uuid.uuid4().hex,
+        run_id=line.run_id,
         created=context.created,
         config=config,
         workload=workloads.of(config),
@@ -142,6 +159,7 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
         real_s=(clock.now_ns() - context.began_ns) / 1e9,
         seed_commitment=context.commitment,
         original=context.original,
+        notes=context.notes,
     )
     record = assemble(raw, directory)
     directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
@@ -183,10 +201,22 @@ def _interrupted(place: RankAddress | None) -> str:
     return by if place is None else f"{by}, or by its launcher because another rank had failed"
 
 
-def _announce(negotiated: Negotiated, directory: RunDirectory, display: Display) -> None:
+def _tried(authority: TimeAuthority | None) -> tuple[TimeAuthority | None, tuple[str, ...]]:
+    """Return how ``authority`` is to be asked; a note instead where it does not answer."""
+    if authority is None:
+        return None, ()
+    try:
+        return authority.tried(), ()
+    except UnavailableError as error:
+        return None, (f"the run has no time stamps: {error}",)
+
+
+def _announce(
+    said: Sequence[str], negotiated: Negotiated, directory: RunDirectory, display: Display
+) -> None:
     """Tell the user, and the log, what should be known before a long wait."""
     directory.log(negotiated.log)
-    notes = list(negotiated.notes)
+    notes = list(said)
     if negotiated.config.precision.is_slow:
         slow = negotiated.config.precision.name
         notes.append(f"{negotiated.config.device} only emulates {slow}: expect it to be very slow")

@@ -172,6 +172,7 @@ class Bench:
             self.facts.workload.optimizer,
             ledger=self.why_no_ledger is None and bool(self.timing.commitments),
             constant_rate=self.facts.constant_rate,
+            stamp=self.timing.stamp,
         )
 
     @property

@@ -23,7 +23,7 @@ _SHARE = Amount(min=0.0, max=1.0)
 _TIMED_STEPS = 20
 #: Options of ``llmb run`` that an examination sets itself, or has no use for.
 _NOT_RUNS = (
-    *("audit", "output_dir", "repeats", "profile", "seed_commitment", "as_json"),
+    *("audit", "output_dir", "repeats", "profile", "seed_commitment", "timestamp", "as_json"),
     *("quiet", "within", *OF_RANKS),
 )
 

@@ -74,6 +74,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     from llmb.parallel.place import place_in
     from llmb.records.canonical import pretty_bytes
     from llmb.records.finding import Verdict
+    from llmb.supervision.time_authority import TimeAuthority
     from llmb.wire.forking import fork_server
 
     within_s = _within_s(ctx, flags)
@@ -97,8 +98,11 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             supervisor.follow(request, place, shown)
         return
     commitment = _commitment(flags)
+    authority = None if flags["timestamp"] is None else TimeAuthority.at(flags["timestamp"])
     with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
-        finished = supervisor.run(request, flags["output_dir"], shown, commitment, place=place)
+        finished = supervisor.run(
+            request, flags["output_dir"], shown, commitment, place=place, authority=authority
+        )
     if flags["as_json"]:
         click.echo(pretty_bytes(finished.record), nl=False)
     else:

@@ -166,6 +166,12 @@ _OPTIONS = (
         help="The seed of a third party, who published its hash before; - reads standard input.",
     ),
     click.option(
+        "--timestamp",
+        metavar="URL",
+        help="Have START and STOP stamped by a time-stamping authority (RFC 3161), such as "
+        "https://freetsa.org/tsr; docs/time-stamps.md.",
+    ),
+    click.option(
         "--nproc",
         type=_COUNT,
         metavar="N",

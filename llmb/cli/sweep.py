@@ -31,8 +31,8 @@ _ASIDE = ("resume", "show", "as_json", "quiet")
 #: Options of ``llmb run`` that a sweep has in a form of its own, or not at all: a committed seed
 #: is known to everybody after the first run.
 _NOT_RUNS = (
-    *("precision", "batch_size", "micro_batch_size", "seed_commitment", "as_json"),
-    *("within", *OF_RANKS),
+    *("precision", "batch_size", "micro_batch_size", "seed_commitment", "timestamp"),
+    *("as_json", "within", *OF_RANKS),
 )
 
 

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     help="Refuse what nobody in this file of allowed signers (ssh) has signed.",
 )
 @click.option(
+    "--authorities",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Refuse time stamps that no authority in this file of certificates (PEM) has signed.",
+)
+@click.option(
     "--tree",
     metavar="FOLDER",
     type=Path,
@@ -58,6 +64,7 @@ def command(
     bundles: tuple[Path, ...],
     folder: Path | None,
     signers: Path | None,
+    authorities: Path | None,
     tree: Path | None,
     base: str | None,
     author: str | None,
@@ -82,14 +89,16 @@ def command(
       llmb verify submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
       llmb verify bundle.zip --signers submissions/allowed_signers
+      llmb verify bundle.zip --authorities submissions/authorities.pem
       llmb verify --recompute bundle.zip
       llmb verify --tree submissions --base origin/main
     """
     from llmb.errors import BundleRefusedError
 
     if tree is not None:
-        if bundles or folder or signers or recompute or listed:
-            raise click.UsageError("--tree goes without bundles, --all, --signers and --recompute")
+        if bundles or folder or signers or authorities or recompute or listed:
+            others = "bundles, --all, --signers, --authorities and --recompute"
+            raise click.UsageError(f"--tree goes without {others}")
         if author is not None and base is None:
             raise click.UsageError("--author goes with --base")
         judge(tree, base, author, as_json)
@@ -102,7 +111,8 @@ def command(
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
-    results = [_one(path, signers, recompute, as_json, sound) for path in paths]
+    keys = (signers, authorities)
+    results = [_one(path, keys, recompute, as_json, sound) for path in paths]
     add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
@@ -154,7 +164,7 @@ def _bad_indexes(folder: Path, quiet: bool) -> Iterator[dict[str, Any]]:
 
 def _one(
     path: Path,
-    signers: Path | None,
+    keys: tuple[Path | None, Path | None],
     recompute: Extent | None,
     quiet: bool,
     sound: list[Verification],
@@ -166,9 +176,9 @@ def _one(
     from llmb.errors import BundleRefusedError
     from llmb.submission.verify import verify
 
-    name = printable(str(path))
+    name, (signers, authorities) = printable(str(path)), keys
     try:
-        verification, figures = verify(path, signers), None
+        verification, figures = verify(path, signers, authorities), None
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb.config import Parallelism, Precision
-from llmb.records.seeds import derive
+from llmb.records.seeds import Stamp, derive, nonce_at
 from llmb.reference.recipe import Optimizer
 
 #: Steps between two fences of a training, and steps that follow the window at most, by a draw; one
@@ -67,6 +67,9 @@ class Draws:
     ledger: bool
     #: The learning rate is the workload's own in every step.
     constant_rate: bool = False
+    #: Tokens, places and what is audited follow from it, too, from its first step on. The place of
+    #: the window and the learning rates do not: they are drawn before it comes.
+    stamp: Stamp | None = None
 
     @property
     def window(self) -> int:
@@ -75,11 +78,15 @@ class Draws:
 
     def audit(self, step: int) -> int:
         """Return the seed of what is looked at in an audited step, and of the probes' weights."""
-        return self._of("audit", step)
+        return derive(int(self.nonce_at(step), 16), "audit", step)
 
     def places(self, step: int) -> int:
         """Return the seed of which elements are read in the pause of ``step``."""
-        return self._of("places", step)
+        return derive(int(self.nonce_at(step), 16), "places", step)
+
+    def nonce_at(self, step: int) -> str:
+        """Return the nonce from which tokens, places and what is audited of ``step`` are drawn."""
+        return nonce_at(self.nonce, self.stamp, step)
 
     def rate(self, step: int) -> float:
         """Return the learning rate of ``step``, which counts from 0.

@@ -16,6 +16,7 @@ from llmb.records.lacks import Lacks
 from llmb.records.precision_recipe import PrecisionRecipe
 from llmb.records.reproduction import ReproductionOf
 from llmb.records.seed_commitment import SeedCommitment
+from llmb.records.seeds import Stamp, nonce_at
 from llmb.records.system import SystemDescription
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 
@@ -39,6 +40,7 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER, Optimizer
 #                      of them in records before.
 # llmb.run/1  2026-11  precision_recipe added: optional, absent from records before.
 # llmb.run/1  2026-11  timing.fence_bits added: empty in records of rules 2 and older.
+# llmb.run/1  2026-11  timing.time_stamps added: optional, absent from records before.
 SCHEMA: Literal["llmb.run/1"] = "llmb.run/1"
 
 RunClass = Literal["official", "debug"]
@@ -174,6 +176,27 @@ class Tail(Frozen):
     ended_ns: int
 
 
+class TimeStamps(Frozen):
+    """What the clock of somebody else says of a window (``llmb.records.time_stamp``)."""
+
+    #: Two tokens of a time-stamping authority. A witness who watches the run would be another kind.
+    kind: Literal["rfc3161"] = "rfc3161"
+    #: Its address, as it was asked; whose tokens they are, only their certificates tell.
+    authority: str = Field(max_length=500)
+    #: sha256 of the token that was asked for at START, from which tokens, places and what is
+    #: audited follow from step ``mixed_from`` on.
+    start_sha256: Sha256
+    mixed_from: int = Field(ge=0)
+    #: The authority's times of START and STOP. None where the second token did not come.
+    start_utc: str = Field(max_length=40)
+    stop_utc: str | None = Field(max_length=40)
+    #: Between them, and what the two times may be off by, together.
+    seconds: float | None
+    uncertainty_s: float | None
+    #: Tokens of the steps from ``mixed_from`` to STOP, over ``seconds + uncertainty_s``.
+    tokens_per_second: float | None
+
+
 class RepeatTiming(Frozen):
     """The raw stamps of one worker process, all in nanoseconds of ``clock``.
 
@@ -223,6 +246,18 @@ class RepeatTiming(Frozen):
     fence_bits: tuple[Sha256, ...] = ()
     #: None where the worker ended before it had answered.
     tail: Tail | None = None
+    #: None without ``--timestamp``, and where the authority gave no token in time.
+    time_stamps: TimeStamps | None = None
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """The time stamp that was mixed into what is drawn, None where there is none."""
+        found = self.time_stamps
+        return None if found is None else Stamp(found.start_sha256, found.mixed_from)
+
+    def nonce_at(self, step: int) -> str | None:
+        """Return the nonce from which ``step`` was drawn, None by rules 2 and older."""
+        return None if self.nonce is None else nonce_at(self.nonce, self.stamp, step)
 
 
 class Timing(RepeatTiming):

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 
 def derive(seed: int, *labels: object) -> int:
     """Return a 63-bit number that follows from ``seed`` and ``labels`` and betrays neither."""
     text = ":".join(map(str, (seed, *labels)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """A time stamp that came while a repeat ran: what is drawn for later steps follows from it."""
+
+    #: sha256 of the token, in hex: nobody knows it before the authority has signed.
+    sha256: str
+    #: The first step of which the draws follow from it; steps count from 0.
+    first: int
+
+
+def nonce_at(nonce: str, stamp: Stamp | None, step: int) -> str:
+    """Return the nonce from which ``step`` is drawn: with the ``stamp``, if it had come by then.
+
+    It has as many hexadecimal digits as ``nonce``.
+    """
+    if stamp is None or step < stamp.first:
+        return nonce
+    return hashlib.sha256(f"{nonce}:stamp:{stamp.sha256}".encode()).hexdigest()[: len(nonce)]
 
 
 def token_seed(seed: int, repeat: int, step: int, nonce: str | None = None) -> int:

@@ -31,7 +31,9 @@ _OF_EACH_REPEAT = (
     evidence.SETTINGS,
     evidence.PLUGIN,
 )
-_EVIDENCE = re.compile(r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|safetensors|txt)")
+_EVIDENCE = re.compile(
+    r"evidence/repeat-(0|[1-9][0-9]*)/[A-Za-z0-9_-]+\.(json|safetensors|txt|tsr)"
+)
 
 
 def is_known(name: str) -> bool:

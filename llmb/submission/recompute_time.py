@@ -127,13 +127,13 @@ def _drawn(n: int, steps: int, record: RunRecord) -> tuple[int, ...] | None:
     config, longest = record.config, record.workload.shapes.get("sequence_length")
     if not config.dynamic or not isinstance(longest, int) or longest < 1:
         return ()
-    nonce = record.timing.repeats[n].nonce
+    timing = record.timing.repeats[n]
     sequences = config.batch_size * config.parallelism.dp_replicate * config.parallelism.dp_shard
     if min(steps, _MOST_BLOCKS) * sequences > _MOST_SEQUENCES:
         return None
     shortest, found = min(10, longest), []
     for step in range(min(steps, _MOST_BLOCKS)):
-        draw = random.Random(f"lengths:{token_seed(config.seed, n, step, nonce)}")
+        draw = random.Random(f"lengths:{token_seed(config.seed, n, step, timing.nonce_at(step))}")
         found.append(sum(draw.randint(shortest, longest) for _ in range(sequences)))
     return tuple(found)
 

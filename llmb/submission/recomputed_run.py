@@ -37,7 +37,7 @@ from llmb.records.audited import MOMENTS, PristineEvidence, ProbedEvidence, Step
 from llmb.records.bundle import Bundle
 from llmb.records.canonical import pretty_bytes
 from llmb.records.draws import Draws
-from llmb.records.run_record import Rates, RunRecord
+from llmb.records.run_record import Rates, RepeatTiming, RunRecord
 from llmb.records.seeds import token_seed
 from llmb.supervision.lacking import host_patience_s
 from llmb.supervision.memory import Load, needed_bytes
@@ -275,11 +275,12 @@ class _RepeatAgain:
         return self.folder / "scratch"
 
     @property
-    def _nonce(self) -> str | None:
-        return self.record.timing.repeats[self.number].nonce
+    def _timing(self) -> RepeatTiming:
+        return self.record.timing.repeats[self.number]
 
     def _token_seed(self, step: int) -> int:
-        return token_seed(self.record.config.seed, self.number, step, self._nonce)
+        seed, nonce = self.record.config.seed, self._timing.nonce_at(step)
+        return token_seed(seed, self.number, step, nonce)
 
     def _reach(self, bench: Bench, steps: int) -> tuple[int, bool, tuple[int, ...]]:
         """Return what can be compared where ``steps`` are made.
@@ -349,7 +350,7 @@ class _RepeatAgain:
 
     def _reference_order(self, bench: Bench, weights: str) -> ReferenceOrder:
         probed = _probed(bench)
-        drawn = None if self._nonce is None else _draws(self.record, self._nonce)
+        drawn = _draws(self.record, self._timing)
         digests = {audited.LIVE_WEIGHTS: weights}
         if not bench.trains:  # the tokens that were drawn are numbers like others
             digests[audited.GRADIENTS] = self._copy(audited.GRADIENTS)
@@ -432,8 +433,10 @@ def _bench(bundle: Bundle, record: RunRecord, repeat: int) -> Bench:
     return Bench(bundle.files.get, facts_of(record, (), {}), repeat)
 
 
-def _draws(record: RunRecord, nonce: str) -> Draws:
-    return Draws(nonce, record.workload.optimizer, ledger=True)
+def _draws(record: RunRecord, timing: RepeatTiming) -> Draws | None:
+    if timing.nonce is None:
+        return None
+    return Draws(timing.nonce, record.workload.optimizer, ledger=True, stamp=timing.stamp)
 
 
 def _probed(bench: Bench) -> ProbedEvidence:
@@ -476,13 +479,13 @@ def _why_no_steps(bench: Bench) -> str | None:
 
 def _calls(bench: Bench, record: RunRecord, repeat: int) -> tuple[CallToReplay, ...]:
     """Return the calls of which there are rows, in order."""
-    drawn, nonce = bench.drawn, bench.timing.nonce
+    drawn, timing = bench.drawn, bench.timing
     if drawn is None or bench.trains:
         return ()
     return tuple(
         CallToReplay(
             index=call,
-            token_seed=token_seed(record.config.seed, repeat, call, nonce),
+            token_seed=token_seed(record.config.seed, repeat, call, timing.nonce_at(call)),
             places=drawn.places(call),
         )
         for call in drawn.calls_compared(len(bench.timing.commitments))

@@ -80,11 +80,12 @@ def other_draws(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     timings = record.timing.repeats
     for n, timing in enumerate(timings):
         for index, drawn in _drawn(bundle, n).items():
-            if drawn.tokens != token_seed(record.config.seed, n, index, timing.nonce):
+            if drawn.tokens != token_seed(record.config.seed, n, index, timing.nonce_at(index)):
                 yield f"step {index} of repeat {n} was not made with the tokens of seed and nonce"
             if timing.nonce is None:
                 continue
-            known = Draws(timing.nonce, record.workload.optimizer, ledger=True)
+            optimizer = record.workload.optimizer
+            known = Draws(timing.nonce, optimizer, ledger=True, stamp=timing.stamp)
             if drawn.looked_at != known.audit(index):
                 yield f"what was looked at in step {index} of repeat {n} was not drawn by the nonce"
         first = timings[0].nonce

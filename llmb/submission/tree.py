@@ -22,11 +22,12 @@ from llmb.records.submission import slug_fault
 from llmb.records.system_index import INDEX
 from llmb.submission import layout, owners, system_index
 from llmb.submission.owners import OWNERS, OwnerLine
+from llmb.submission.time_stamps import AUTHORITIES
 from llmb.submission.verify import Verification, verify_bundle
 
 #: Files beside the submitters' folders; those that ``llmb report`` makes may come with any change.
 MADE = ("leaderboard.html", "leaderboard.md")
-BESIDE = ("README.md", OWNERS, RECOMPUTED, *MADE)
+BESIDE = ("README.md", OWNERS, RECOMPUTED, AUTHORITIES, *MADE)
 _GIT_S = 120
 
 

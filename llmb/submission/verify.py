@@ -23,7 +23,7 @@ from llmb.records.run_record import PrecisionBits, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.records.strict_json import same
 from llmb.reference import pins
-from llmb.submission import evidence_files, layout, page, ranks, rejudge
+from llmb.submission import evidence_files, layout, page, ranks, rejudge, time_stamps
 from llmb.submission.clashes import Content, content_of
 from llmb.submission.recompute import link_mismatches, mismatches
 from llmb.submission.signatures import Signature, signers
@@ -110,22 +110,29 @@ class Case:
             return error
 
 
-def verify(path: Path, allowed: Path | None = None) -> Verification:
+def verify(
+    path: Path, allowed: Path | None = None, authorities: Path | None = None
+) -> Verification:
     """Return every check of the bundle (folder or zip) at ``path``.
 
     Args:
         path: the bundle.
         allowed: a file of allowed signers in the format of ssh: one of them must have signed.
+        authorities: certificates in PEM: time stamps must be of these authorities.
 
     Raises:
         UsageError: there is nothing to read at ``path`` or ``allowed``.
-        BundleRefusedError: it is not sound enough to be checked: files, digests or record.
-        UnavailableError: a signer is asked for, and there is no ssh-keygen.
+        BundleRefusedError: it is not sound enough to be checked: files, digests or record; or
+            there are no certificates in ``authorities``.
+        UnavailableError: a signer is asked for, and there is no ssh-keygen; or authorities are, and
+            rfc3161-client is not installed.
     """
-    return verify_bundle(read_bundle(path), allowed)
+    return verify_bundle(read_bundle(path), allowed, authorities)
 
 
-def verify_bundle(bundle: Bundle, allowed: Path | bytes | None = None) -> Verification:
+def verify_bundle(
+    bundle: Bundle, allowed: Path | bytes | None = None, authorities: Path | None = None
+) -> Verification:
     """Return every check of ``bundle``, whose files and digests have been compared on reading.
 
     Raises:
@@ -145,6 +152,8 @@ def verify_bundle(bundle: Bundle, allowed: Path | bytes | None = None) -> Verifi
         checks.append(_seed(record, record.seed_commitment))
     if record.reproduction_of is not None:
         checks.append(_reproduction(record, record.reproduction_of))
+    if time_stamps.has_any(bundle, record):
+        checks.append(_time_stamps(case, authorities))
     checks.append(_owner(bundle, record))
     signed, found = _signatures(bundle, allowed)
     checks.append(signed)
@@ -243,6 +252,23 @@ def _reproduction(record: RunRecord, link: ReproductionOf) -> VerifyCheck:
         "llmb verify --all compares the two where that bundle is, too"
     )
     return VerifyCheck("reproduction", not found, "; ".join(found) or holds)
+
+
+def _time_stamps(case: Case, authorities: Path | None) -> VerifyCheck:
+    """Check that time stamps fit the record; whose they are, only with ``authorities``."""
+    listed = None if authorities is None else time_stamps.listed(authorities)
+    try:
+        check = _run("time stamps", lambda case: time_stamps.faults(case.bundle, case.record), case)
+    except UnavailableError as error:
+        return VerifyCheck("time stamps", True, f"NOT CHECKED: {error}")
+    if not check.ok:
+        return check
+    said = time_stamps.described(case.bundle, case.record)
+    if listed is None:
+        whose = "; whose clock that is, --authorities FILE would say"
+        return VerifyCheck("time stamps", True, said + whose)
+    found = [*time_stamps.strangers(case.bundle, case.record, listed)]
+    return VerifyCheck("time stamps", not found, "; ".join(found) or f"{said}, which is listed")
 
 
 def _recomputation(case: Case) -> Iterator[str]:
@@ -426,4 +452,5 @@ _AS_IT_SHOULD = {
     "diff": "the changes to the model are those in the evidence",
     "ranks": "hosts, devices and fences of the ranks are those in their evidence",
     "reference": "made with a published reference",
+    "time stamps": "the tokens fit the record",
 }

@@ -71,6 +71,8 @@ class Repeat:
 
     streamed: Streamed
     examined: Examined
+    #: Of the supervisor's own, for the reader of the record.
+    notes: tuple[str, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -98,6 +100,8 @@ class Raw:
     processes: dict[str, str]
     seed_commitment: SeedCommitment | None = None
     original: Original | None = None
+    #: What a reader of the record should know besides.
+    notes: tuple[str, ...] = ()
 
 
 def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
@@ -229,6 +233,7 @@ def _record(
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
     warnings += consequences(config, raw.negotiated.offer.lacks)
     warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
+    warnings += (*raw.notes, *dict.fromkeys(n for repeat in raw.repeats for n in repeat.notes))
     return RunRecord(
         run_id=raw.run_id,
         created_utc=raw.created.isoformat().replace("+00:00", "Z"),

@@ -339,7 +339,8 @@ class Examiner:
             return None
         optimizer = workloads.of(self._config).recipe.optimizer
         constant = self._config.constant_rate
-        return Draws(nonce, optimizer, ledger=True, constant_rate=constant)
+        stamp = streamed.timing.stamp
+        return Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
 
     def _every_step(self, streamed: Streamed) -> bool:
         """Tell whether the gradients of every step are compared: then no weights were kept."""

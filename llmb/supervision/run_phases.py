@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -21,6 +22,8 @@ from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
+from llmb.supervision.time_authority import TimeAuthority
+from llmb.supervision.time_stamps import RepeatStamps
 from llmb.wire.child import Child
 from llmb.wire.measurements import Calibration, CalibrationOrder
 from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
@@ -88,6 +91,9 @@ class RunPhases:
     rank_timeout_s: float = 600.0
     #: All that llmb draws follows from it, where the configuration has none.
     nonce: str = field(default_factory=draws.new_nonce)
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    #: Is asked for time stamps of each window; None of none.
+    authority: TimeAuthority | None = None
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
@@ -115,15 +121,36 @@ class RunPhases:
         self.say(f"starting worker{of}")
         folders = Folders(self.directory.evidence_folder(number), None)
         drawn = self._drawn(config, number)
-        window = plan_window(config, drawn)
+        window, label = plan_window(config, drawn), f"timing{of}"
+        stamps = None
+        if self.authority is not None:
+            stamps = RepeatStamps(self.authority, self.run_id, number)
         if config.audit is AuditMode.OFF:
             window = replace(window, audits=())
-            streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
-            return Repeat(streamed, Examined({}, ("the audit was switched off: --audit off",)))
+            streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
+            streamed, notes = self._stamped(config, folders, streamed, stamps)
+            off = Examined({}, ("the audit was switched off: --audit off",))
+            return Repeat(streamed, off, notes)
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
-            streamed = self._work(config, window, number, f"timing{of}", folders, drawn)
-            return Repeat(streamed, self._examined(config, folders, streamed))
+            streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
+            streamed, notes = self._stamped(config, folders, streamed, stamps)
+            return Repeat(streamed, self._examined(config, folders, streamed), notes)
+
+    def _stamped(
+        self, config: RunConfig, folders: Folders, streamed: Streamed, stamps: RepeatStamps | None
+    ) -> tuple[Streamed, tuple[str, ...]]:
+        """Return ``streamed`` with what time stamps say, and notes of those that did not come."""
+        if stamps is None:
+            return streamed, ()
+        tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
+        said = stamps.said(streamed.timing, tokens)
+        for name, answer in stamps.answers.items():
+            (folders.evidence / name).write_bytes(answer)
+        for failure in stamps.failures:
+            self.directory.log(failure)
+        timing = streamed.timing.model_copy(update={"time_stamps": said})
+        return replace(streamed, timing=timing), stamps.failures
 
     def one_part(
         self, config: RunConfig, only: OnePart, folders: Folders, window: Window
@@ -223,6 +250,7 @@ class RunPhases:
         folders: Folders | None,
         drawn: Draws,
         only: OnePart | None = None,
+        stamps: RepeatStamps | None = None,
     ) -> Streamed:
         tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
         with (
@@ -247,7 +275,7 @@ class RunPhases:
             clock_kind = self.negotiated.offer.step_clock
             lacks = self.negotiated.offer.lacks
             show = self.display.message
-            return drive(child, config, window, number, drawn, clock_kind, show, lacks)
+            return drive(child, config, window, number, drawn, clock_kind, show, lacks, stamps)
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self.profile and folders is not None and number == 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from llmb import workloads
@@ -22,8 +22,10 @@ from llmb.records.draws import FENCE_EVERY, MOST_TAIL_STEPS, Draws, fence_every
 from llmb.records.lacks import Lacks
 from llmb.records.run_record import RepeatTiming, StepClock, Tail
 from llmb.records.seeds import token_seed
+from llmb.records.time_stamp import AtStop
 from llmb.reference.lengths import draw_lengths
 from llmb.supervision.silence import Silence, Vigil
+from llmb.supervision.time_stamps import RepeatStamps
 from llmb.wire.child import Child
 from llmb.wire.messages import (
     AuditRequest,
@@ -65,7 +67,7 @@ class Window:
         if self.every == 1:  # of calls and samples, each has one
             return steps >= 1
         regular = steps >= self.first_fence and (steps - self.first_fence) % self.every == 0
-        return regular or steps in (self.first_fence + self.timed, self.second_fence + self.timed)
+        return regular or steps in self.stops
 
     @property
     def steps(self) -> int:
@@ -76,6 +78,16 @@ class Window:
     def timed(self) -> int:
         """Timed steps."""
         return self.stop - self.start
+
+    @property
+    def starts(self) -> tuple[int, int]:
+        """Steps after which START may lie, for all that a worker is sent."""
+        return self.first_fence, self.second_fence
+
+    @property
+    def stops(self) -> tuple[int, int]:
+        """Steps after which STOP may lie."""
+        return self.first_fence + self.timed, self.second_fence + self.timed
 
     @property
     def second_fence(self) -> int:
@@ -235,6 +247,7 @@ def drive(
     step_clock: StepClock,
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
     lacks: Lacks | None = None,
+    stamps: RepeatStamps | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
 
@@ -242,13 +255,15 @@ def drive(
 
     ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
     was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
+    Time ``stamps`` are asked for at fences, and what they say is mixed into what is drawn; no step
+    waits for one.
 
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
     """
     log = _StreamLog()
     answers = AuditAnswers(window, drawn)
-    listener = _Listener(child, config, window, repeat, log, answers)
+    listener = _Listener(child, config, window, repeat, log, answers, stamps)
     lacks = lacks or Lacks()
     patience = Patience(lacks)
     vigil = Vigil(child, config.device, lacks.minutes_per_program)
@@ -281,6 +296,7 @@ class _Listener:
     repeat: int
     log: _StreamLog
     answers: AuditAnswers
+    stamps: RepeatStamps | None = None
     complete: bool = False
     _sent: int = 0
     _answered: int = 0
@@ -327,6 +343,27 @@ class _Listener:
         log.stamps.append(self.child.received_ns)
         log.fences.append(fence)
         self._order_next()
+        if self.stamps is not None:
+            self._ask_for_stamp(fence.steps, self.stamps)
+
+    def _ask_for_stamp(self, steps: int, stamps: RepeatStamps) -> None:
+        window, log = self.window, self.log
+        if steps == window.start:
+            stamps.at_start(self.answers.drawn.nonce)
+        elif steps == window.stop:
+            known = AtStop(
+                nonce=self.answers.drawn.nonce,
+                warmup_steps=window.start,
+                timed_steps=window.timed,
+                fence_steps=tuple(one.steps for one in log.fences),
+                fence_ns=tuple(log.stamps),
+                step_ns=tuple(log.steps[:steps]),
+                fence_bits=tuple(one.bits for one in log.fences),
+                commitments=tuple(log.commitments[: steps - 1]),
+            )
+            stamps.at_stop(known)
+        elif steps in (*window.starts, *window.stops):
+            stamps.at_another()
 
     def _readings(self, readings: Readings) -> None:
         log = self.log
@@ -374,6 +411,11 @@ class _Listener:
 
         So the tokens of no step are known before the block of steps it lies in has begun.
         """
+        if self.stamps is not None and self._sent < self.window.stop:
+            stamp = self.stamps.mixed(self._sent)
+            if stamp is not None:
+                drawn = replace(self.answers.drawn, stamp=stamp)
+                self.answers = replace(self.answers, drawn=drawn)
         seed = self._token_seed(self._sent)
         fence = self.window.is_fence(self._sent + 1)
         self.log.token_seeds.append(seed)
@@ -384,7 +426,8 @@ class _Listener:
         self._sent += 1
 
     def _token_seed(self, step: int) -> int:
-        return token_seed(self.config.seed, self.repeat, step, self.answers.drawn.nonce)
+        nonce = self.answers.drawn.nonce_at(step)
+        return token_seed(self.config.seed, self.repeat, step, nonce)
 
 
 def _tail(log: _StreamLog, window: Window) -> Tail | None:
