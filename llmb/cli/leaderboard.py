@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
     from llmb.report.board import Board, BoardRepetition
     from llmb.report.bundles import Shelf
 
@@ -50,9 +53,27 @@ def ranked(paths: tuple[Path, ...]) -> Board:
     from llmb.submission.verified import Cache, usual_folder
 
     cache = Cache(usual_folder())
-    shelf, repeated = repetitions(gather(paths, cache.verified))
-    lists = [read_recomputed(path).bundles for path in paths if path.is_dir()]
-    return board(shelf, repeated, {bundle_id for one in lists for bundle_id in one})
+    folders = [path for path in paths if path.is_dir()]
+    shelf, repeated = repetitions(gather(paths, cache.verified, _authorities(folders)))
+    lists = [read_recomputed(path).bundles for path in folders]
+    return board(shelf, repeated, {key: one for each in lists for key, one in each.items()})
+
+
+def _authorities(folders: Sequence[Path]) -> list[Certificate]:
+    """Return the certificates of all authorities listed in ``folders``; a line where none counts.
+
+    Raises:
+        BundleRefusedError: a list cannot be read.
+    """
+    from llmb.errors import UnavailableError
+    from llmb.submission.time_stamps import AUTHORITIES, listed
+
+    try:
+        lists = [listed(path / AUTHORITIES) for path in folders if (path / AUTHORITIES).is_file()]
+    except UnavailableError as error:
+        click.echo(f"llmb: time stamps are not looked at: {error}", err=True)
+        return []
+    return [one for each in lists for one in each]
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from llmb.config import Mode
 from llmb.formats import KNOWN
 from llmb.records.finding import RULES_VERSION, Status, Verdict, alike
+from llmb.records.recomputed_list import Recomputation
+from llmb.records.time_stamp import LEAST_SHARE
 from llmb.report.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
@@ -21,8 +23,8 @@ MARKED = {
 
 
 #: Who vouches for a figure, the least first: the submitter's own evidence fits together; somebody
-#: else has computed the steps again; a foreign clock has bounded the time; another party has
-#: repeated the run on hardware of the same class. No run is time-stamped yet.
+#: else has computed the steps again; all steps, and a foreign clock has bounded their time; another
+#: party has repeated the run on hardware of the same class.
 Trust = Literal["self-reported", "recomputed", "time-stamped", "repeated"]
 LEVELS: tuple[Trust, ...] = get_args(Trust)
 
@@ -94,6 +96,8 @@ class BoardRow:
     created_utc: str
     signatures: int
     repetitions: tuple[BoardRepetition, ...]
+    #: Tokens/s by the clock of a listed authority, at least; None without time stamps.
+    by_foreign_clock: float | None
     entry: Entry
 
     @property
@@ -134,7 +138,7 @@ class Board:
 def board(
     shelf: Shelf,
     repeated: Mapping[str, Sequence[BoardRepetition]] | None = None,
-    recomputed: Collection[str] = (),
+    recomputed: Mapping[str, Recomputation] | None = None,
 ) -> Board:
     """Return the leaderboard of ``shelf``.
 
@@ -145,10 +149,10 @@ def board(
     Args:
         shelf: the bundles.
         repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
-        recomputed: ids of bundles whose steps somebody else has computed again.
+        recomputed: bundle id -> how somebody else has computed its steps again.
     """
     rows = [
-        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed)
+        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed or {})
         for entry in shelf.entries
     ]
     members: dict[Group, list[BoardRow]] = {}
@@ -205,7 +209,9 @@ def _index(names: Sequence[str], name: str) -> int:
 
 
 def _row(
-    entry: Entry, repetitions: tuple[BoardRepetition, ...], recomputed: Collection[str]
+    entry: Entry,
+    repetitions: tuple[BoardRepetition, ...],
+    recomputed: Mapping[str, Recomputation],
 ) -> BoardRow:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
@@ -233,7 +239,7 @@ def _row(
         measured_lowest=recipe.lowest if recipe else None,
         measured_largest=recipe.largest if recipe else None,
         verdict=verdict,
-        trust=_trust(entry, verdict, recomputed),
+        trust=_trust(entry, verdict, recomputed.get(entry.bundle_id)),
         class_=record.class_,
         strict=record.plugin.strict,
         marks=tuple(_marks(entry)),
@@ -250,6 +256,7 @@ def _row(
         created_utc=record.created_utc,
         signatures=len(entry.signatures),
         repetitions=repetitions,
+        by_foreign_clock=entry.by_foreign_clock,
         entry=entry,
     )
 
@@ -259,10 +266,16 @@ def _verdict(own: Verdict, repetitions: Sequence[BoardRepetition]) -> Verdict:
     return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
 
 
-def _trust(entry: Entry, verdict: Verdict, recomputed: Collection[str]) -> Trust:
+def _trust(entry: Entry, verdict: Verdict, recomputed: Recomputation | None) -> Trust:
     if verdict is Verdict.REPRODUCED:
         return "repeated"
-    return "recomputed" if entry.bundle_id in recomputed else "self-reported"
+    if recomputed is None:
+        return "self-reported"
+    # Stamps over steps that nobody has computed would say nothing: all must have been made again.
+    whole = 0 < recomputed.of_steps <= recomputed.steps
+    figure = entry.record.result.tokens_per_second
+    near = (entry.by_foreign_clock or 0.0) >= LEAST_SHARE * figure
+    return "time-stamped" if whole and near else "recomputed"
 
 
 def _unranked(entry: Entry) -> str | None:
@@ -291,6 +304,8 @@ def _marks(entry: Entry) -> Iterator[str]:
         yield "sequences of many lengths"
     if record.workload.tokens != "random":
         yield f"tokens of {record.workload.tokens}"
+    if entry.by_foreign_clock is not None:
+        yield f"at least {entry.by_foreign_clock:,.1f} tokens/s by a foreign clock"
 
 
 def references() -> Iterator[BoardReference]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from llmb.errors import BundleRefusedError, LlmbError, UsageError
 from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_bundle
@@ -15,9 +16,13 @@ from llmb.records.run_record import RunRecord
 from llmb.records.submission import Submission
 from llmb.records.system_index import INDEX, read_index
 from llmb.report.runs import ReportedRun, run_of
+from llmb.submission import time_stamps
 from llmb.submission.clashes import Content, Placed, clashes
 from llmb.submission.history import arrival
 from llmb.submission.verified import Verified, verified
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 #: What of a bundle is shown to a reader as it is.
 TEXTS = (MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
@@ -45,6 +50,8 @@ class Entry:
     run: ReportedRun
     #: Texts of the bundle by name: diffs and log.
     texts: Mapping[str, str] = field(repr=False)
+    #: Tokens/s that its window had at least, by the clock of a listed authority; None without.
+    by_foreign_clock: float | None = field(default=None, kw_only=True)
     #: Where it was read; of this machine, and never shown.
     place: Path = field(repr=False, compare=False)
 
@@ -78,7 +85,11 @@ class Shelf:
     refused: tuple[RefusedBundle, ...]
 
 
-def gather(paths: Sequence[Path], verifier: Verifier = verified) -> Shelf:
+def gather(
+    paths: Sequence[Path],
+    verifier: Verifier = verified,
+    authorities: Sequence[Certificate] = (),
+) -> Shelf:
     """Return the bundles at and below ``paths``: folders of submissions, bundles, zips.
 
     Each is read once and verified once. One that cannot be read is among the refused, with the
@@ -89,6 +100,7 @@ def gather(paths: Sequence[Path], verifier: Verifier = verified) -> Shelf:
     Args:
         paths: where to look.
         verifier: what verifies a bundle that was read; a cache keeps its results.
+        authorities: certificates of those whose time stamps count.
 
     Raises:
         UsageError: there is nothing at a path, or no bundle anywhere below it.
@@ -100,7 +112,7 @@ def gather(paths: Sequence[Path], verifier: Verifier = verified) -> Shelf:
             raise UsageError(f"there is no bundle in {str(root)!r}: no {MANIFEST} below it")
         places += found
     with ThreadPoolExecutor(_READERS) as pool:
-        every = list(pool.map(lambda place: _read(place[0], place[1], verifier), places))
+        every = list(pool.map(lambda at: _read(at[0], at[1], verifier, authorities), places))
     return _shelf(every)
 
 
@@ -129,13 +141,17 @@ def _is_bundle(names: Sequence[str]) -> bool:
     return MANIFEST in names or RECORD in names
 
 
-def _read(place: Path, name: str, verifier: Verifier) -> _Read | RefusedBundle:
+def _read(
+    place: Path, name: str, verifier: Verifier, authorities: Sequence[Certificate]
+) -> _Read | RefusedBundle:
     try:
         bundle = read_bundle(place)
         result = verifier(bundle)
         if result.fault is not None:
             raise BundleRefusedError(result.fault)
-        return _Read(_entry(place, name, bundle, result), result.content)
+        entry = _entry(place, name, bundle, result)
+        clock = time_stamps.bound(bundle, entry.record, authorities)
+        return _Read(replace(entry, by_foreign_clock=clock), result.content)
     except LlmbError as error:
         above = str(place.absolute().parent.parent)
         words = str(error).replace(str(place), name).replace(f"{above}{os.sep}", "")

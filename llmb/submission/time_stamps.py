@@ -97,15 +97,13 @@ def strangers(
 def bound(bundle: Bundle, record: RunRecord, certificates: Sequence[Certificate]) -> float | None:
     """Return the tokens/s that the headline's window had at least, by an authority's clock.
 
-    None where a token is missing, or is not of an authority in ``certificates``; also where the
-    library that reads tokens is not installed. The tokens have no ``faults``.
+    None where a token is missing or has ``faults``, and where one is not of an authority in
+    ``certificates``.
     """
     said = record.timing.repeats[record.timing.headline_repeat].time_stamps
-    if said is None or not certificates:
+    if said is None or not certificates or any(faults(bundle, record)):
         return None
-    if any(strangers(bundle, record, certificates)):
-        return None
-    return said.tokens_per_second
+    return None if any(strangers(bundle, record, certificates)) else said.tokens_per_second
 
 
 def described(bundle: Bundle, record: RunRecord) -> str:

@@ -147,10 +147,11 @@ class RunPhases:
         said = stamps.said(streamed.timing, tokens)
         for name, answer in stamps.answers.items():
             (folders.evidence / name).write_bytes(answer)
-        for failure in stamps.failures:
-            self.directory.log(failure)
+        notes = stamps.notes(streamed.timing, said, tokens)
+        for note in notes:
+            self.directory.log(note)
         timing = streamed.timing.model_copy(update={"time_stamps": said})
-        return replace(streamed, timing=timing), stamps.failures
+        return replace(streamed, timing=timing), notes
 
     def one_part(
         self, config: RunConfig, only: OnePart, folders: Folders, window: Window

@@ -88,6 +88,7 @@ class TimeAuthority:
             with opener.open(request, timeout=PATIENCE_S) as reply:
                 answer: bytes = reply.read(time_stamp.MAX_BYTES + 1)
         except urllib.error.HTTPError as error:
+            error.close()
             raise UnavailableError(f"{self.url} answers {error.code} {error.reason}") from None
         except (OSError, ValueError) as error:  # also what http.client raises of a bad answer
             reason = getattr(error, "reason", None) or error

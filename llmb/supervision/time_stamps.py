@@ -6,13 +6,14 @@ is asked for at each of the four fences where START or STOP may lie, and two are
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass, field
 
 from llmb.records import time_stamp
 from llmb.records.run_record import RepeatTiming, TimeStamps
 from llmb.records.seeds import Stamp
-from llmb.records.time_stamp import START, STOP, AtStop
+from llmb.records.time_stamp import LEAST_SHARE, START, STOP, AtStop
 from llmb.supervision.time_authority import Asked, TimeAuthority
 
 
@@ -86,9 +87,26 @@ class RepeatStamps:
         asked = {START: self._start, STOP: self._stop}
         return {name: one.answer for name, one in asked.items() if one and one.token and one.answer}
 
+    def notes(
+        self, timing: RepeatTiming, said: TimeStamps | None, tokens_per_step: int
+    ) -> tuple[str, ...]:
+        """Return why there is no bound, or why it is far below the figure, in sentences."""
+        if said is None or said.tokens_per_second is None:
+            return self._failures
+        tokens = time_stamp.tokens_after(timing, timing.warmup_steps, tokens_per_step)
+        share = said.tokens_per_second * (timing.stop_ns - timing.start_ns) / 1e9 / tokens
+        if share >= LEAST_SHARE:
+            return ()
+        # What is lost is the same in a longer window.
+        enough = math.ceil(1.1 * timing.timed_steps * (1 - share) / (1 - LEAST_SHARE))
+        return (
+            f"the foreign clock leaves {share:.0%} of the figure: a level of its own begins at "
+            f"{LEAST_SHARE:.0%}; make the window longer, by a larger batch or --timed-steps "
+            f"{enough}",
+        )
+
     @property
-    def failures(self) -> tuple[str, ...]:
-        """Why there is no bound, in sentences."""
+    def _failures(self) -> tuple[str, ...]:
         found = [
             f"no time stamp at {name}: {one.failure}"
             for name, one in (("START", self._start), ("STOP", self._stop))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmb.records.bundle import read_bundle
 from llmb.records.finding import RULES_VERSION, Verdict
+from llmb.records.recomputed_list import Recomputation
 from llmb.report.board import BoardRepetition, board
+from llmb.report.bundles import Shelf
 from tests.unit.builders_board import believing, judged, put, record
 
 
@@ -220,9 +224,45 @@ def test_what_somebody_else_has_computed_again_stands_before_what_is_faster(tmp_
     there = {n: put(tmp_path, record(n, faster=n)) for n in (1, 2, 3)}
     shelf = believing([tmp_path])
     ids = {read_bundle(place).bundle_id: n for n, place in there.items()}
-    again = {bundle_id for bundle_id, n in ids.items() if n != 3}
+    some = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=4, of_steps=53)
+    again = {bundle_id: some for bundle_id, n in ids.items() if n != 3}
     ((_, rows),) = board(shelf, recomputed=again).groups
     shown = [(row.rank, ids[row.bundle_id], row.trust) for row in rows]
     assert shown == [(1, 2, "recomputed"), (2, 1, "recomputed"), (3, 3, "self-reported")]
     ((_, plain),) = board(shelf).groups
     assert [ids[row.bundle_id] for row in plain] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "level"),
+    [
+        (0.95, 53, "time-stamped"),
+        (0.95, 4, "recomputed"),  # nobody knows of the other steps
+        (0.85, 53, "recomputed"),
+        (None, 53, "recomputed"),
+        (0.95, None, "self-reported"),  # times of steps that perhaps nobody computed
+    ],
+)
+def test_a_row_is_time_stamped_where_all_steps_were_made_again_and_the_bound_is_near(
+    tmp_path, share, steps, level
+):
+    put(tmp_path, record())
+    (entry,) = believing([tmp_path]).entries
+    bound = share and share * entry.record.result.tokens_per_second
+    shelf = Shelf((replace(entry, by_foreign_clock=bound),), ())
+    again = {}
+    if steps is not None:
+        made = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=steps, of_steps=53)
+        again = {entry.bundle_id: made}
+    (row,) = board(shelf, recomputed=again).rows
+    assert row.trust == level
+    assert any("by a foreign clock" in mark for mark in row.marks) == (bound is not None)
+
+
+def test_without_any_step_that_can_be_made_again_a_row_is_not_time_stamped(tmp_path):
+    put(tmp_path, record())
+    (entry,) = believing([tmp_path]).entries
+    shelf = Shelf((replace(entry, by_foreign_clock=entry.record.result.tokens_per_second),), ())
+    none = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=0, of_steps=0)
+    (row,) = board(shelf, recomputed={entry.bundle_id: none}).rows
+    assert row.trust == "recomputed"

@@ -27,6 +27,7 @@ from llmb.supervision.stream import (
     plan_trial,
     plan_window,
 )
+from llmb.supervision.time_stamps import RepeatStamps
 from llmb.wire.messages import (
     AuditRequest,
     EvidenceFile,
@@ -297,12 +298,13 @@ def run(
     nonce: str = NONCE,
     ledger: bool = False,
     display: Callable[[Message | None], None] = lambda message: None,
+    stamps: RepeatStamps | None = None,
 ) -> Streamed:
     window = window or planned(config, 0)
     drawn = Draws(nonce, OPTIMIZER, ledger=ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_ns", lambda: worker.now)
-        return drive(worker, config, window, repeat, drawn, "host", display)
+        return drive(worker, config, window, repeat, drawn, "host", display, stamps=stamps)
 
 
 @pytest.fixture(params=range(6))
