@@ -12,7 +12,7 @@ from llmb.measure.summary import slowest_rank, steal_share
 from llmb.records.declared import marked
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.reproduction import ReproductionOf
-from llmb.records.run_record import Duration, RunRecord
+from llmb.records.run_record import Duration, RunRecord, TimeStamps
 from llmb.records.seed_commitment import SeedCommitment
 
 NOT_MEASURED = "not measured"
@@ -67,6 +67,8 @@ def _rows(record: RunRecord) -> Iterator[tuple[str, str]]:
     if lacking := record.plugin.lacks.named():
         yield "device lacks", ", ".join(lacking)
     yield "window", _window(record)
+    if (stamps := record.timing.time_stamps) is not None:
+        yield "foreign clock", _foreign_clock(stamps)
     yield "step time", _step_time(record)
     yield "share of ceiling", _ceiling(record)
     yield "MFU", _mfu(record)
@@ -125,6 +127,12 @@ def _choices(record: RunRecord) -> Iterator[str]:
         yield f"tokens of {record.workload.tokens}"
     if config.weights is not None:
         yield f"weights of {config.weights.sha256[:12]}"
+
+
+def _foreign_clock(stamps: TimeStamps) -> str:
+    if stamps.tokens_per_second is None:
+        return f"{stamps.authority} gave no token at STOP"
+    return f"at least {stamps.tokens_per_second:,.2f} tokens/s by {stamps.authority}"
 
 
 def _seed(commitment: SeedCommitment) -> str:

@@ -221,6 +221,10 @@ def _settings(record: RunRecord) -> Iterator[str]:
     yield from _more(len(config.plugin_options), "options")
     if record.seed_commitment is not None:
         yield f"- the seed was committed to by {code(record.seed_commitment.committed_by)}"
+    stamps = record.timing.time_stamps
+    if stamps is not None and stamps.tokens_per_second is not None:
+        least = f"at least {stamps.tokens_per_second:,.1f} tokens/s"
+        yield f"- time stamps of {code(stamps.authority)}: {least} by its clock"
     yield f"- changed by the plugin (`settings.diff`): {len(changes)}"
     for change in changes[:_MOST]:
         yield f"  - {code(change.name)}: {_side(change.before)} to {_side(change.after)}"

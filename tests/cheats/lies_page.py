@@ -26,7 +26,7 @@ A leaderboard shows the level of trust of each row, and what is trusted more sta
 |---|---|---|
 | self-reported | the bundle passes `llmb verify` | write every file of a bundle so that all fit together: a program of a few hundred lines, and no run |
 | recomputed | a maintainer has run `llmb verify --recompute --list-in submissions BUNDLE`, which lists the bundle in `submissions/recomputed.json` | compute the steps of this seed and nonce: a real run, as slow as the liar likes |
-| time-stamped | *not built yet*: a foreign clock bounds the window | |
+| time-stamped | all steps were computed again (`--recompute full`), and two tokens of an authority in `submissions/authorities.pem` leave at least 90 % of the figure ([time-stamps.md](time-stamps.md)) | compute the steps as fast as the row says, on whatever hardware: a faster machine than the one described; or claim 11 % more than the clock leaves |
 | repeated | another organisation's signed run of the same configuration is within 5 % on hardware of the same class | have a partner who lies, too |
 
 Time is the weak point of the first two: stamps are the host's own. A record's fields that nobody can check are marked *declared* on every page.
