@@ -52,6 +52,7 @@ RUN_OPTIONS = frozenset(
         "--nonce",
         "--constant-rate",
         "--seed-commitment",
+        "--timestamp",
         "--warmup-steps",
         "--timed-steps",
         "--repeats",

@@ -49,6 +49,8 @@ class Scene:
         self.options = options
 
         class Line:
+            run_id = "7" * 32
+
             def ceiling(self, config: Any) -> Any:
                 scene.calls.append(("ceiling", config.batch_size))
                 found = scene.ceilings.pop(0)
@@ -159,7 +161,8 @@ def test_ranks_search_for_nothing(scene: Scene, tmp_path: Path) -> None:
     request = REQUEST.model_copy(update={"batch_size": "auto", "rank_timeout_s": 7.0})
     supervisor.run(request, tmp_path, Silent(), place=PLACE)
     assert "search" not in scene.calls
-    assert scene.options == {"profile": False, "place": PLACE, "rank_timeout_s": 7.0}
+    expected = {"profile": False, "place": PLACE, "rank_timeout_s": 7.0, "authority": None}
+    assert scene.options == expected
     assert scene.asked[0][2] == PLACE
 
 

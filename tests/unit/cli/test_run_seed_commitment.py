@@ -14,6 +14,7 @@ from llmb.cli import run
 from llmb.config import RankAddress, RunRequest
 from llmb.errors import UsageError
 from llmb.records.seed_commitment import SeedCommitment
+from llmb.supervision.time_authority import TimeAuthority
 from llmb.supervisor import Finished
 from tests import builders
 
@@ -32,8 +33,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
         display: Any,
         commitment: SeedCommitment | None,
         place: RankAddress | None,
+        authority: TimeAuthority | None,
     ) -> Finished:
         assert place is None
+        assert authority is None
         seen.append((request, commitment))
         return Finished(builders.make_record(), output)
 

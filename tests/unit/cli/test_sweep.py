@@ -185,6 +185,7 @@ def test_a_sweep_has_every_option_of_a_run_but_those_named() -> None:
         "batch_size",
         "micro_batch_size",
         "seed_commitment",
+        "timestamp",
         "within",
         *OF_RANKS,
     }
