@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -84,6 +85,19 @@ def test_a_changed_token_is_not_of_its_authority(clock: Authority) -> None:
     assert "signature" in (why_not(bytes(answer), clock.root) or "")
 
 
+@pytest.mark.parametrize("certificate", [True, False])
+def test_a_token_with_changed_bytes_is_refused_or_read_and_never_an_error(
+    clock: Authority, certificate: bool
+) -> None:
+    answer = stamped(clock, certificate=certificate)
+    listed = authorities(clock.root.read_bytes(), "root")
+    for place in range(len(answer)):
+        changed = bytearray(answer)
+        changed[place] ^= 1 << place % 8
+        with suppress(BundleRefusedError):
+            held_to(read(bytes(changed), MESSAGE), MESSAGE, listed)
+
+
 def test_what_was_stamped_must_be_what_is_asked_about(clock: Authority) -> None:
     with pytest.raises(BundleRefusedError, match="over something else"):
         read(stamped(clock), b"another message")
@@ -118,7 +132,7 @@ def test_a_list_without_certificates_is_refused() -> None:
 
 def at(seconds: float, uncertainty_s: float = 0.5) -> Token:
     time = datetime(2026, 11, 27, 1, tzinfo=timezone.utc) + timedelta(seconds=seconds)
-    return Token("a" * 64, b"", time, uncertainty_s, None)  # type: ignore[arg-type]
+    return Token("a" * 64, b"", time, uncertainty_s, "", None)  # type: ignore[arg-type]
 
 
 def test_the_bound_is_tokens_over_the_longest_time_that_both_may_mean() -> None:
