@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.evidence import evidence_option
 from llmb.cli.recompute import (
     VerifyCommand,
     add_to_list,
@@ -21,6 +22,7 @@ from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
 
 if TYPE_CHECKING:
+    from llmb.records.bundle import Take
     from llmb.submission.recomputed_run import Extent
     from llmb.submission.verify import Verification
 
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 @click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
 @recompute_option
 @list_option
+@evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
     bundles: tuple[Path, ...],
@@ -63,6 +66,7 @@ def command(
     author: str | None,
     recompute: Extent | None,
     listed: Path | None,
+    evidence: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
@@ -77,22 +81,28 @@ def command(
     with `--recompute full` all steps. That shows that somebody has computed them, not how fast.
     Memory and time are printed before it begins.
 
+    Large evidence of a bundle may lie elsewhere: --evidence says where. Without it nothing is
+    verified of such a bundle but digests, and the command ends with exit code 3.
+
     \b
     Examples:
       llmb verify submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
       llmb verify --all submissions
       llmb verify bundle.zip --signers submissions/allowed_signers
       llmb verify --recompute bundle.zip
+      llmb verify --all submissions --evidence https://acme.example/evidence
       llmb verify --tree submissions --base origin/main
     """
-    from llmb.errors import BundleRefusedError
+    from llmb.errors import BundleRefusedError, EvidenceNotHereError
+    from llmb.submission.elsewhere import places
 
+    there = places(evidence)
     if tree is not None:
         if bundles or folder or signers or recompute or listed:
             raise click.UsageError("--tree goes without bundles, --all, --signers and --recompute")
         if author is not None and base is None:
             raise click.UsageError("--author goes with --base")
-        judge(tree, base, author, as_json)
+        judge(tree, base, author, there, as_json)
         return
     if listed is not None and recompute is None:
         raise click.UsageError("--list-in goes with --recompute")
@@ -102,7 +112,8 @@ def command(
     if not paths and folder is None:
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
-    results = [_one(path, signers, recompute, as_json, sound) for path in paths]
+    take = there.take if there else None
+    results = [_one(path, signers, recompute, take, as_json, sound) for path in paths]
     add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
@@ -111,12 +122,22 @@ def command(
         say_standings(results)
     if listed is not None:
         add_to_list(listed, results)
-    refused = [result for result in [*results, *bad_indexes] if not result["ok"]]
+    refused = [
+        result
+        for result in [*results, *bad_indexes]
+        if not result["ok"] and not result.get("unread")
+    ]
+    unread = [result for result in results if result.get("unread")]
     if len(refused) == 1:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
     if refused:
         names = ", ".join(result["bundle"] for result in refused)
         raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
+    if len(unread) == 1:
+        raise EvidenceNotHereError(f"NOT VERIFIED  {unread[0]['bundle']}: {unread[0]['reason']}")
+    if unread:
+        names = ", ".join(result["bundle"] for result in unread)
+        raise EvidenceNotHereError(f"{len(unread)} of {len(results)} NOT VERIFIED: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
     if not as_json:
@@ -156,6 +177,7 @@ def _one(
     path: Path,
     signers: Path | None,
     recompute: Extent | None,
+    take: Take | None,
     quiet: bool,
     sound: list[Verification],
 ) -> dict[str, Any]:
@@ -163,18 +185,23 @@ def _one(
 
     A bundle without a fault is added to ``sound``.
     """
-    from llmb.errors import BundleRefusedError
+    from llmb.errors import BundleRefusedError, EvidenceNotHereError
     from llmb.submission.verify import verify
 
     name = printable(str(path))
     try:
-        verification, figures = verify(path, signers), None
+        verification, figures = verify(path, signers, take), None
+    except EvidenceNotHereError as error:
+        if not quiet:
+            click.echo(f"{name}\n  not verified  {printable(str(error))}")
+        reason = printable(str(error))
+        return {"bundle": name, "ok": False, "unread": True, "reason": reason, "checks": []}
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")
         return {"bundle": name, "ok": False, "reason": printable(str(error)), "checks": []}
     if recompute is not None:
-        verification, figures = recomputed(path, verification, recompute)
+        verification, figures = recomputed(path, verification, recompute, take)
     checks = [
         {"name": check.name, "ok": check.ok, "message": printable(check.message)}
         for check in verification.checks

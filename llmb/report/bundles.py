@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from llmb.errors import BundleRefusedError, LlmbError, UsageError
-from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_bundle
+from llmb.errors import BundleRefusedError, EvidenceNotHereError, LlmbError, UsageError
+from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_partly
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
 from llmb.records.submission import Submission
@@ -68,6 +68,8 @@ class RefusedBundle:
 
     path: str
     reason: str
+    #: True where nothing speaks against it: its evidence lies elsewhere and was not to be had.
+    is_unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ def gather(paths: Sequence[Path], verifier: Verifier = verified) -> Shelf:
 
     Args:
         paths: where to look.
-        verifier: what verifies a bundle that was read; a cache keeps its results.
+        verifier: what verifies a bundle that was read, without evidence that lies elsewhere; a
+            cache keeps its results.
 
     Raises:
         UsageError: there is nothing at a path, or no bundle anywhere below it.
@@ -131,7 +134,7 @@ def _is_bundle(names: Sequence[str]) -> bool:
 
 def _read(place: Path, name: str, verifier: Verifier) -> _Read | RefusedBundle:
     try:
-        bundle = read_bundle(place)
+        bundle = read_partly(place)
         result = verifier(bundle)
         if result.fault is not None:
             raise BundleRefusedError(result.fault)
@@ -139,7 +142,7 @@ def _read(place: Path, name: str, verifier: Verifier) -> _Read | RefusedBundle:
     except LlmbError as error:
         above = str(place.absolute().parent.parent)
         words = str(error).replace(str(place), name).replace(f"{above}{os.sep}", "")
-        return RefusedBundle(name, words)
+        return RefusedBundle(name, words, isinstance(error, EvidenceNotHereError))
 
 
 def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:

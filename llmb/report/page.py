@@ -69,13 +69,19 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
         apart=[_view(row) for row in board.apart],
-        refused=[(plain(one.path), plain(one.reason)) for one in board.refused],
+        refused=_reasons(board, is_unread=False),
+        unread=_reasons(board, is_unread=True),
         references=board.references,
         filters=_filters(board),
         details={_id(row): detail(row, commands.get(row.bundle_id)) for row in board.rows},
         systems=len({(row.submitter, row.system) for row in board.rows}),
         not_measured=NOT_MEASURED,
     )
+
+
+def _reasons(board: Board, *, is_unread: bool) -> list[tuple[str, str]]:
+    every = (one for one in board.refused if one.is_unread is is_unread)
+    return [(plain(one.path), plain(one.reason)) for one in every]
 
 
 def _resource(name: str) -> str:

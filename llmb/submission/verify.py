@@ -14,7 +14,7 @@ from llmb.audit.judgement import Judgement
 from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, references, run_directory
-from llmb.records.bundle import Bundle, read_bundle
+from llmb.records.bundle import Bundle, Take, completed, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.provenance import Provenance, provenance
 from llmb.records.references import is_up_to
@@ -110,19 +110,21 @@ class Case:
             return error
 
 
-def verify(path: Path, allowed: Path | None = None) -> Verification:
+def verify(path: Path, allowed: Path | None = None, take: Take | None = None) -> Verification:
     """Return every check of the bundle (folder or zip) at ``path``.
 
     Args:
         path: the bundle.
         allowed: a file of allowed signers in the format of ssh: one of them must have signed.
+        take: gives evidence that lies elsewhere.
 
     Raises:
         UsageError: there is nothing to read at ``path`` or ``allowed``.
         BundleRefusedError: it is not sound enough to be checked: files, digests or record.
+        EvidenceNotHereError: evidence lies elsewhere, and nobody said where, or it is not there.
         UnavailableError: a signer is asked for, and there is no ssh-keygen.
     """
-    return verify_bundle(read_bundle(path), allowed)
+    return verify_bundle(read_bundle(path, take), allowed)
 
 
 def verify_bundle(bundle: Bundle, allowed: Path | bytes | None = None) -> Verification:
@@ -130,8 +132,9 @@ def verify_bundle(bundle: Bundle, allowed: Path | bytes | None = None) -> Verifi
 
     Raises:
         BundleRefusedError: its record cannot be read.
-        UsageError, UnavailableError: as ``verify``.
+        UsageError, UnavailableError: as ``verify``. EvidenceNotHereError: it is not whole.
     """
+    completed(bundle, None)
     record = bundle.record()
     written = bundle.json(run_directory.RECORD)["schema"]
     now = "" if written == record.schema_ else f", read as {record.schema_}"
