@@ -56,7 +56,7 @@ def ranked(paths: tuple[Path, ...], places: Places | None = None) -> Board:
     cache = Cache(usual_folder(), places)
     shelf, repeated = repetitions(gather(paths, cache.verified))
     lists = [read_recomputed(path).bundles for path in paths if path.is_dir()]
-    return board(shelf, repeated, {bundle_id for one in lists for bundle_id in one})
+    return board(shelf, repeated, {name: how for one in lists for name, how in one.items()})
 
 
 def repetitions(shelf: Shelf) -> tuple[Shelf, dict[str, list[BoardRepetition]]]:

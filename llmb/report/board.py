@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from llmb.config import Mode
 from llmb.formats import KNOWN
 from llmb.records.finding import RULES_VERSION, Status, Verdict, alike
+from llmb.records.recomputed_list import Recomputation
 from llmb.report.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
@@ -77,6 +78,8 @@ class BoardRow:
     measured_largest: str | None
     verdict: Verdict
     trust: Trust
+    #: How it came to that level.
+    trusted_because: str
     class_: str
     strict: bool
     #: What qualifies the figure: waivers, what its workload was computed with.
@@ -134,7 +137,7 @@ class Board:
 def board(
     shelf: Shelf,
     repeated: Mapping[str, Sequence[BoardRepetition]] | None = None,
-    recomputed: Collection[str] = (),
+    recomputed: Mapping[str, Recomputation] | None = None,
 ) -> Board:
     """Return the leaderboard of ``shelf``.
 
@@ -145,10 +148,10 @@ def board(
     Args:
         shelf: the bundles.
         repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
-        recomputed: ids of bundles whose steps somebody else has computed again.
+        recomputed: bundle id -> how somebody else has computed its steps again.
     """
     rows = [
-        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed)
+        _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed or {})
         for entry in shelf.entries
     ]
     members: dict[Group, list[BoardRow]] = {}
@@ -205,7 +208,9 @@ def _index(names: Sequence[str], name: str) -> int:
 
 
 def _row(
-    entry: Entry, repetitions: tuple[BoardRepetition, ...], recomputed: Collection[str]
+    entry: Entry,
+    repetitions: tuple[BoardRepetition, ...],
+    recomputed: Mapping[str, Recomputation],
 ) -> BoardRow:
     record, run = entry.record, entry.run
     result, timing, precision = record.result, record.timing, record.precision
@@ -216,6 +221,7 @@ def _row(
         precision=precision.effective or f"{precision.declared} (declared, not observed)",
     )
     verdict = _verdict(record.audit.verdict, repetitions)
+    trust, why = _trust(verdict, repetitions, recomputed.get(entry.bundle_id))
     return BoardRow(
         group=group,
         rank=None,
@@ -233,7 +239,8 @@ def _row(
         measured_lowest=recipe.lowest if recipe else None,
         measured_largest=recipe.largest if recipe else None,
         verdict=verdict,
-        trust=_trust(entry, verdict, recomputed),
+        trust=trust,
+        trusted_because=why,
         class_=record.class_,
         strict=record.plugin.strict,
         marks=tuple(_marks(entry)),
@@ -259,10 +266,18 @@ def _verdict(own: Verdict, repetitions: Sequence[BoardRepetition]) -> Verdict:
     return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
 
 
-def _trust(entry: Entry, verdict: Verdict, recomputed: Collection[str]) -> Trust:
+def _trust(
+    verdict: Verdict, repetitions: Sequence[BoardRepetition], again: Recomputation | None
+) -> tuple[Trust, str]:
+    """Return the level of trust of a row, and how it came to it."""
     if verdict is Verdict.REPRODUCED:
-        return "repeated"
-    return "recomputed" if entry.bundle_id in recomputed else "self-reported"
+        by = [one for one in repetitions if not one.lacking]
+        which = ", ".join(f"{one.bundle_id[:8]} ({one.difference_percent:+.1f} %)" for one in by)
+        return "repeated", f"by bundle {which}"
+    if again is not None:
+        steps = f"{again.steps} of {again.of_steps} steps"
+        return "recomputed", f"{steps}, {again.date}, llmb {again.llmb_version}"
+    return "self-reported", "nobody else has computed it again"
 
 
 def _unranked(entry: Entry) -> str | None:

@@ -246,7 +246,7 @@ def _too_large(sizes: Mapping[str, int], record: RunRecord) -> str | None:
     shown = ", ".join(f"{name} {sizes[name] / 2**20:.1f} MiB" for name in largest)
     allowed = f"{most / 2**20:.0f} MiB that {repeats} repeat{'s' if repeats > 1 else ''} may take"
     where = "--evidence FOLDER puts large evidence elsewhere"
-    return f"it has {total / 2**20:.1f} MiB of the {allowed}; {where}; the largest: {shown}"
+    return f"it has {total / 2**20:.1f} MiB of the {allowed}; the largest: {shown}; {where}"
 
 
 def _check_reasons(missing: Mapping[str, str]) -> None:
