@@ -60,7 +60,8 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         commands: bundle id -> the command that repeats its run; what has none shows none.
     """
     style = _resource(_STYLE)
-    details = {_id(row): detail(row, commands.get(row.bundle_id)) for row in board.rows}
+    many = len(board.rows)
+    details = {_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
     shared = _shared(details)
     script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
