@@ -2,10 +2,12 @@
 
 python benchmarks/leaderboard.py --bundles 10 100 1000
 python benchmarks/leaderboard.py --bundles 1000 --keep board.html     keep the page of the last
+python benchmarks/leaderboard.py --bundles 10000 --command
 
 Bundles are made from the committed ones: other names, speeds, verdicts, workloads, device counts.
 They would not pass `llmb verify`, and are not asked to: what verifying costs, verified.py tells.
-Evidence (10 of a bundle's 11 MB) is left out unless --whole: 1000 whole bundles are 11 GB. Sorting
+Evidence (10 of a bundle's 11 MB) is left out unless --whole: 1000 whole bundles are 11 GB. With
+--command `llmb report` itself is timed, too, twice, as if each bundle had passed before. Sorting
 and filtering are timed in Chromium (`pip install playwright`, `apt-get install chromium`), from the
 act to the next painted frame; without it only files and seconds are told.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import resource
 import shutil
@@ -32,6 +35,7 @@ from llmb.records.run_record import RunRecord
 from llmb.report.board import board
 from llmb.report.bundles import Shelf, gather
 from llmb.report.page import page as page_of
+from llmb.submission import verified as submission_verified
 from llmb.submission.clashes import content_of
 from llmb.submission.verified import Verified
 from tests.builders import with_manifest
@@ -55,6 +59,9 @@ ACTS = {
         "const s = document.querySelector('[name=verdict]');"
         "s.selectedIndex = (s.selectedIndex + 1) % s.length;"
         "s.dispatchEvent(new Event('input', {bubbles: true}))"
+    ),
+    "show 100 rows more": (
+        "const b = [...document.querySelectorAll('button.more:not([hidden])')][0]; if (b) b.click()"
     ),
     "search for a word": (
         "const s = document.querySelector('[name=search]'); s.value = s.value ? '' : 'box-7';"
@@ -132,6 +139,8 @@ def make(folder: Path, count: int, whole: bool) -> None:
         varied(data, number, draw)
         record = RunRecord.model_validate(data)
         files |= {"record.json": pretty_bytes(record), "audit.json": pretty_bytes(record.audit)}
+        # No two bundles share this text.
+        files["model.diff"] = f"-was of run {number}\n".encode() + files["model.diff"]
         del files["MANIFEST.json"]
         place = folder / f"submitter-{number % 37}" / f"box-{number}" / "work" / record.run_id[-8:]
         for name, content in with_manifest(files).items():
@@ -148,6 +157,21 @@ def believed(bundle: Bundle) -> Verified:
 def believing(paths: list[Path]) -> Shelf:
     """Return the bundles at ``paths`` as if they had passed every check."""
     return gather(paths, believed)
+
+
+def filled(folder: Path, cache: Path) -> None:
+    """Keep for each bundle in ``folder`` that it passed, where `llmb report` keeps it."""
+    submission_verified.verified = believed
+    gather([folder], submission_verified.Cache(cache / "llmb" / "verified").verified)
+
+
+def reported(folder: Path, cache: Path, page: Path) -> float:
+    """Return how many seconds `llmb report` takes to write ``page``."""
+    words = ["report", str(folder), "--output", str(page)]
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-m", "llmb", *words], check=True, env=environment)
+    return time.perf_counter() - begin
 
 
 def rendered(folder: Path, page: Path) -> tuple[float, float, float]:
@@ -184,6 +208,8 @@ def used(page: Path) -> Iterator[tuple[str, list[float]]]:
         yield "open the page", loads
         for name, act in ACTS.items():
             yield name, [tab.evaluate(ACT, act) for _ in range(ROUNDS)]
+            tab.evaluate("document.getElementById('filters').reset()")
+            tab.wait_for_timeout(1000)
         browser.close()
 
 
@@ -193,12 +219,17 @@ def main() -> None:
     parser.add_argument("--bundles", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument("--whole", action="store_true", help="with their evidence")
     parser.add_argument("--render", type=Path, nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--command", action="store_true", help="time llmb report itself, too")
+    parser.add_argument("--fill", type=Path, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--keep", type=Path, help="keep the last page here")
     options = parser.parse_args()
     if options.render:
         folder, page = options.render
         ranked = board(believing([folder]))
         page.write_text(page_of(ranked, commands(ranked)))
+        return
+    if options.fill:
+        filled(*options.fill)
         return
     for count in sorted(options.bundles):
         with tempfile.TemporaryDirectory() as scratch:
@@ -211,6 +242,13 @@ def main() -> None:
                 f"core), {memory:,.0f} MB of memory, a page of {page.stat().st_size / 1e6:.2f} MB",
                 flush=True,
             )
+            if options.command:
+                cache = Path(scratch) / "cache"
+                subprocess.run(
+                    [sys.executable, "-P", __file__, "--fill", str(folder), str(cache)], check=True
+                )
+                again = [reported(folder, cache, page) for _ in range(2)]
+                print(f"    llmb report, results kept: {again[0]:.1f} s, {again[1]:.1f} s")
             for name, times in used(page):
                 middle, worst = statistics.median(times), max(times)
                 print(f"    {name:<20} {middle:7.0f} ms median, {worst:7.0f} ms at most")

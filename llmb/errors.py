@@ -3,6 +3,7 @@
 LlmbError                    1  a defect of llmb itself
 ├── UsageError               2  a flag, a value or a combination that cannot work
 ├── UnavailableError         3  plugin, device or format not there, or another version needed
+│   └── EvidenceNotHereError 3  evidence of a bundle lies elsewhere, and nobody could read it
 ├── RunFailedError           4  the run started and did not finish
 │   └── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
 ├── AuditInvalidError        5  a blocking rule of the audit failed
@@ -35,6 +36,10 @@ class UnavailableError(LlmbError):
     """The plugin, device, precision or version of a workload is not available here."""
 
     exit_code = 3
+
+
+class EvidenceNotHereError(UnavailableError):
+    """Evidence of a bundle lies elsewhere: nothing can be said of the bundle, good or bad."""
 
 
 class RunFailedError(LlmbError):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.evidence import evidence_option
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from llmb.records.precision_recipe import PrecisionRecipe
 
 #: Options that mean something with --only alone.
-_OF_ONLY = ("part", "output", "device", "data", "tokenizer", "weights", "quiet")
+_OF_ONLY = ("part", "output", "device", "data", "tokenizer", "weights", "evidence", "quiet")
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
 
@@ -43,6 +45,7 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
 @click.option(
     "--weights", type=Path, metavar="DIR", help="With --only: the checkpoint the run began with."
 )
+@evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="With --only: show no progress.")
 def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) -> None:
@@ -71,7 +74,7 @@ def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) 
     from llmb.records.finding import Verdict
 
     as_json = flags["as_json"]
-    given = [name for name in _OF_ONLY if flags[name] not in (None, False)]
+    given = [name for name in _OF_ONLY if flags[name] not in (None, False, ())]
     if only is not None:
         from llmb.cli import audit_only
 

@@ -35,7 +35,7 @@ def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: 
 
     record = read_record(path)
     one_part.check(record, rule)
-    files = _files(path)
+    files = _files(path, flags["evidence"])
     names = one_part.parameters(record, files)
     if part is None:
         parameter = one_part.accused(one_part.recorded(record, files, rule), names)
@@ -58,16 +58,18 @@ def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: 
         raise AuditInvalidError(f"{rule} still fails in {parameter}")
 
 
-def _files(path: Path) -> Files:
+def _files(path: Path, evidence: tuple[str, ...]) -> Files:
     """Return what gives the files of the run at ``path``; those of a single record are none."""
     from llmb.records import members
     from llmb.records.bundle import MANIFEST, read_bundle
     from llmb.submission import layout
+    from llmb.submission.elsewhere import places
 
     if os.path.isdir(path) and not os.path.lexists(path / MANIFEST):
         return members.read_folder(path, layout.is_known).get
     if os.path.isdir(path) or members.read_file(path, members.MAX_TOTAL_BYTES).startswith(b"PK"):
-        return read_bundle(path).files.get
+        there = places(evidence)
+        return read_bundle(path, there.take if there else None).files.get
     found: Mapping[str, bytes] = {}
     return found.get
 

@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 
     from llmb.report.board import Board, BoardRepetition
     from llmb.report.bundles import Shelf
+    from llmb.submission.elsewhere import Places
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
 
 
-def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None:
+def rank(
+    paths: tuple[Path, ...], form: str | None, output: Path | None, places: Places | None = None
+) -> None:
     """Rank the bundles at ``paths`` and print or write the leaderboard.
 
     Raises:
         UsageError: no bundle there, or the output cannot be written.
     """
-    found = ranked(paths or (USUAL,))
+    found = ranked(paths or (USUAL,), places)
     for one in found.refused:
-        click.echo(f"llmb: refused {printable(one.path)}: {printable(one.reason)}", err=True)
+        word = "not verified" if one.is_unread else "refused"
+        click.echo(f"llmb: {word} {printable(one.path)}: {printable(one.reason)}", err=True)
     if form is None and output is None and sys.stdout.isatty():
         _print(found)
         return
@@ -41,7 +45,7 @@ def rank(paths: tuple[Path, ...], form: str | None, output: Path | None) -> None
         write(output, text)
 
 
-def ranked(paths: tuple[Path, ...]) -> Board:
+def ranked(paths: tuple[Path, ...], places: Places | None = None) -> Board:
     """Return the leaderboard of the bundles at ``paths``; verifications are kept for later calls.
 
     Raises:
@@ -52,7 +56,7 @@ def ranked(paths: tuple[Path, ...]) -> Board:
     from llmb.report.bundles import gather
     from llmb.submission.verified import Cache, usual_folder
 
-    cache = Cache(usual_folder())
+    cache = Cache(usual_folder(), places)
     folders = [path for path in paths if path.is_dir()]
     shelf, repeated = repetitions(gather(paths, cache.verified, _authorities(folders)))
     lists = [read_recomputed(path).bundles for path in folders]

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
     type=Path,
     help="Sign with this ssh key: a private one, or a public one that an ssh-agent holds.",
 )
+@click.option(
+    "--evidence",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Large evidence goes into this folder, not into bundles; of a bundle it is there.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the written bundles as JSON.")
 def command(
     run_dirs: tuple[Path, ...],
@@ -60,6 +66,7 @@ def command(
     with_zip: bool,
     missing: tuple[str, ...],
     key: Path | None,
+    evidence: Path | None,
     as_json: bool,
 ) -> None:
     """Make bundles out of finished runs.
@@ -69,21 +76,28 @@ def command(
     packaged and say so. With --sign, bundles (folders or zips) may be given in place of runs: each
     is verified and gets one more signature.
 
+    With --evidence the arrays of evidence of 64 KiB and more go into a folder, each as a file
+    named by its digest. Put that folder where others can read it, such as a web server or the
+    assets of a release; whoever verifies names the place (llmb verify --evidence).
+
     \b
     Examples:
       llmb package-submission runs/20261101T* --submitter acme --system box-8x --zip
       llmb package-submission runs/20261101T* --submitter acme --system box-8x \\
         --organisation "Acme, Inc." --contact llm@acme.example --sign ~/.ssh/id_ed25519
       llmb package-submission --sign ~/.ssh/id_ed25519 submissions/acme/box-8x/*/*/
+      llmb package-submission runs/20261101T* --submitter acme --system box-8x \\
+        --evidence evidence
     """
-    from llmb.submission import package
+    from llmb.submission import elsewhere, package
 
     if _are_bundles(run_dirs, key):
         named = (submitter, system, organisation, system_name, contact, availability)
         if any(named) or missing or with_zip:
             raise click.UsageError("a bundle is there already: it can only be signed")
         assert key is not None
-        written = package.sign(run_dirs, key)
+        there = elsewhere.places([str(evidence)] if evidence else [])
+        written = package.sign(run_dirs, key, there.take if there else None)
     else:
         for flag, value in (("--submitter", submitter), ("--system", system)):
             if value is None:
@@ -92,7 +106,7 @@ def command(
         whose = package.submission_of(
             submitter or "", system or "", organisation, system_name, availability, contact
         )
-        written = package.package(run_dirs, whose, output, with_zip, reasons, key)
+        written = package.package(run_dirs, whose, output, with_zip, reasons, key, evidence)
     if as_json:
         click.echo(json.dumps({"bundles": [str(path) for path in written]}, indent=1))
         return

@@ -13,6 +13,7 @@ import click
 from llmb.cli.text import printable
 
 if TYPE_CHECKING:
+    from llmb.records.bundle import Take
     from llmb.submission.recomputed_run import Extent, Recomputed, RecomputePlan
     from llmb.submission.verify import Verification, VerifyCheck
 
@@ -83,7 +84,7 @@ def add_to_list(folder: Path, results: Sequence[dict[str, Any]]) -> None:
 
 
 def recomputed(
-    path: Path, verification: Verification, extent: Extent
+    path: Path, verification: Verification, extent: Extent, take: Take | None = None
 ) -> tuple[Verification, dict[str, Any] | None]:
     """Return ``verification`` with the check ``recompute``, and its figures for ``--json``.
 
@@ -101,7 +102,7 @@ def recomputed(
 
     if not verification.ok:
         return verification, None
-    bundle = read_bundle(path)
+    bundle = read_bundle(path, take)
     try:
         if bundle.bundle_id != verification.bundle_id:
             raise BundleRefusedError("its files have changed since they were checked")

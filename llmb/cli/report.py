@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmb.cli.evidence import evidence_option
 from llmb.cli.leaderboard import FORMATS, rank, write
 from llmb.cli.text import printable
 
@@ -37,6 +38,7 @@ DOCUMENTS = ("litgpt", "llm-train-bench", "nanotron", "nemo", "alcf", "gpt-bench
     help="Instead of a ranking: this document's tables, beside what was measured. Repeat for more.",
 )
 @click.option("--debug", is_flag=True, help="With --like: show debug runs, too; they are labelled.")
+@evidence_option
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.option("--csv", "as_csv", is_flag=True, help="The same as --format csv.")
 def command(
@@ -45,6 +47,7 @@ def command(
     output: Path | None,
     names: tuple[str, ...],
     debug: bool,
+    evidence: tuple[str, ...],
     as_json: bool,
     as_csv: bool,
 ) -> None:
@@ -53,6 +56,7 @@ def command(
     Of every bundle at and below the paths; without any, below submissions/. As HTML it is one file
     that needs nothing else. Debug and INVALID runs are never ranked. What llmb verify refuses is
     refused, with the first check that failed. What it finds of a bundle is kept in ~/.cache/llmb.
+    A bundle whose evidence lies elsewhere is ranked only where --evidence says where.
 
     With --like: a source document's own tables, with what was measured beside what was published,
     of every record at the paths (run directories, records, bundles, folders of them); without any,
@@ -63,8 +67,12 @@ def command(
       llmb report
       llmb report --format html --output submissions/leaderboard.html
       llmb report submissions/acme --csv > acme.csv
+      llmb report submissions --evidence evidence --evidence https://acme.example/evidence
       llmb report --like nemo --like nanotron runs/20261101T120000Z-nemo-bert-base-BF16-cpu
     """
+    from llmb.submission.elsewhere import places
+
+    there = places(evidence)
     chosen = {word for word, given in (("json", as_json), ("csv", as_csv)) if given}
     chosen |= {form} if form else set()
     if len(chosen) > 1:
@@ -75,7 +83,7 @@ def command(
         return
     if debug:
         raise click.UsageError("--debug goes with --like: a debug run is never ranked")
-    rank(paths, form, output)
+    rank(paths, form, output, there)
 
 
 def _documents(

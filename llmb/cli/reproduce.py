@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.evidence import evidence_option
 from llmb.cli.standings import signers_of
 from llmb.cli.text import made_by, printable
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Where its checkpoint is, if it has one.",
 )
+@evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.pass_context
@@ -82,10 +84,10 @@ def command(ctx: click.Context, /, bundle: Path, **flags: Any) -> None:
     from llmb.plugin.builtin.host import usable_cores
     from llmb.reproduction import here as machine
 
-    for text in map(str, [*flags["options"], *flags.values()]):
+    for text in map(str, [*flags["options"], *flags["evidence"], *flags.values()]):
         if not text.isprintable():
             raise UsageError(f"{text!r}: not readable text")
-    verification = _verified(bundle)
+    verification = _verified(bundle, flags["evidence"])
     record = verification.record
     ranks = record.config.parallelism.world_size
     place = place_in(environment())
@@ -159,11 +161,13 @@ def _follow(request: RunRequest | None, place: RankAddress, blocked: LlmbError |
         supervisor.follow(request, place, shown)
 
 
-def _verified(path: Path) -> Verification:
+def _verified(path: Path, evidence: tuple[str, ...]) -> Verification:
     from llmb.errors import BundleRefusedError
+    from llmb.submission.elsewhere import places
     from llmb.submission.verify import verify
 
-    verification = verify(path)
+    there = places(evidence)
+    verification = verify(path, take=there.take if there else None)
     failed = [check for check in verification.checks if not check.ok]
     if failed:
         reasons = "; ".join(f"{check.name}: {check.message}" for check in failed)

@@ -12,32 +12,36 @@ from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.report.board import Board, BoardRow
+    from llmb.submission.elsewhere import Places
     from llmb.submission.tree import TreeFault, TreeVerification
 
 _SHOWN = 50
 
 
-def judge(tree: Path, base: str | None, author: str | None, as_json: bool) -> None:
+def judge(
+    tree: Path, base: str | None, author: str | None, places: Places | None, as_json: bool
+) -> None:
     """Judge ``tree``, or its change from commit ``base``; print faults and the rows that appear.
 
     Raises:
         UsageError, UnavailableError: as ``verify_tree``.
         BundleRefusedError: anything is wrong; every fault has been printed.
+        EvidenceNotHereError: nothing is, but evidence lies elsewhere and was not to be had.
     """
     from llmb.cli.leaderboard import ranked
-    from llmb.errors import BundleRefusedError, UsageError
+    from llmb.errors import BundleRefusedError, EvidenceNotHereError, UsageError
     from llmb.submission.tree import TreeFault, verify_tree
 
-    found = verify_tree(tree, base, author)
+    found = verify_tree(tree, base, author, places.take if places else None)
     faults = [*found.faults]
     try:
-        board = ranked((tree,))
+        board = ranked((tree,), places)
     except UsageError:  # no bundle is left
         board = None
     if board is not None:
         named = {fault.path for fault in faults}
         faults += [
-            TreeFault(one.path, one.reason)
+            TreeFault(one.path, one.reason, one.is_unread)
             for one in board.refused
             if base is None or (one.path in found.bundles and one.path not in named)
         ]
@@ -48,6 +52,11 @@ def judge(tree: Path, base: str | None, author: str | None, as_json: bool) -> No
         click.echo(json.dumps(_data(found, faults, rows), indent=1))
     else:
         _say(found, faults, rows if base is not None else [])
+    unread = [fault for fault in faults if fault.is_unread]
+    if unread and len(unread) == len(faults):
+        many = f"; so of {len(unread)} bundles" if len(unread) > 1 else ""
+        line = f"{printable(unread[0].path)}: {_line(unread[0])}"
+        raise EvidenceNotHereError(f"NOT VERIFIED  {line}{many}")
     if len(faults) == 1:
         raise BundleRefusedError(f"REFUSED  {printable(faults[0].path)}: {_line(faults[0])}")
     if faults:
@@ -78,7 +87,8 @@ def _say(found: TreeVerification, faults: list[TreeFault], rows: list[BoardRow])
     from llmb.report.ranking import row_table
 
     for fault in faults[:_SHOWN]:
-        click.echo(f"refused  {printable(fault.path)}: {_line(fault)}")
+        word = "not verified" if fault.is_unread else "refused"
+        click.echo(f"{word}  {printable(fault.path)}: {_line(fault)}")
     if len(faults) > _SHOWN:
         click.echo(f"refused  and {len(faults) - _SHOWN} more")
     for path, verification in found.bundles.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmb.cli.evidence import evidence_option
 from llmb.cli.recompute import (
     VerifyCommand,
     add_to_list,
@@ -21,6 +22,7 @@ from llmb.cli.text import made_by, printable
 from llmb.cli.tree import judge
 
 if TYPE_CHECKING:
+    from llmb.records.bundle import Take
     from llmb.submission.recomputed_run import Extent
     from llmb.submission.verify import Verification
 
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 @click.option("--author", metavar="NAME", help="With --base: the account that asks for the change.")
 @recompute_option
 @list_option
+@evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print every check as JSON.")
 def command(
     bundles: tuple[Path, ...],
@@ -70,6 +73,7 @@ def command(
     author: str | None,
     recompute: Extent | None,
     listed: Path | None,
+    evidence: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Check bundles (folders or zips) without running or unpacking anything of them.
@@ -84,6 +88,9 @@ def command(
     with `--recompute full` all steps. That shows that somebody has computed them, not how fast.
     Memory and time are printed before it begins.
 
+    Large evidence of a bundle may lie elsewhere: --evidence says where. Without it nothing is
+    verified of such a bundle but digests, and the command ends with exit code 3.
+
     \b
     Examples:
       llmb verify submissions/acme/box-8x/llama-1.4b_train_BF16/8x-acme-1f0c2a9b
@@ -91,17 +98,20 @@ def command(
       llmb verify bundle.zip --signers submissions/allowed_signers
       llmb verify bundle.zip --authorities submissions/authorities.pem
       llmb verify --recompute bundle.zip
+      llmb verify --all submissions --evidence https://acme.example/evidence
       llmb verify --tree submissions --base origin/main
     """
-    from llmb.errors import BundleRefusedError
+    from llmb.errors import BundleRefusedError, EvidenceNotHereError
+    from llmb.submission.elsewhere import places
 
+    there = places(evidence)
     if tree is not None:
         if bundles or folder or signers or authorities or recompute or listed:
             others = "bundles, --all, --signers, --authorities and --recompute"
             raise click.UsageError(f"--tree goes without {others}")
         if author is not None and base is None:
             raise click.UsageError("--author goes with --base")
-        judge(tree, base, author, as_json)
+        judge(tree, base, author, there, as_json)
         return
     if listed is not None and recompute is None:
         raise click.UsageError("--list-in goes with --recompute")
@@ -112,7 +122,8 @@ def command(
         raise click.UsageError("name a bundle, or a folder of bundles with --all")
     sound: list[Verification] = []
     keys = (signers, authorities)
-    results = [_one(path, keys, recompute, as_json, sound) for path in paths]
+    take = there.take if there else None
+    results = [_one(path, keys, recompute, take, as_json, sound) for path in paths]
     add_standings(results, add_clashes(results, paths, sound))
     bad_indexes = [*_bad_indexes(folder, as_json)] if folder else []
     if as_json:
@@ -121,12 +132,22 @@ def command(
         say_standings(results)
     if listed is not None:
         add_to_list(listed, results)
-    refused = [result for result in [*results, *bad_indexes] if not result["ok"]]
+    refused = [
+        result
+        for result in [*results, *bad_indexes]
+        if not result["ok"] and not result.get("unread")
+    ]
+    unread = [result for result in results if result.get("unread")]
     if len(refused) == 1:
         raise BundleRefusedError(f"REFUSED  {refused[0]['bundle']}: {refused[0]['reason']}")
     if refused:
         names = ", ".join(result["bundle"] for result in refused)
         raise BundleRefusedError(f"{len(refused)} of {len(results)} refused: {names}")
+    if len(unread) == 1:
+        raise EvidenceNotHereError(f"NOT VERIFIED  {unread[0]['bundle']}: {unread[0]['reason']}")
+    if unread:
+        names = ", ".join(result["bundle"] for result in unread)
+        raise EvidenceNotHereError(f"{len(unread)} of {len(results)} NOT VERIFIED: {names}")
     if not as_json and folder is not None:
         click.echo(f"{len(results)} bundles verified")
     if not as_json:
@@ -166,6 +187,7 @@ def _one(
     path: Path,
     keys: tuple[Path | None, Path | None],
     recompute: Extent | None,
+    take: Take | None,
     quiet: bool,
     sound: list[Verification],
 ) -> dict[str, Any]:
@@ -173,18 +195,23 @@ def _one(
 
     A bundle without a fault is added to ``sound``.
     """
-    from llmb.errors import BundleRefusedError
+    from llmb.errors import BundleRefusedError, EvidenceNotHereError
     from llmb.submission.verify import verify
 
     name, (signers, authorities) = printable(str(path)), keys
     try:
-        verification, figures = verify(path, signers, authorities), None
+        verification, figures = verify(path, signers, take, authorities), None
+    except EvidenceNotHereError as error:
+        if not quiet:
+            click.echo(f"{name}\n  not verified  {printable(str(error))}")
+        reason = printable(str(error))
+        return {"bundle": name, "ok": False, "unread": True, "reason": reason, "checks": []}
     except BundleRefusedError as error:
         if not quiet:
             click.echo(f"{name}\n  refused  {printable(str(error))}")
         return {"bundle": name, "ok": False, "reason": printable(str(error)), "checks": []}
     if recompute is not None:
-        verification, figures = recomputed(path, verification, recompute)
+        verification, figures = recomputed(path, verification, recompute, take)
     checks = [
         {"name": check.name, "ok": check.ok, "message": printable(check.message)}
         for check in verification.checks

@@ -8,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, ValidationError
 
 from llmb.config import Frozen
-from llmb.errors import BundleRefusedError, UsageError
-from llmb.records import members, migrations, strict_json, zip_members
+from llmb.errors import BundleRefusedError, EvidenceNotHereError, UsageError
+from llmb.records import member_names, members, migrations, strict_json, zip_members
 from llmb.records.canonical import canonical_bytes
 from llmb.records.run_record import SCHEMA, RunRecord
 from llmb.records.submission import Submission
@@ -32,6 +32,9 @@ MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
 #: What no digest of the manifest covers must stay small, and be signatures.
 MAX_SIGNATURES, MAX_SIGNATURE_BYTES = 16, 16 * 2**10
 _SIGNATURE = re.compile(r"SIGNATURES/[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}\.sig")
+#: What may lie elsewhere: arrays of evidence, of at least so many bytes. All else is in the bundle.
+MIN_ELSEWHERE_BYTES = 64 * 2**10
+_ELSEWHERE = re.compile(r"evidence/repeat-(0|[1-9][0-9]{0,3})/[A-Za-z0-9_-]{1,99}\.safetensors")
 
 _Model = TypeVar("_Model", bound=Frozen)
 
@@ -54,6 +57,10 @@ class Manifest(Frozen):
     files: dict[str, ManifestFile]
 
 
+#: Gives the bytes of a file that lies elsewhere, or raises EvidenceNotHereError.
+Take = Callable[[ManifestFile], bytes]
+
+
 @dataclass(frozen=True)
 class Bundle:
     """The files of a bundle, name -> bytes, whose digests are those of its manifest."""
@@ -63,6 +70,8 @@ class Bundle:
     bundle_id: str
     #: Whose it is, by its manifest; None in a bundle of schema ``llmb.bundle/1``.
     submission: Submission | None = None
+    #: Evidence that the manifest lists and that is not here: only ``read_partly`` leaves any.
+    elsewhere: Mapping[str, ManifestFile] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def manifest(self) -> bytes:
@@ -96,16 +105,50 @@ class Bundle:
         return self.files[name]
 
 
-def read_bundle(path: Path) -> Bundle:
+def read_bundle(path: Path, take: Take | None = None) -> Bundle:
     """Return the bundle in the folder or zip ``path``, its file set and digests checked.
+
+    Args:
+        path: the bundle.
+        take: gives evidence that lies elsewhere; None where nobody has said where.
 
     Raises:
         UsageError: there is nothing to read at ``path``.
         BundleRefusedError: anything about it is not as the manifest says; one line says what.
+        EvidenceNotHereError: all that is here is, and some evidence lies elsewhere.
+    """
+    return completed(read_partly(path), take)
+
+
+def read_partly(path: Path) -> Bundle:
+    """Return the bundle at ``path`` as far as it is here: of ``elsewhere`` nothing is known.
+
+    Enough for what needs the record alone. Every file that is here was held to the manifest.
+
+    Raises:
+        UsageError, BundleRefusedError: as ``read_bundle``.
     """
     # Not Path.is_dir: it fails with a path that is too long.
     folder = os.path.isdir(path)
-    return from_files(members.read_folder(path) if folder else zip_members.read_zip(path))
+    return _bundle(members.read_folder(path) if folder else zip_members.read_zip(path), partly=True)
+
+
+def completed(bundle: Bundle, take: Take | None) -> Bundle:
+    """Return ``bundle`` with what lies elsewhere: the same, then, as if all had been here.
+
+    Raises:
+        EvidenceNotHereError: nobody has said where it is, or it is not there.
+    """
+    if not bundle.elsewhere:
+        return bundle
+    if take is None:
+        many, size = len(bundle.elsewhere), sum(one.bytes for one in bundle.elsewhere.values())
+        raise EvidenceNotHereError(
+            f"evidence not here: {many} file{'' if many == 1 else 's'} of {size / 1e6:,.1f} MB; "
+            "give --evidence PATH_OR_URL"
+        )
+    taken = {name: take(one) for name, one in sorted(bundle.elsewhere.items())}
+    return from_files({**bundle.files, **taken})
 
 
 def from_files(files: Mapping[str, bytes]) -> Bundle:
@@ -115,23 +158,55 @@ def from_files(files: Mapping[str, bytes]) -> Bundle:
         BundleRefusedError: no manifest or a wrong one, a missing or extra file, a wrong digest,
             anything but signatures among the signatures.
     """
+    return _bundle(files, partly=False)
+
+
+def may_lie_elsewhere(name: str, size: int) -> bool:
+    """Tell whether file ``name`` of ``size`` bytes may be left out of a bundle's folder."""
+    return size >= MIN_ELSEWHERE_BYTES and _ELSEWHERE.fullmatch(name) is not None
+
+
+def _bundle(files: Mapping[str, bytes], partly: bool) -> Bundle:
     if MANIFEST not in files:
         raise BundleRefusedError(f"there is no {MANIFEST}: this is not a bundle")
     listed, submission = _listed(files[MANIFEST])
     _check_signatures({name: len(files[name]) for name in files if _is_beside(name)})
     present = {name for name in files if name != MANIFEST and not _is_beside(name)}
-    for name in sorted(listed.keys() - present):
+    elsewhere = _elsewhere(listed, present, files) if partly else {}
+    for name in sorted(listed.keys() - present - elsewhere.keys()):
         raise BundleRefusedError(f"{name!r} is in the manifest and missing from the bundle")
     for name in sorted(present - listed.keys()):
         raise BundleRefusedError(f"{name!r} is in the bundle and not in the manifest")
     for name, entry in listed.items():
+        if name in elsewhere:
+            continue
         digest = hashlib.sha256(files[name]).hexdigest()
         if not strict_json.same(entry, {"sha256": digest, "bytes": len(files[name])}):
             raise BundleRefusedError(
                 f"{name!r} is not the file the manifest lists (digest or size)"
             )
     bundle_id = hashlib.sha256(files[MANIFEST]).hexdigest()
-    return Bundle(MappingProxyType(dict(files)), bundle_id, submission)
+    return Bundle(MappingProxyType(dict(files)), bundle_id, submission, MappingProxyType(elsewhere))
+
+
+def _elsewhere(
+    listed: Mapping[str, Any], present: set[str], files: Mapping[str, bytes]
+) -> dict[str, ManifestFile]:
+    """Return what is listed, not present, and may lie elsewhere, within the limits of reading."""
+    found: dict[str, ManifestFile] = {}
+    for name in sorted(listed.keys() - present):
+        if _ELSEWHERE.fullmatch(name) is None:
+            continue
+        entry = parse_model(ManifestFile, listed[name], f"{MANIFEST}: {name}")
+        if may_lie_elsewhere(name, entry.bytes):
+            found[name] = entry
+    if found:
+        basket = members.Basket()
+        sizes = {name: len(content) for name, content in files.items()}
+        for name, size in (*sizes.items(), *((name, one.bytes) for name, one in found.items())):
+            basket.count(name, size)
+        member_names.check((*files, *found))
+    return found
 
 
 def read_record(path: Path) -> RunRecord:
@@ -143,12 +218,12 @@ def read_record(path: Path) -> RunRecord:
     """
     if os.path.isdir(path):
         if os.path.lexists(path / MANIFEST):
-            return read_bundle(path).record()
+            return read_partly(path).record()
         if not os.path.lexists(path / RECORD):
             raise UsageError(f"{str(path)!r} holds no {RECORD}: no run, or one that did not finish")
         path = path / RECORD
     raw = members.read_file(path, members.MAX_TOTAL_BYTES)
-    return read_bundle(path).record() if raw.startswith(b"PK") else parse_record(raw, str(path))
+    return read_partly(path).record() if raw.startswith(b"PK") else parse_record(raw, str(path))
 
 
 def parse_record(raw: bytes, name: str) -> RunRecord:

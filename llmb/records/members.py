@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Basket:
 
     files: dict[str, bytes] = field(default_factory=dict)
     _total: int = 0
+    _count: int = 0
     _entries: int = 0
 
     def list(self, folder: int) -> list[str]:
@@ -48,7 +50,7 @@ class Basket:
             raise BundleRefusedError(f"{name!r} has {size} bytes, more than {MAX_FILE_BYTES}")
         if self._total + size > MAX_TOTAL_BYTES:
             raise BundleRefusedError(f"{name!r} takes the total above {MAX_TOTAL_BYTES} bytes")
-        if len(self.files) >= MAX_FILES:
+        if self._count >= MAX_FILES:
             raise BundleRefusedError(f"{name!r} is one file more than {MAX_FILES}")
 
     def add(self, name: str, content: bytes, size: int) -> None:
@@ -56,20 +58,33 @@ class Basket:
         if len(content) != size:
             raise BundleRefusedError(f"{name!r} has another size than the {size} bytes declared")
         self._total += size
+        self._count += 1
         self.files[name] = content
 
+    def count(self, name: str, size: int) -> None:
+        """Count a file of ``size`` bytes that is not taken in here, or refuse it."""
+        self.expect(name, size)
+        self._total += size
+        self._count += 1
 
-def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Return a regular file named by the user (a link to one is followed), up to ``limit`` bytes.
+
+def read_file(path: Path, limit: int = MAX_FILE_BYTES, *, follow: bool = True) -> bytes:
+    """Return a regular file named by the user, up to ``limit`` bytes.
+
+    Args:
+        path: where it lies.
+        limit: bytes.
+        follow: read what a link leads to; else a link is refused.
 
     Raises:
         UsageError: no such file, or not readable.
         BundleRefusedError: not a regular file, or too large.
     """
     try:
-        descriptor = os.open(os.path.realpath(path), _OPEN_FILE)
+        descriptor = os.open(os.path.realpath(path) if follow else path, _OPEN_FILE)
     except OSError as error:
-        raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from None
+        why = "it is a link" if error.errno == errno.ELOOP and not follow else error.strerror
+        raise UsageError(f"cannot read {str(path)!r}: {why}") from None
     return _read_open(descriptor, str(path), limit)
 
 

@@ -79,6 +79,8 @@ class BoardRow:
     measured_largest: str | None
     verdict: Verdict
     trust: Trust
+    #: How it came to that level.
+    trusted_because: str
     class_: str
     strict: bool
     #: What qualifies the figure: waivers, what its workload was computed with.
@@ -222,6 +224,7 @@ def _row(
         precision=precision.effective or f"{precision.declared} (declared, not observed)",
     )
     verdict = _verdict(record.audit.verdict, repetitions)
+    trust, why = _trust(entry, verdict, repetitions, recomputed.get(entry.bundle_id))
     return BoardRow(
         group=group,
         rank=None,
@@ -239,7 +242,8 @@ def _row(
         measured_lowest=recipe.lowest if recipe else None,
         measured_largest=recipe.largest if recipe else None,
         verdict=verdict,
-        trust=_trust(entry, verdict, recomputed.get(entry.bundle_id)),
+        trust=trust,
+        trusted_because=why,
         class_=record.class_,
         strict=record.plugin.strict,
         marks=tuple(_marks(entry)),
@@ -266,16 +270,26 @@ def _verdict(own: Verdict, repetitions: Sequence[BoardRepetition]) -> Verdict:
     return Verdict.REPRODUCED if own is Verdict.CONSISTENT and counts else own
 
 
-def _trust(entry: Entry, verdict: Verdict, recomputed: Recomputation | None) -> Trust:
+def _trust(
+    entry: Entry,
+    verdict: Verdict,
+    repetitions: Sequence[BoardRepetition],
+    again: Recomputation | None,
+) -> tuple[Trust, str]:
+    """Return the level of trust of a row, and how it came to it."""
     if verdict is Verdict.REPRODUCED:
-        return "repeated"
-    if recomputed is None:
-        return "self-reported"
+        by = [one for one in repetitions if not one.lacking]
+        which = ", ".join(f"{one.bundle_id[:8]} ({one.difference_percent:+.1f} %)" for one in by)
+        return "repeated", f"by bundle {which}"
+    if again is None:
+        return "self-reported", "nobody else has computed it again"
+    steps = f"{again.steps} of {again.of_steps} steps, {again.date}, llmb {again.llmb_version}"
     # Stamps over steps that nobody has computed would say nothing: all must have been made again.
-    whole = 0 < recomputed.of_steps <= recomputed.steps
-    figure = entry.record.result.tokens_per_second
-    near = (entry.by_foreign_clock or 0.0) >= LEAST_SHARE * figure
-    return "time-stamped" if whole and near else "recomputed"
+    whole = 0 < again.of_steps <= again.steps
+    share = (entry.by_foreign_clock or 0.0) / entry.record.result.tokens_per_second
+    if whole and share >= LEAST_SHARE:
+        return "time-stamped", f"{share:.1%} of the figure by a foreign clock; {steps}"
+    return "recomputed", steps
 
 
 def _unranked(entry: Entry) -> str | None:

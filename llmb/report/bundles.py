@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from llmb.errors import BundleRefusedError, LlmbError, UsageError
-from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_bundle
+from llmb.errors import BundleRefusedError, EvidenceNotHereError, LlmbError, UsageError
+from llmb.records.bundle import MANIFEST, RECORD, Bundle, read_partly
 from llmb.records.run_directory import LOG, MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF
 from llmb.records.run_record import RunRecord
 from llmb.records.submission import Submission
@@ -75,6 +75,8 @@ class RefusedBundle:
 
     path: str
     reason: str
+    #: True where nothing speaks against it: its evidence lies elsewhere and was not to be had.
+    is_unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def gather(
 
     Args:
         paths: where to look.
-        verifier: what verifies a bundle that was read; a cache keeps its results.
+        verifier: what verifies a bundle that was read, without evidence that lies elsewhere; a
+            cache keeps its results.
         authorities: certificates of those whose time stamps count.
 
     Raises:
@@ -145,7 +148,7 @@ def _read(
     place: Path, name: str, verifier: Verifier, authorities: Sequence[Certificate]
 ) -> _Read | RefusedBundle:
     try:
-        bundle = read_bundle(place)
+        bundle = read_partly(place)
         result = verifier(bundle)
         if result.fault is not None:
             raise BundleRefusedError(result.fault)
@@ -155,7 +158,7 @@ def _read(
     except LlmbError as error:
         above = str(place.absolute().parent.parent)
         words = str(error).replace(str(place), name).replace(f"{above}{os.sep}", "")
-        return RefusedBundle(name, words)
+        return RefusedBundle(name, words, isinstance(error, EvidenceNotHereError))
 
 
 def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:

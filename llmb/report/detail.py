@@ -16,15 +16,21 @@ from llmb.report.bundles import TEXTS
 from llmb.report.ranking import interval
 from llmb.report.render import NOT_MEASURED, number, visible
 
-#: Characters of a diff that are shown; the bundle has the rest. A thousand pages are one file.
+#: Characters of a diff that are shown; the bundle has the rest. A thousand pages are one file, and
+#: of more than a thousand each shows less: those of ten thousand 1,200 characters.
 _LONGEST_TEXT = 12_000
+_ALL_TEXTS = 1_000 * _LONGEST_TEXT
 _LONGEST_LOG = 4_000
 _MOST_POINTS = 400
 _MOST_ROWS = 60
 
 
-def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
-    """Return the page of ``row``; ``command`` repeats its run, None where it cannot be shown."""
+def detail(row: BoardRow, command: str | None, pages: int = 1) -> dict[str, Any]:
+    """Return the page of ``row``, one of ``pages``.
+
+    ``command`` repeats its run, None where it cannot be shown.
+    """
+    longest = min(_LONGEST_TEXT, _ALL_TEXTS // max(1, pages))
     record = row.entry.record
     plugin = record.plugin
     data = {
@@ -40,11 +46,11 @@ def detail(row: BoardRow, command: str | None) -> dict[str, Any]:
         "notes": [*row.marks, *record.warnings],
         "changes": [list(pair) for pair in _changes(record)],
         "diffs": [
-            {"name": name, "text": _cut(row.entry.texts[name], _LONGEST_TEXT)}
+            {"name": name, "text": _cut(row.entry.texts[name], longest)}
             for name in TEXTS
             if name != LOG and row.entry.texts.get(name)
         ],
-        "log": _tail(row.entry.texts.get(LOG, "")),
+        "log": _tail(row.entry.texts.get(LOG, ""), min(_LONGEST_LOG, longest)),
         "closed": [
             {
                 "name": part.name,
@@ -258,8 +264,8 @@ def _cut(text: str, longest: int) -> str:
     return f"{text[:longest]}\n... cut here, {len(text) - longest:,} characters more in the bundle"
 
 
-def _tail(text: str) -> str:
-    return text if len(text) <= _LONGEST_LOG else "..." + text[-_LONGEST_LOG:]
+def _tail(text: str, longest: int) -> str:
+    return text if len(text) <= longest else "..." + text[-longest:]
 
 
 def _readable(item: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -22,6 +23,12 @@ _SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
 #: Charts of more groups than these are closed until they are asked for.
 _OPEN_CHARTS = 3
 _ID_DIGITS = 16
+#: Rows of a group that are drawn at once; the others are in the page, and cost nothing until then.
+_ROWS_AT_ONCE = 100
+#: A text of at least so many characters that two bundles share is in the page once.
+_SHORTEST_SHARED = 16
+#: Before the number of such a text; hidden characters never come out of ``detail``.
+_MARK = "\ue000"
 #: Best first.
 _VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
 
@@ -53,6 +60,9 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         commands: bundle id -> the command that repeats its run; what has none shows none.
     """
     style = _resource(_STYLE)
+    many = len(board.rows)
+    details = {_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
+    shared = _shared(details)
     script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.lstrip_blocks = True
@@ -69,13 +79,22 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
         apart=[_view(row) for row in board.apart],
-        refused=[(plain(one.path), plain(one.reason)) for one in board.refused],
+        refused=_reasons(board, is_unread=False),
+        unread=_reasons(board, is_unread=True),
         references=board.references,
         filters=_filters(board),
-        details={_id(row): detail(row, commands.get(row.bundle_id)) for row in board.rows},
+        shared=list(shared),
+        details={name: _shortened(data, shared) for name, data in details.items()},
+        at_once=_ROWS_AT_ONCE,
+        is_long=any(len(rows) > _ROWS_AT_ONCE for _, rows in board.groups),
         systems=len({(row.submitter, row.system) for row in board.rows}),
         not_measured=NOT_MEASURED,
     )
+
+
+def _reasons(board: Board, *, is_unread: bool) -> list[tuple[str, str]]:
+    every = (one for one in board.refused if one.is_unread is is_unread)
+    return [(plain(one.path), plain(one.reason)) for one in every]
 
 
 def _resource(name: str) -> str:
@@ -92,6 +111,31 @@ def _policy(style: str, script: str) -> str:
 
 def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _texts(item: Any) -> Iterator[str]:
+    if isinstance(item, str):
+        if len(item) >= _SHORTEST_SHARED:
+            yield item
+    elif isinstance(item, (dict, list)):
+        for part in item.values() if isinstance(item, dict) else item:
+            yield from _texts(part)
+
+
+def _shared(details: Mapping[str, Any]) -> dict[str, int]:
+    """Return text -> number for texts that several bundles have, in the order of their pages."""
+    found = Counter(text for data in details.values() for text in set(_texts(data)))
+    every = dict.fromkeys(text for data in details.values() for text in _texts(data))
+    return {text: n for n, text in enumerate(text for text in every if found[text] > 1)}
+
+
+def _shortened(item: Any, shared: Mapping[str, int]) -> Any:
+    """Return ``item`` with the number of each shared text in its place."""
+    if isinstance(item, str):
+        return f"{_MARK}{shared[item]}" if item in shared else item
+    if isinstance(item, dict):
+        return {key: _shortened(part, shared) for key, part in item.items()}
+    return [_shortened(part, shared) for part in item] if isinstance(item, list) else item
 
 
 def _id(row: BoardRow) -> str:
@@ -180,6 +224,7 @@ def _view(row: BoardRow) -> dict[str, Any]:
         "verdict_order": _VERDICTS.index(row.verdict.value),
         "why": MARKED.get(row.verdict, ""),
         "trust": row.trust,
+        "trusted_because": plain(row.trusted_because),
         "openness": _openness(row),
         "marks": [plain(mark) for mark in row.marks],
         "window": row.window_s,

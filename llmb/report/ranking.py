@@ -48,6 +48,7 @@ _COLUMNS = (
     "measured_largest",
     "verdict",
     "trust",
+    "trusted_because",
     "tokens_per_second_by_foreign_clock",
     "class",
     "strict",
@@ -92,9 +93,10 @@ def markdown(board: Board) -> str:
         )
         titles = map(marked, ("System", "Run", "Why", "Bundle"))
         lines += ["", "## Not ranked", "", *_table(titles, apart)]
-    if board.refused:
-        refused = ((one.path, one.reason) for one in board.refused)
-        lines += ["", "## Refused", "", *_table(("Bundle", "Why"), refused)]
+    for title, is_unread in (("Not verified", True), ("Refused", False)):
+        rest = [(o.path, o.reason) for o in board.refused if o.is_unread is is_unread]
+        if rest:
+            lines += ["", f"## {title}", "", *_table(("Bundle", "Why"), rest)]
     return "\n".join(lines) + "\n"
 
 
@@ -181,7 +183,8 @@ def _lines(board: Board) -> Iterator[dict[str, object]]:
             "repeated_by": repeated,
         }
     for refused in board.refused:
-        yield {"kind": "refused", "path": refused.path, "reason": refused.reason}
+        kind = "not verified" if refused.is_unread else "refused"
+        yield {"kind": kind, "path": refused.path, "reason": refused.reason}
     for published in board.references:
         figures = dict(published.figures)
         yield {
@@ -209,9 +212,15 @@ def as_data(board: Board) -> dict[str, Any]:
             for group, rows in board.groups
         ],
         "apart": [row_data(row) for row in board.apart],
-        "refused": [{"path": one.path, "reason": one.reason} for one in board.refused],
+        "refused": _reasons(board, is_unread=False),
+        "not_verified": _reasons(board, is_unread=True),
         "references": [_reference_data(row) for row in board.references],
     }
+
+
+def _reasons(board: Board, *, is_unread: bool) -> list[dict[str, str]]:
+    every = (one for one in board.refused if one.is_unread is is_unread)
+    return [{"path": one.path, "reason": one.reason} for one in every]
 
 
 def row_data(row: BoardRow) -> dict[str, Any]:
@@ -237,6 +246,7 @@ def row_data(row: BoardRow) -> dict[str, Any]:
         "measured_largest": row.measured_largest,
         "verdict": verdict.value,
         "trust": row.trust,
+        "trusted_because": row.trusted_because,
         "tokens_per_second_by_foreign_clock": row.by_foreign_clock,
         "class": row.class_,
         "strict": row.strict,

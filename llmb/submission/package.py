@@ -10,13 +10,23 @@ from pathlib import Path
 
 from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import member_names, members, submission
-from llmb.records.bundle import MANIFEST, RECORD, Bundle, from_files, parse_record, read_bundle
+from llmb.records.bundle import (
+    MANIFEST,
+    RECORD,
+    Bundle,
+    Take,
+    completed,
+    from_files,
+    may_lie_elsewhere,
+    parse_record,
+    read_partly,
+)
 from llmb.records.finding import Status, Verdict
 from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
 from llmb.records.submission import Submission
 from llmb.records.system_index import INDEX, reason_fault
-from llmb.submission import layout, page, signatures, store, system_index
+from llmb.submission import elsewhere, layout, page, signatures, store, system_index
 from llmb.submission.manifest import with_manifest, zip_bytes
 from llmb.submission.verify import verify_bundle
 
@@ -40,6 +50,7 @@ def package(
     zip: bool = False,
     missing: Mapping[str, str] | None = None,
     key: Path | None = None,
+    evidence: Path | None = None,
 ) -> list[Path]:
     """Write a bundle for each run directory into ``output/<submitter>/<system>``.
 
@@ -53,6 +64,7 @@ def package(
         zip: write ``<bundle>.zip`` beside each bundle, too.
         missing: why a precision was not handed in, by its name.
         key: a file with an ssh key to sign each bundle with.
+        evidence: a folder for large evidence, one file for each digest; bundles are without it.
 
     Returns:
         The folders of the bundles, one for each run directory.
@@ -66,7 +78,7 @@ def package(
     folder = output / whose.submitter / whose.system
     _check_reasons(missing or {})
     whose = system_index.with_availability(folder, whose)
-    ready = [_prepare(run_dir, whose) for run_dir in run_dirs]
+    ready = [_prepare(run_dir, whose, evidence is not None) for run_dir in run_dirs]
     with _writable(output):
         for one in ready:
             _check_target(folder / one.path, one.bundle)
@@ -74,6 +86,9 @@ def package(
     index = system_index.make(folder, whose, bundles, missing or {})
     if key is not None:
         ready = [replace(one, bundle=signatures.sign(one.bundle, key)) for one in ready]
+    if evidence is not None:
+        with _writable(evidence):
+            ready = [replace(one, bundle=_without(one.bundle, evidence)) for one in ready]
     with _writable(output):
         for one in ready:
             store.put(folder / one.path, one.bundle, zip)
@@ -81,21 +96,35 @@ def package(
     return [folder / one.path for one in ready]
 
 
-def sign(paths: Sequence[Path], key: Path) -> list[Path]:
+def _without(bundle: Bundle, evidence: Path) -> Bundle:
+    """Return ``bundle`` without the large evidence, which is in the folder ``evidence`` then."""
+    kept = elsewhere.put(evidence, bundle.files)
+    return replace(bundle, files=kept)
+
+
+def sign(paths: Sequence[Path], key: Path, take: Take | None = None) -> list[Path]:
     """Add a signature to each bundle at ``paths`` (folders or zips), and return them.
+
+    Args:
+        paths: the bundles.
+        key: a file with an ssh key.
+        take: gives evidence that lies elsewhere, and stays there.
 
     Raises:
         UsageError: no such bundle, or a key that cannot be used.
         BundleRefusedError: a bundle that does not verify: nothing is signed then.
+        EvidenceNotHereError: evidence lies elsewhere and was not to be had.
         UnavailableError: there is no ssh-keygen.
     """
     signed = []
     for path in paths:
-        bundle = read_bundle(path)
+        there = read_partly(path)
+        bundle = completed(there, take)
         fault = _not_sound(bundle)
         if fault is not None:
             raise BundleRefusedError(f"{str(path)!r} is not worth a signature: {fault}")
-        signed.append((path, signatures.sign(bundle, key)))
+        made = signatures.sign(bundle, key)
+        signed.append((path, replace(there, files={**there.files, **made.signatures})))
     for path, bundle in signed:
         with _writable(path):
             if path.is_dir():
@@ -159,8 +188,14 @@ def submission_of(
     )
 
 
-def _prepare(run_dir: Path, whose: Submission) -> _Prepared:
-    """Return the checked bundle of ``run_dir``, or say why it cannot be handed in."""
+def _prepare(run_dir: Path, whose: Submission, elsewhere: bool) -> _Prepared:
+    """Return the checked bundle of ``run_dir``, or say why it cannot be handed in.
+
+    Args:
+        run_dir: where the run has left its files.
+        whose: who hands in.
+        elsewhere: large evidence goes elsewhere and does not count.
+    """
     if not os.path.isdir(run_dir):
         raise UsageError(f"{str(run_dir)!r} is not a run directory")
     files = members.read_folder(run_dir, layout.is_known)
@@ -170,7 +205,12 @@ def _prepare(run_dir: Path, whose: Submission) -> _Prepared:
     record = parse_record(files[RECORD], str(run_dir / RECORD))
     files[layout.PAGE] = page.page_bytes(record)
     bundle = from_files(with_manifest(files, whose))
-    fault = _not_for_submission(record) or _not_sound(bundle) or _too_large(bundle, record)
+    counted = {
+        name: len(content)
+        for name, content in bundle.files.items()
+        if not (elsewhere and may_lie_elsewhere(name, len(content)))
+    }
+    fault = _not_for_submission(record) or _not_sound(bundle) or _too_large(counted, record)
     if fault is not None:
         raise BundleRefusedError(f"{str(run_dir)!r} cannot be submitted: {fault}")
     precision = record.precision.effective or record.precision.declared
@@ -197,15 +237,16 @@ def _not_sound(bundle: Bundle) -> str | None:
     return "; ".join(f"{check.name}: {check.message}" for check in failed) or None
 
 
-def _too_large(bundle: Bundle, record: RunRecord) -> str | None:
+def _too_large(sizes: Mapping[str, int], record: RunRecord) -> str | None:
     repeats = len(record.timing.repeats)
-    most, total = repeats * MAX_BYTES_PER_REPEAT, sum(map(len, bundle.files.values()))
+    most, total = repeats * MAX_BYTES_PER_REPEAT, sum(sizes.values())
     if total <= most:
         return None
-    largest = sorted(bundle.files, key=lambda name: (-len(bundle.files[name]), name))[:3]
-    shown = ", ".join(f"{name} {len(bundle.files[name]) / 2**20:.1f} MiB" for name in largest)
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:3]
+    shown = ", ".join(f"{name} {sizes[name] / 2**20:.1f} MiB" for name in largest)
     allowed = f"{most / 2**20:.0f} MiB that {repeats} repeat{'s' if repeats > 1 else ''} may take"
-    return f"it has {total / 2**20:.1f} MiB of the {allowed}; the largest: {shown}"
+    where = "--evidence FOLDER puts large evidence elsewhere"
+    return f"it has {total / 2**20:.1f} MiB of the {allowed}; the largest: {shown}; {where}"
 
 
 def _check_reasons(missing: Mapping[str, str]) -> None:
@@ -220,7 +261,7 @@ def _check_target(target: Path, bundle: Bundle) -> None:
         if not path.exists():
             continue
         try:
-            there = read_bundle(path).bundle_id
+            there = read_partly(path).bundle_id
         except BundleRefusedError as error:
             raise UsageError(f"{str(path)!r} is in the way and no sound bundle: {error}") from None
         if there != bundle.bundle_id:

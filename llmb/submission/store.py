@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmb.records.bundle import Bundle, read_bundle
+from llmb.records.bundle import Bundle, read_partly
 from llmb.submission.manifest import zip_bytes
 
 
@@ -29,7 +29,7 @@ def put(target: Path, bundle: Bundle, zip: bool) -> None:
             (target / name).parent.mkdir(exist_ok=True)
             write_file(target / name, content)
     if zip or zip_path(target).exists():
-        write_file(zip_path(target), zip_bytes(read_bundle(target).files))
+        write_file(zip_path(target), zip_bytes(read_partly(target).files))
 
 
 def write_folder(target: Path, files: Mapping[str, bytes]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmb.errors import BundleRefusedError, UsageError
-from llmb.records.bundle import MANIFEST, read_bundle
+from llmb.records.bundle import MANIFEST, read_partly
 from llmb.records.canonical import pretty_bytes
 from llmb.records.submission import Submission
 from llmb.records.system_index import (
@@ -30,7 +30,7 @@ def existing_bundles(folder: Path) -> dict[str, str]:
     for manifest in _manifests(folder):
         bundle = manifest.parent
         try:
-            precision = read_bundle(bundle).record().precision
+            precision = read_partly(bundle).record().precision
         except BundleRefusedError as error:
             message = f"the bundle already in {str(bundle)!r} is damaged, remove it first: {error}"
             raise BundleRefusedError(message) from None

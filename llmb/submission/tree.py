@@ -14,8 +14,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmb.errors import BundleRefusedError, LlmbError, UnavailableError, UsageError
-from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES, read_bundle
+from llmb.errors import (
+    BundleRefusedError,
+    EvidenceNotHereError,
+    LlmbError,
+    UnavailableError,
+    UsageError,
+)
+from llmb.records.bundle import BUNDLE_SCHEMA, MANIFEST, SIGNATURES, Take, read_bundle
 from llmb.records.finding import RULES_VERSION
 from llmb.records.recomputed_list import RECOMPUTED
 from llmb.records.submission import slug_fault
@@ -37,6 +43,8 @@ class TreeFault:
 
     path: str
     reason: str
+    #: True where nothing speaks against it: its evidence lies elsewhere and was not to be had.
+    is_unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,9 @@ class _Files:
         return frozenset(account for line in lines for account in line.accounts)
 
 
-def verify_tree(tree: Path, base: str | None = None, author: str | None = None) -> TreeVerification:
+def verify_tree(
+    tree: Path, base: str | None = None, author: str | None = None, take: Take | None = None
+) -> TreeVerification:
     """Return what is wrong with the folder of submissions ``tree``, or with a change to it.
 
     Args:
@@ -85,6 +95,7 @@ def verify_tree(tree: Path, base: str | None = None, author: str | None = None) 
             judged, by the owners that it lists; None judges the whole folder.
         author: the account that asks for the change; it may take away bundles of an owner who
             lists it.
+        take: gives evidence that lies elsewhere.
 
     Raises:
         UsageError: there is no folder ``tree``, it lies in no repository, or there is no ``base``.
@@ -103,7 +114,7 @@ def verify_tree(tree: Path, base: str | None = None, author: str | None = None) 
     checked: dict[str, Verification] = {}
     for path in sorted(changed & head.bundles):
         is_new = before is not None and path not in before.bundles
-        faults += _bundle(tree, path, known, head, is_new, checked)
+        faults += _bundle(tree, path, known, head, is_new, checked, take)
     return TreeVerification(tuple(dict.fromkeys(faults)), checked)
 
 
@@ -310,6 +321,7 @@ def _bundle(
     head: _Files,
     is_new: bool,
     checked: dict[str, Verification],
+    take: Take | None,
 ) -> Iterator[TreeFault]:
     """Yield what is wrong with the bundle at ``path``; note its checks in ``checked``."""
     if f"{path}/{MANIFEST}" not in head.blobs:
@@ -319,10 +331,11 @@ def _bundle(
     lines = known.owners if submitter in known.submitters else head.owners
     keys = [line.text for line in lines if submitter in line.owners]
     try:
-        bundle = read_bundle(tree / path)
+        bundle = read_bundle(tree / path, take)
         found = verify_bundle(bundle, "\n".join(keys).encode() if keys else None)
     except LlmbError as error:
-        yield TreeFault(path, str(error).replace(str(tree / path), path))
+        unread = isinstance(error, EvidenceNotHereError)
+        yield TreeFault(path, str(error).replace(str(tree / path), path), unread)
         return
     checked[path] = found
     for check in found.checks:

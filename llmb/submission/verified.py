@@ -3,6 +3,9 @@
 A result is kept under a digest of all that it depends on: the bundle id (so every byte that was
 read, since reading compares the digests), the signatures, and this llmb's own files. Whoever can
 write to the folder can say of a bundle what he likes, to this user alone.
+
+Evidence that lies elsewhere was read whole for its result. Later its places are asked whether they
+have it, by name and size: what they give now changes nothing of a result about these digests.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from pydantic import ValidationError
 
 import llmb
 from llmb.config import Frozen, environment
-from llmb.records.bundle import Bundle
+from llmb.records.bundle import Bundle, completed
 from llmb.submission.clashes import Content
+from llmb.submission.elsewhere import Places
 from llmb.submission.verify import verify_bundle
 
 #: All results together: 50,000 of 3 kB. Then the oldest go, until half of it is left.
@@ -73,6 +77,8 @@ class Cache:
     """
 
     folder: Path | None
+    #: Where evidence lies that is not in the bundles.
+    places: Places | None = None
     #: Of the files in the folder, as far as this process knows; None before it has looked.
     _bytes: int | None = None
     _lock: Lock = field(default_factory=Lock)
@@ -82,17 +88,25 @@ class Cache:
 
         Raises:
             BundleRefusedError: its record cannot be read; that is never kept.
+            EvidenceNotHereError: evidence lies elsewhere, and no place has it; never kept either.
         """
         if self.folder is None:
-            return verified(bundle)
+            return verified(self._whole(bundle))
         path = self.folder / f"{_key(bundle)}.json"
         found = _load(path)
-        if found is None:
-            found = verified(bundle)
+        if found is None or not self._is_here(bundle):
+            found = verified(self._whole(bundle))
             # Without ssh-keygen nobody has looked at the signatures: next time there may be one.
             if bool(found.signers) == bool(bundle.signatures):
                 self._store(path, found.model_dump_json().encode())
         return found
+
+    def _is_here(self, bundle: Bundle) -> bool:
+        every = bundle.elsewhere.values()
+        return not every or (self.places is not None and all(map(self.places.has, every)))
+
+    def _whole(self, bundle: Bundle) -> Bundle:
+        return completed(bundle, None if self.places is None else self.places.take)
 
     def _store(self, path: Path, content: bytes) -> None:
         if len(content) > MAX_RESULT_BYTES:

@@ -14,7 +14,7 @@ from llmb.audit.judgement import Judgement
 from llmb.audit.rule import verdict
 from llmb.errors import BundleRefusedError, UnavailableError
 from llmb.records import diff, evidence, references, run_directory
-from llmb.records.bundle import Bundle, read_bundle
+from llmb.records.bundle import Bundle, Take, completed, read_bundle
 from llmb.records.finding import Status, Verdict
 from llmb.records.provenance import Provenance, provenance
 from llmb.records.references import is_up_to
@@ -111,23 +111,28 @@ class Case:
 
 
 def verify(
-    path: Path, allowed: Path | None = None, authorities: Path | None = None
+    path: Path,
+    allowed: Path | None = None,
+    take: Take | None = None,
+    authorities: Path | None = None,
 ) -> Verification:
     """Return every check of the bundle (folder or zip) at ``path``.
 
     Args:
         path: the bundle.
         allowed: a file of allowed signers in the format of ssh: one of them must have signed.
+        take: gives evidence that lies elsewhere.
         authorities: certificates in PEM: time stamps must be of these authorities.
 
     Raises:
         UsageError: there is nothing to read at ``path`` or ``allowed``.
         BundleRefusedError: it is not sound enough to be checked: files, digests or record; or
             there are no certificates in ``authorities``.
+        EvidenceNotHereError: evidence lies elsewhere, and nobody said where, or it is not there.
         UnavailableError: a signer is asked for, and there is no ssh-keygen; or authorities are, and
             rfc3161-client is not installed.
     """
-    return verify_bundle(read_bundle(path), allowed, authorities)
+    return verify_bundle(read_bundle(path, take), allowed, authorities)
 
 
 def verify_bundle(
@@ -137,8 +142,9 @@ def verify_bundle(
 
     Raises:
         BundleRefusedError: its record cannot be read.
-        UsageError, UnavailableError: as ``verify``.
+        UsageError, UnavailableError: as ``verify``. EvidenceNotHereError: it is not whole.
     """
+    completed(bundle, None)
     record = bundle.record()
     written = bundle.json(run_directory.RECORD)["schema"]
     now = "" if written == record.schema_ else f", read as {record.schema_}"

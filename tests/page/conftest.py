@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from llmb.cli.leaderboard import commands
+from llmb.records.recomputed_list import Recomputation
 from llmb.report.board import board
 from llmb.report.page import page
 from tests import needs
@@ -81,9 +82,15 @@ def watch(chromium):
         one.context.close()
 
 
-def written(folder, name="board.html"):
-    """Write the leaderboard of the bundles below ``folder`` and return its path."""
-    ranked = board(believing([folder]))
+def written(folder, name="board.html", recomputed=()):
+    """Write the leaderboard of the bundles below ``folder`` and return its path.
+
+    Systems named in ``recomputed`` were computed again by somebody else.
+    """
+    shelf = believing([folder])
+    how = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=3, of_steps=50)
+    again = {one.bundle_id: how for one in shelf.entries if one.system in recomputed}
+    ranked = board(shelf, recomputed=again)
     path = folder.parent / name
     path.write_text(page(ranked, commands(ranked)), encoding="utf-8")
     return path
@@ -108,6 +115,22 @@ def leaderboard(tmp_path_factory):
         diff = "--- model before\n+++ model after\n@@ -1 +1 @@\n-Linear()\n+Fused()\n"
         put(folder, one, submitter, name, **{"model.diff": diff})
     (put(folder, record(9), "Delta", "damaged") / "log.txt").write_text("edited")
+    return written(folder)
+
+
+@pytest.fixture(scope="session")
+def levels(leaderboard):
+    """The same systems, one of which somebody else has computed again."""
+    folder = leaderboard.parent / "submissions"
+    return written(folder, "levels.html", recomputed=("rack",))
+
+
+@pytest.fixture(scope="session")
+def many(tmp_path_factory):
+    """230 systems in one group, each faster than the one before."""
+    folder = tmp_path_factory.mktemp("many") / "submissions"
+    for number in range(230):
+        put(folder, record(number + 1, 1 + number / 100), "acme", f"box-{number}")
     return written(folder)
 
 

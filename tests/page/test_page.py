@@ -309,3 +309,59 @@ def test_the_policy_stops_what_escaping_would_not(watch, leaderboard, tmp_path):
     assert watched.page.evaluate("getComputedStyle(x).color") != "rgb(255, 0, 0)"
     assert len(watched.messages) >= 4, "each was refused and said so"
     assert watched.page.locator("#filters").is_visible(), "the page's own script runs"
+
+
+def test_where_somebody_has_computed_again_self_reported_rows_are_hidden_and_counted(watch, levels):
+    watched = watch(levels)
+    page = watched.page
+    assert systems(page) == ["cluster"], "nothing better is there: it is shown"
+    assert systems(page, 1) == ["rack"]
+    assert "2 of 5 ranked bundles, by rank; 3 self-reported hidden" in page.inner_text("#count")
+    row = page.locator("section.group").nth(1).locator("tbody tr").first
+    assert "recomputed: 3 of 50 steps, 2026-11-27, llmb 0.2.0" in row.inner_text()
+    page.get_by_role("button", name="Show 3 more").click()
+    assert systems(page, 1) == ["rack", "box-8x", "desk", "box-1x"]
+    assert "5 of 5 ranked bundles, by rank" in page.inner_text("#count")
+    assert not page.locator("#all-levels").is_visible()
+    page.get_by_role("button", name="Reset").click()
+    page.locator("#all-levels").wait_for()
+    assert systems(page, 1) == ["rack"]
+    choose(page, "trust", "self-reported")
+    assert systems(page, 1) == ["box-8x", "desk", "box-1x"]
+    watched.well_behaved()
+
+
+def test_where_nobody_has_nothing_is_hidden(watch, leaderboard):
+    page = watch(leaderboard).page
+    assert not page.locator("#all-levels").is_visible()
+    assert page.locator("#filters [name=trust]").input_value() == ""
+
+
+def test_many_rows_are_drawn_in_parts_and_searched_and_sorted_as_one(watch, many):
+    watched = watch(many)
+    page = watched.page
+    more = page.locator("button.more")
+    assert systems(page) == [f"box-{n}" for n in range(229, 129, -1)]
+    assert "230 of 230" in page.inner_text("#count")
+    assert more.inner_text() == "Show 100 more of 130"
+    more.click()
+    assert len(systems(page)) == 200
+    assert more.inner_text() == "Show 30 more of 30"
+    more.click()
+    assert len(systems(page)) == 230
+    assert not more.is_visible()
+    page.get_by_label("Search").fill("box-7")
+    assert systems(page) == [*(f"box-{n}" for n in range(79, 69, -1)), "box-7"]
+    page.get_by_label("Search").fill("")
+    choose(page, "sort", "system")
+    assert systems(page)[:3] == ["box-0", "box-1", "box-2"]
+    open_bundle(page, "box-99")
+    assert "box-99" in page.inner_text("#bundle h1")
+    assert page.locator("#bundle svg circle").count() == 50
+    watched.well_behaved()
+
+
+def test_without_scripts_a_long_page_shows_the_best_and_says_so(watch, many):
+    page = watch(many, java_script_enabled=False).page
+    assert len(systems(page)) == 100
+    assert "of each group the best 100" in page.locator("noscript").inner_text()

@@ -60,10 +60,10 @@ function number(text) {
 }
 
 function barsOf(rows, key) {
-  const known = rows.filter((row) => row.dataset[key] !== '');
-  known.sort((a, b) => b.dataset[key] - a.dataset[key]);
-  return known.map((row) => {
-    const data = row.dataset, whole = key === 'tps';
+  const known = rows.map((row) => factsOf.get(row)).filter((data) => data[key] !== '');
+  known.sort((a, b) => b[key] - a[key]);
+  return known.slice(0, MOST_BARS).map((data) => {
+    const whole = key === 'tps';
     return {
       label: `${data.rank}  ${data.system}` + (data.devices === '1' ? '' : ` (${data.devices})`),
       value: Number(data[key]),
@@ -76,18 +76,18 @@ function barsOf(rows, key) {
 }
 
 function chart(rows, key, title, legend, none, width) {
-  const bars = barsOf(rows, key);
-  const notes = [legend, bars.length > MOST_BARS ? `the best ${MOST_BARS} of ${bars.length}` : ''];
+  const bars = barsOf(rows, key), count = rows.filter((row) => factsOf.get(row)[key] !== '').length;
+  const notes = [legend, count > MOST_BARS ? `the best ${MOST_BARS} of ${count}` : ''];
   const caption = make('figcaption', {}, title + ' ', make('span', {}, notes.filter(Boolean).join('; ')));
   const figure = make('figure', {}, caption);
-  figure.append(bars.length ? barChart(bars.slice(0, MOST_BARS), width, title) : make('p', {}, none));
+  figure.append(bars.length ? barChart(bars, width, title) : make('p', {}, none));
   return figure;
 }
 
 function drawGroup(section) {
   const charts = section.querySelector('details.charts'), place = charts.lastElementChild;
   if (section.hidden || !charts.open) return place.replaceChildren();
-  const rows = rowsOf.get(section).filter((row) => !row.hidden);
+  const rows = fittingOf.get(section) || [];
   const wide = place.clientWidth || 640;
   const width = (wide > 850 ? (wide - 14) / 2 : wide) - 32;
   place.replaceChildren(

@@ -17,6 +17,18 @@ function showBoard() {
   if (link) link.focus({ preventScroll: true });
 }
 
+// A text that several bundles have is in the page once, and its number stands for it.
+let sharedTexts = null;
+function whole(item) {
+  if (typeof item === 'string') {
+    if (!item.startsWith('\ue000')) return item;
+    sharedTexts = sharedTexts || JSON.parse(document.getElementById('shared').textContent);
+    return sharedTexts[Number(item.slice(1))];
+  }
+  if (Array.isArray(item)) return item.map(whole);
+  return item && typeof item === 'object' ? Object.fromEntries(Object.entries(item).map(([key, part]) => [key, whole(part)])) : item;
+}
+
 function route() {
   const id = /^#b-([0-9a-f]{16})$/.exec(location.hash)?.[1];
   const data = id && document.getElementById(`data-${id}`);
@@ -24,7 +36,7 @@ function route() {
   if (!boardPage.hidden) left = { scroll: scrollY, id };
   boardPage.hidden = true;
   pageOf.hidden = false;
-  document.title = `${showBundle(id, JSON.parse(data.textContent))} · ${plainTitle}`;
+  document.title = `${showBundle(id, whole(JSON.parse(data.textContent)))} · ${plainTitle}`;
   redrawBundle();
   scrollTo(0, 0);
   pageOf.querySelector('h1').focus({ preventScroll: true });

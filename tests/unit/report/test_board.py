@@ -224,11 +224,13 @@ def test_what_somebody_else_has_computed_again_stands_before_what_is_faster(tmp_
     there = {n: put(tmp_path, record(n, faster=n)) for n in (1, 2, 3)}
     shelf = believing([tmp_path])
     ids = {read_bundle(place).bundle_id: n for n, place in there.items()}
-    some = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=4, of_steps=53)
-    again = {bundle_id: some for bundle_id, n in ids.items() if n != 3}
+    how = Recomputation(llmb_version="0.2.0", date="2026-11-27", steps=3, of_steps=50)
+    again = {bundle_id: how for bundle_id, n in ids.items() if n != 3}
     ((_, rows),) = board(shelf, recomputed=again).groups
     shown = [(row.rank, ids[row.bundle_id], row.trust) for row in rows]
     assert shown == [(1, 2, "recomputed"), (2, 1, "recomputed"), (3, 3, "self-reported")]
+    assert rows[0].trusted_because == "3 of 50 steps, 2026-11-27, llmb 0.2.0"
+    assert rows[2].trusted_because == "nobody else has computed it again"
     ((_, plain),) = board(shelf).groups
     assert [ids[row.bundle_id] for row in plain] == [3, 2, 1]
 
