@@ -112,6 +112,7 @@ def of_row(row):
         "precision": record.precision.effective,
         "verdict": record.audit.verdict.value,
         "trust": "self-reported",
+        "trusted_because": row.trusted_because,
         "tokens_per_second_by_foreign_clock": None,
         "class": record.class_,
         "strict": record.plugin.strict,
