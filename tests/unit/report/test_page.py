@@ -111,8 +111,9 @@ def test_the_policy_allows_exactly_this_script_and_this_style(shown):
 def test_hostile_words_are_text_and_stay_what_they_are(shown):
     parsed = Parsed(shown)
     assert any(HOSTILE in word for word in parsed.words)
-    data = [json.loads(text) for text in parsed.texts["script"][:-1]]
+    shared, *data = [json.loads(text) for text in parsed.texts["script"][:-1]]
     assert len(data) == 3
+    assert len(shared) == len(set(shared)) > 0, "what several bundles say is there once"
     worst = next(one for one in data if HOSTILE in one["log"])
     assert worst["command"] == f"llmb run -O x={HOSTILE}"
     assert worst["closed"][0]["where"] == "javascript:alert(4)"

@@ -112,6 +112,7 @@ def of_row(row):
         "precision": record.precision.effective,
         "verdict": record.audit.verdict.value,
         "trust": "self-reported",
+        "trusted_because": "nobody else has computed it again",
         "class": record.class_,
         "strict": record.plugin.strict,
         "plugin": record.plugin.name,
