@@ -30,7 +30,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.run_record import RunRecord
 from llmb.submission import elsewhere, layout, page
 from llmb.submission.clashes import content_of
-from llmb.submission.elsewhere import Places
+from llmb.submission.elsewhere import EvidencePlaces
 from llmb.submission.verified import Cache, Verified, _key
 from tests.builders import with_manifest
 
@@ -121,7 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch) / "submissions"
         evidence = Path(f"{folder}-evidence") if options.elsewhere else None
-        take = Places([str(evidence)]).take if evidence else None
+        take = EvidencePlaces([str(evidence)]).take if evidence else None
         if not folder.exists():
             make(folder, options.bundles, evidence)
         places = sorted(path.parent for path in folder.rglob("MANIFEST.json"))

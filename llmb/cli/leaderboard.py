@@ -17,14 +17,17 @@ if TYPE_CHECKING:
 
     from llmb.report.board import Board, BoardRepetition
     from llmb.report.bundles import Shelf
-    from llmb.submission.elsewhere import Places
+    from llmb.submission.elsewhere import EvidencePlaces
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
 
 
 def rank(
-    paths: tuple[Path, ...], form: str | None, output: Path | None, places: Places | None = None
+    paths: tuple[Path, ...],
+    form: str | None,
+    output: Path | None,
+    places: EvidencePlaces | None = None,
 ) -> None:
     """Rank the bundles at ``paths`` and print or write the leaderboard.
 
@@ -45,7 +48,7 @@ def rank(
         write(output, text)
 
 
-def ranked(paths: tuple[Path, ...], places: Places | None = None) -> Board:
+def ranked(paths: tuple[Path, ...], places: EvidencePlaces | None = None) -> Board:
     """Return the leaderboard of the bundles at ``paths``; verifications are kept for later calls.
 
     Raises:

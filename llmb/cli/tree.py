@@ -12,14 +12,14 @@ from llmb.cli.text import printable
 
 if TYPE_CHECKING:
     from llmb.report.board import Board, BoardRow
-    from llmb.submission.elsewhere import Places
+    from llmb.submission.elsewhere import EvidencePlaces
     from llmb.submission.tree import TreeFault, TreeVerification
 
 _SHOWN = 50
 
 
 def judge(
-    tree: Path, base: str | None, author: str | None, places: Places | None, as_json: bool
+    tree: Path, base: str | None, author: str | None, places: EvidencePlaces | None, as_json: bool
 ) -> None:
     """Judge ``tree``, or its change from commit ``base``; print faults and the rows that appear.
 

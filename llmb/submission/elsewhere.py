@@ -37,7 +37,7 @@ class _SilentError(OSError):
 
 
 @dataclass
-class Places:
+class EvidencePlaces:
     """Where evidence is looked for, in this order: the first that has the right bytes counts."""
 
     names: Sequence[str]
@@ -87,7 +87,7 @@ class Places:
         return None
 
 
-def places(names: Sequence[str]) -> Places | None:
+def places(names: Sequence[str]) -> EvidencePlaces | None:
     """Return where to look for evidence, by the words of ``--evidence``; None for no words.
 
     Raises:
@@ -97,7 +97,7 @@ def places(names: Sequence[str]) -> Places | None:
         fault = _fault(name)
         if fault is not None:
             raise UsageError(f"--evidence {name!r} {fault}")
-    return Places(names) if names else None
+    return EvidencePlaces(names) if names else None
 
 
 def put(folder: Path, files: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ import llmb
 from llmb.config import Frozen, environment
 from llmb.records.bundle import Bundle, completed
 from llmb.submission.clashes import Content
-from llmb.submission.elsewhere import Places
+from llmb.submission.elsewhere import EvidencePlaces
 from llmb.submission.verify import verify_bundle
 
 #: All results together: 50,000 of 3 kB. Then the oldest go, until half of it is left.
@@ -78,7 +78,7 @@ class Cache:
 
     folder: Path | None
     #: Where evidence lies that is not in the bundles.
-    places: Places | None = None
+    places: EvidencePlaces | None = None
     #: Of the files in the folder, as far as this process knows; None before it has looked.
     _bytes: int | None = None
     _lock: Lock = field(default_factory=Lock)

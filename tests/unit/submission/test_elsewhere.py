@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -25,7 +26,7 @@ from llmb.records.bundle import (
 )
 from llmb.records.canonical import canonical_bytes
 from llmb.submission import elsewhere
-from llmb.submission.elsewhere import Places, places, put
+from llmb.submission.elsewhere import EvidencePlaces, places, put
 from llmb.submission.package import package, sign
 from llmb.submission.verified import Cache, verified
 from llmb.submission.verify import verify_bundle
@@ -104,14 +105,14 @@ def giving(content, asked=None, length=True):
 
 
 def take(*names, wait_s=30.0):
-    return Places(names, wait_s).take(WANTED)
+    return EvidencePlaces(names, wait_s).take(WANTED)
 
 
 # -- the same bundle -------------------------------------------------------------------------------
 
 
 def test_what_is_found_elsewhere_makes_the_same_bundle_and_the_same_checks(place, store, whole):
-    found = read_bundle(place, Places([str(store)]).take)
+    found = read_bundle(place, EvidencePlaces([str(store)]).take)
     assert found == whole
     assert verify_bundle(found).checks == verify_bundle(whole).checks
     assert verify_bundle(found).ok
@@ -138,13 +139,13 @@ def test_no_other_file_may_be_left_out(tmp_path, store, whole, name):
     put(store, {LARGE: RUN[name] + bytes(2**16)})
     (store / f"sha256-{hashlib.sha256(RUN[name]).hexdigest()}").write_bytes(RUN[name])
     with pytest.raises(BundleRefusedError, match="in the manifest and missing from the bundle"):
-        read_bundle(path, Places([str(store)]).take)
+        read_bundle(path, EvidencePlaces([str(store)]).take)
 
 
 def test_a_required_file_that_the_manifest_does_not_list_stays_refused(tmp_path, store):
     less = {name: content for name, content in RUN.items() if name != LARGE}
     path = builders.write(tmp_path / "bundle", with_manifest(less))
-    checks = verify_bundle(read_bundle(path, Places([str(store)]).take)).checks
+    checks = verify_bundle(read_bundle(path, EvidencePlaces([str(store)]).take)).checks
     same = verify_bundle(from_files(with_manifest(less))).checks
     assert checks == same
 
@@ -152,14 +153,14 @@ def test_a_required_file_that_the_manifest_does_not_list_stays_refused(tmp_path,
 def test_a_changed_file_that_is_here_is_refused_before_anything_is_fetched(place, store):
     (place / "audit.json").write_bytes(b"{}")
     with pytest.raises(BundleRefusedError, match=r"'audit\.json' is not the file"):
-        read_bundle(place, Places([str(store)]).take)
+        read_bundle(place, EvidencePlaces([str(store)]).take)
 
 
 def test_a_digest_that_is_listed_twice_is_one_file_there(tmp_path, store):
     files = with_manifest(RUN | {TWIN: RUN[LARGE]})
     kept = {name: content for name, content in files.items() if name not in (LARGE, TWIN)}
     path = builders.write(tmp_path / "bundle", kept)
-    found = read_bundle(path, Places([str(store)]).take)
+    found = read_bundle(path, EvidencePlaces([str(store)]).take)
     assert found == from_files(files)
     assert verify_bundle(found).checks == verify_bundle(from_files(files)).checks
 
@@ -292,7 +293,7 @@ def test_what_is_not_the_plain_file_of_that_digest_is_not_taken(store, spoil, wo
     assert str(caught.value).startswith("evidence not here: ")
     assert "\n" not in str(caught.value)
     if spoil is not other_bytes:
-        assert not Places([str(store)]).has(WANTED)
+        assert not EvidencePlaces([str(store)]).has(WANTED)
 
 
 def test_the_next_place_is_asked_where_one_has_other_bytes(tmp_path, store):
@@ -318,7 +319,7 @@ def test_a_server_gives_it_under_its_digest(end, path):
     asked = []
     with server(giving(RUN[LARGE], asked)) as address:
         assert take(address + end) == RUN[LARGE]
-        assert Places([address + end]).has(WANTED)
+        assert EvidencePlaces([address + end]).has(WANTED)
     assert asked == [("GET", path), ("HEAD", path)]
 
 
@@ -427,7 +428,7 @@ def test_a_server_that_takes_for_ever_is_left_and_not_asked_again(monkeypatch, a
         answer(handler)
 
     with server(counted) as address:
-        there = Places([address], wait_s=0.5)
+        there = EvidencePlaces([address], wait_s=0.5)
         for _ in range(3):
             with pytest.raises(EvidenceNotHereError, match=r"no whole answer within|in time"):
                 there.take(WANTED)
@@ -470,7 +471,7 @@ def test_packaging_puts_large_evidence_into_a_folder_and_the_rest_into_the_bundl
     (plain,) = package([run], WHOSE, tmp_path / "plain")
     for place in (path, path.with_name(path.name + ".zip")):
         assert set(read_partly(place).elsewhere) == {LARGE}
-        assert read_bundle(place, Places([str(folder)]).take) == read_bundle(plain)
+        assert read_bundle(place, EvidencePlaces([str(folder)]).take) == read_bundle(plain)
     before = {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()}
     package([run], WHOSE, output, zip=True, evidence=folder)
     assert {p: p.stat().st_mtime_ns for p in output.rglob("*") if p.is_file()} == before
@@ -502,7 +503,7 @@ def test_signing_reads_evidence_and_leaves_it_where_it_is(tmp_path, run):
     both = [path, path.with_name(path.name + ".zip")]
     with pytest.raises(EvidenceNotHereError):
         sign(both, key)
-    take_ = Places([str(elsewhere_)]).take
+    take_ = EvidencePlaces([str(elsewhere_)]).take
     assert sign(both, key, take_) == both
     for one in both:
         assert set(read_partly(one).elsewhere) == {LARGE}
@@ -518,10 +519,16 @@ def failed(result):
     return result.exception
 
 
-def test_verify_says_what_is_missing_takes_it_and_refuses_what_is_false(tmp_path, run):
+@pytest.fixture
+def handed_in(tmp_path, run):
+    """The folder of evidence, of submissions, and the path of the one bundle there."""
     folder, tree = tmp_path / "evidence", tmp_path / "submissions"
     words = (run, "--submitter", "acme", "--system", "box", "--output", tree, "--evidence", folder)
-    path = asked_of(package_submission, *words).output.strip()
+    return folder, tree, asked_of(package_submission, *words).output.strip()
+
+
+def test_verify_says_what_is_missing_and_takes_it(handed_in):
+    folder, tree, path = handed_in
     for where in ([path], ["--all", tree]):
         unread = asked_of(verify, *where)
         assert failed(unread).exit_code == 3
@@ -533,12 +540,16 @@ def test_verify_says_what_is_missing_takes_it_and_refuses_what_is_false(tmp_path
     as_json = asked_of(verify, path, "--json")
     (data,) = json.loads(as_json.stdout)
     assert (data["ok"], data["unread"], data["checks"]) == (False, True, [])
+
+
+def test_a_tree_is_not_verified_without_it_and_what_is_false_is_refused_first(handed_in):
+    folder, tree, path = handed_in
     tree_ = asked_of(verify, "--tree", tree)
     assert failed(tree_).exit_code in (3, 6)
     assert "not verified  acme/box/" in tree_.output
     there = asked_of(verify, "--tree", tree, "--evidence", folder)
     assert "not verified" not in there.output
-    (tmp_path / "submissions" / path / "model.diff").write_text("edited")
+    Path(path, "model.diff").write_text("edited")
     edited = asked_of(verify, path)
     assert failed(edited).exit_code == 6
 
@@ -571,24 +582,24 @@ def test_report_ranks_only_what_was_read_and_never_for_another_place(tmp_path, r
 
 def test_a_kept_result_is_of_these_digests_alone(tmp_path, whole, place, store):
     """The second time nothing is read; another bundle's result is never taken."""
-    first = Cache(tmp_path / "kept", Places([str(store)])).verified(read_partly(place))
+    first = Cache(tmp_path / "kept", EvidencePlaces([str(store)])).verified(read_partly(place))
     assert first == verified(whole)
     (blob,) = store.iterdir()
     blob.write_bytes(bytes(WANTED.bytes))  # of the same size: what was verified stays verified
-    again = Cache(tmp_path / "kept", Places([str(store)])).verified(read_partly(place))
+    again = Cache(tmp_path / "kept", EvidencePlaces([str(store)])).verified(read_partly(place))
     assert again == first
     with pytest.raises(EvidenceNotHereError, match="other bytes"):
-        Cache(tmp_path / "new", Places([str(store)])).verified(read_partly(place))
+        Cache(tmp_path / "new", EvidencePlaces([str(store)])).verified(read_partly(place))
     blob.unlink()
     with pytest.raises(EvidenceNotHereError):
-        Cache(tmp_path / "kept", Places([str(store)])).verified(read_partly(place))
+        Cache(tmp_path / "kept", EvidencePlaces([str(store)])).verified(read_partly(place))
     forged = RUN | {LARGE: RUN[LARGE][:-1] + b"\x07"}
     files = with_manifest(forged)
     put(store, files)
     bad = builders.write(
         tmp_path / "forged", {name: content for name, content in files.items() if name != LARGE}
     )
-    found = Cache(tmp_path / "kept", Places([str(store)])).verified(read_partly(bad))
+    found = Cache(tmp_path / "kept", EvidencePlaces([str(store)])).verified(read_partly(bad))
     assert found == verified(from_files(files))
 
 
