@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from llmb.audit.compared_rows import ComparedRows, Rows, stored_calls
 from llmb.audit.distance import gap
 from llmb.config import Precision
@@ -36,6 +34,7 @@ _FILES = (
     *(audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE),
     *(audited.LEDGER_VALUES, audited.REPLAYED),
 )
+_READ = (*_FILES, audited.LEDGER, evidence.WEIGHTS)
 _LOSS, _TOKENS, _STEP, _HOST, _HEAD = "/loss", "/tokens", "step", "host", "head/"
 #: Bits up to which a run's sketches are rounded to bfloat16.
 _SHORT = 16
@@ -65,21 +64,31 @@ def reduced(folder: Path, files: Mapping[str, str], run: Run) -> dict[str, str]:
     Raises:
         RunFailedError: a file is missing, is not what its process wrote, or no evidence.
     """
-    found = {name: _read(folder, name, files[name]) for name in _FILES if name in files}
-    try:
-        before = {name: arrays.packed(data) for name, data in found.items()}
-        for name, own in before.items():
-            if odd := {one.dtype for one in own.values()} - _WRITTEN:
-                raise ValueError(f"{name} has numbers of type {min(odd)}")
-        after = _reduced(folder, files, before, run)
-    except (ValueError, ValidationError, LookupError) as error:
-        raise RunFailedError(f"evidence is not what llmb writes: {error}") from error
+    found = {name: _read(folder, name, files[name]) for name in _READ if name in files}
     digests = dict(files)
-    for name, own in after.items():
-        data = arrays.file_of(own)
+    for name, data in smaller(found, run).items():
         (folder / name).write_bytes(data)
         digests[name] = hashlib.sha256(data).hexdigest()
     return digests
+
+
+def smaller(files: Mapping[str, bytes], run: Run) -> dict[str, bytes]:
+    """Return the files of evidence that become smaller, by name.
+
+    Raises:
+        RunFailedError: one is not what llmb writes.
+    """
+    try:
+        before = {name: arrays.packed(files[name]) for name in _FILES if name in files}
+        for name, own in before.items():
+            if odd := {one.dtype for one in own.values()} - _WRITTEN:
+                raise ValueError(f"{name} has numbers of type {min(odd)}")
+        after = _of_passes(before, run) | _of_steps(before)
+        if audited.LEDGER_VALUES in before and audited.LEDGER in files:
+            after |= _of_rows(files, before, run)
+    except (ValueError, LookupError) as error:
+        raise RunFailedError(f"evidence is not what llmb writes: {error}") from error
+    return {name: arrays.file_of(own) for name, own in after.items()}
 
 
 def _read(folder: Path, name: str, announced: str) -> bytes:
@@ -92,26 +101,23 @@ def _read(folder: Path, name: str, announced: str) -> bytes:
     return data
 
 
-def _reduced(
-    folder: Path, files: Mapping[str, str], before: Mapping[str, Arrays], run: Run
+def _of_rows(
+    files: Mapping[str, bytes], before: Mapping[str, Arrays], run: Run
 ) -> dict[str, Arrays]:
-    after = dict[str, Arrays]()
-    if audited.GRADIENTS in before:
-        after |= _of_passes(before, run)
-    after |= _of_steps(before)
-    if audited.LEDGER_VALUES in before and audited.LEDGER in files:
-        kept = _read(folder, audited.LEDGER, files[audited.LEDGER])
-        ledger = LedgerEvidence.model_validate_json(kept)
-        after[audited.LEDGER_VALUES] = rows = _short(before[audited.LEDGER_VALUES])
-        if run.drawn is not None and run.trains and evidence.WEIGHTS in files:
-            told = _read(folder, evidence.WEIGHTS, files[evidence.WEIGHTS])
-            weights = WeightsEvidence.model_validate_json(told)
-            if _are_plain(rows, weights, run.drawn):
-                del rows[audited.WHERE]
-        if run.drawn is not None and audited.REPLAYED in before:
-            shown = Rows(ledger, arrays.values(rows[audited.ROWS]))
-            again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
-            after[audited.REPLAYED] = _compared(shown, again, ledger, run, run.drawn)
+    """Return the rows of the worker, and how far they are from the honest run's."""
+    ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    rows = _short(before[audited.LEDGER_VALUES])
+    after = {audited.LEDGER_VALUES: rows}
+    if run.drawn is None:
+        return after
+    if run.trains and evidence.WEIGHTS in files:
+        weights = WeightsEvidence.model_validate_json(files[evidence.WEIGHTS])
+        if _are_plain(rows, ledger, weights, run.drawn):
+            del rows[audited.WHERE]
+    if audited.REPLAYED in before:
+        shown = Rows(ledger, arrays.values(rows[audited.ROWS]))
+        again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
+        after[audited.REPLAYED] = _compared(shown, again, ledger, run, run.drawn)
     return after
 
 
@@ -128,7 +134,9 @@ def _of_passes(before: Mapping[str, Arrays], run: Run) -> dict[str, Arrays]:
     Differences are those from the worker's numbers before these are rounded, and are taken from the
     rounded ones again: so the distance between worker and reference stays as it was.
     """
-    worker = before[audited.GRADIENTS]
+    worker = before.get(audited.GRADIENTS)
+    if worker is None:
+        return {}
     by_host = before.get(audited.REFERENCE)
     by_device = before.get(audited.DEVICE_REFERENCE, {})
     if by_host is None:
@@ -225,8 +233,12 @@ def _once(own: Arrays, what: str, seen: Arrays) -> Arrays:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-def _are_plain(rows: Arrays, weights: WeightsEvidence, drawn: Draws) -> bool:
+def _are_plain(
+    rows: Arrays, ledger: LedgerEvidence, weights: WeightsEvidence, drawn: Draws
+) -> bool:
     """Tell whether places of rows are those that the nonce gives, of plainly stored parameters."""
+    if [one.name for one in ledger.segments] != [one.name for one in weights.pristine]:
+        return False
     where, shapes = rows[audited.WHERE], [one.shape for one in weights.pristine]
     kind = {"I32": "i", "I64": "q"}.get(where.dtype)
     if kind is None or len(where.shape) != 2:
