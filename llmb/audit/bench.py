@@ -41,11 +41,11 @@ PRISTINE = Evidence(audited.PRISTINE, audited.PristineEvidence.model_validate_js
 PROBED = Evidence(audited.PROBED, audited.ProbedEvidence.model_validate_json)
 STEPS = Evidence(audited.STEPS, audited.StepsEvidence.model_validate_json)
 GRADIENTS = Evidence(audited.GRADIENTS, arrays.read)
-STEP_VALUES = Evidence(audited.STEP_VALUES, arrays.read)
-REPLAY = Evidence(audited.REPLAY, arrays.read)
-HONEST = Evidence(audited.HONEST, arrays.read)
-REFERENCE = Evidence(audited.REFERENCE, arrays.read)
-DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read)
+STEP_VALUES = Evidence(audited.STEP_VALUES, arrays.read_reduced)
+REPLAY = Evidence(audited.REPLAY, arrays.read_reduced)
+HONEST = Evidence(audited.HONEST, arrays.read_reduced)
+REFERENCE = Evidence(audited.REFERENCE, arrays.read_reduced)
+DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read_reduced)
 
 #: Bits to which a device's reference must agree with the host's, where both were computed.
 _DEVICE_BITS = 12.0
@@ -218,10 +218,26 @@ class Bench:
         # All are read, so that none that is unreadable goes unnoticed behind one that is missing.
         return any(there) if rule.any_evidence else all([*there])
 
+    def right(self, file: Evidence[Arrays]) -> Arrays | None:
+        """Return the arrays of ``file``, a reference; None where there is none.
+
+        Its passes may be stored by what they differ from the worker's.
+
+        Raises:
+            UnreadableError: the worker does not show what they differ from.
+        """
+        found = self.read(file)
+        if found is None:
+            return None
+        try:
+            return arrays.resolved(found, self.read(GRADIENTS) or {})
+        except ValueError as error:
+            raise UnreadableError(f"{self.path(file)}: {error}") from error
+
     @cached_property
     def reference(self) -> Arrays | None:
         """Return what is right: by the host, and by the device where that agrees with it."""
-        by_host, by_device = self.read(REFERENCE), self.read(DEVICE_REFERENCE)
+        by_host, by_device = self.right(REFERENCE), self.right(DEVICE_REFERENCE)
         if by_host is None or by_device is None:
             return by_host
         probed = gaps(by_device, by_host, "branches/").items()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from llmb.records.arrays import Array
+from llmb.records.arrays import Apart, Array
 
 _MOST_BITS = 40.0  # identical, as far as anybody can tell
 #: What a softmax does not see: a key's bias adds the same to all scores of a query, so its gradient
@@ -38,8 +38,13 @@ class Gap:
 
 
 def gap(shown: Array | None, right: Array) -> Gap:
-    """Return the gap of ``shown`` from ``right``; what was not shown counts as zero."""
+    """Return the gap of ``shown`` from ``right``; what was not shown counts as zero.
+
+    Of an honest run evidence may hold the distance alone (``Apart``).
+    """
     length = math.hypot(*right)
+    if isinstance(shown, Apart):
+        return Gap(math.inf if math.isnan(shown.distance) else shown.distance, length)
     if shown is None or len(shown) != len(right):
         return Gap(length, length)
     distance = math.dist(shown, right)

@@ -11,7 +11,7 @@ from llmb.audit.precision import ROUGH, of_class, ways
 from llmb.audit.rule import PartFinding, compared, not_observed
 from llmb.config import Precision
 from llmb.formats import NARROW_BITS, PrecisionClass
-from llmb.records.arrays import Array, Arrays
+from llmb.records.arrays import Apart, Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
 
@@ -246,6 +246,8 @@ def _no_part_is_rougher(device: Arrays, host: Arrays, reference: Arrays) -> bool
 
 
 def _is_whole(shown: Array | None, right: Array) -> bool:
+    if isinstance(shown, Apart):
+        return math.isfinite(shown.distance)
     return shown is not None and len(shown) == len(right) and all(map(math.isfinite, shown))
 
 

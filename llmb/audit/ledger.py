@@ -11,14 +11,15 @@ from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, outputs
 from llmb.audit.bench import HONEST, STEPS, Bench
-from llmb.audit.distance import UNSEEN, Gap, gap, gaps, total
+from llmb.audit.compared_rows import FEW, ComparedRows, Rows, gaps_of_calls
+from llmb.audit.distance import UNSEEN, Gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence, PartFinding, Rule
 from llmb.config import Mode, Precision
 from llmb.formats import NARROW_BITS
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, Arrays
-from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment, Moment, half_of
+from llmb.records.audited import MOMENTS, LedgerEvidence, Moment
 from llmb.records.finding import Finding, Level, Status
 
 #: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
@@ -46,8 +47,6 @@ _EACH = 2.0
 #: which lies between 8 and 16 for 3,000 to 8.9 million words. All probabilities of a flat softmax
 #: are off by half of that where the loss is computed in 16 bits: an honest head was 0.032 off.
 _LAST_PLACE = {"bfloat16": 2.0**-4, "float32": 2.0**-20}
-#: A sample whose length lies in fewer elements tells too little by itself (rule E1).
-_FEW = 16
 
 LEDGER = Evidence(audited.LEDGER, LedgerEvidence.model_validate_json)
 VALUES = Evidence(audited.LEDGER_VALUES, arrays.read)
@@ -116,36 +115,47 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if replayed is None or bench.measured is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
-    again = Rows(ledger, replayed[audited.ROWS])
     least = drawn.least_replayed(len(compared))
-    if len(again) < least:
-        told = f"{len(again)} steps were replayed, of {least} that had to be"
+    if bench.trains:
+        gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, rows.names)
+        count = len(gradients.steps)
+    else:
+        calls = gaps_of_calls(replayed, rows.names, compared)
+        count = len({call for call, _ in calls})
+    if count < least:
+        told = f"{count} steps were replayed, of {least} that had to be"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
     if not bench.trains:
         honest = outputs.honest_error(bench)
-        yield CallByCall(rows, again, compared, honest, _times(bench)).finding(paths, made)
+        yield CallByCall(calls, honest, _times(bench)).finding(paths, made)
         return
+    if count > len(rows):
+        raise ValueError(f"{count} steps were replayed, of {len(rows)} that the worker shows")
     recomputed = bench.read(RECOMPUTED)
-    checked = tuple(step for step in drawn.recomputed(len(compared)) if step < len(again))
-    gradients = ledger.model_copy(update={"moments": ()})
-    right = Rows(gradients, recomputed[audited.ROWS]) if recomputed is not None else None
+    checked = tuple(step for step in drawn.recomputed(len(compared)) if step < count)
+    alone = ledger.model_copy(update={"moments": ()})
+    right = Rows(alone, recomputed[audited.ROWS], checked) if recomputed is not None else None
     if right is None or len(right) not in (0, len(checked)):
         told = "no process without the plugin has computed the steps that were drawn for it"
         yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
         return
+    again = Rows(alone, replayed[audited.ROWS], checked)
+    if len(again) != len(checked):
+        raise ValueError(f"the honest run shows {len(again)} rows of {len(checked)} steps")
     error, of_element = _honest_error(bench), least_of_element(bench)
     own, wider = error, replace(error, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
-    worker = StepByStep(rows.of_gradients(), again.of_gradients(), own, of_element)
+    worker = StepByStep(gradients, own, of_element)
+    turns = len(ledger.moments)
     moments = [
-        StepByStep(rows.of_moment(one), again.of_moment(one), wider, None, one)
-        for one in ledger.moments
+        StepByStep(ComparedRows.read(replayed, one, rows.names, turn, turns), wider, None, one)
+        for turn, one in enumerate(ledger.moments)
     ]
     wider = replace(error, times=_OF_TWO_STEPS * error.times)
     of_few = None if of_element is None else _OF_TWO_STEPS * of_element
-    yardstick = StepByStep(again.of_gradients().only(checked), right, wider, of_few)
+    yardstick = StepByStep(ComparedRows.of(again, right), wider, of_few)
     yield _of_training(
         [worker, *moments], yardstick, error, checked if len(right) else (), made, paths
     )
@@ -159,9 +169,9 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if ledger is None or values is None or replayed is None:
         return
-    rows, again = Rows(ledger, values[audited.ROWS]), Rows(ledger, replayed[audited.ROWS])
-    gradients, right = rows.of_gradients(), again.of_gradients()
-    yield from StepByStep(gradients, right, _honest_error(bench), least_of_element(bench)).parts()
+    names = [segment.name for segment in ledger.segments]
+    gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, names)
+    yield from StepByStep(gradients, _honest_error(bench), least_of_element(bench)).parts()
 
 
 def least_of_element(bench: Bench) -> float | None:
@@ -209,66 +219,6 @@ def _of_training(
         observer="worker, honest run, verifier",
         evidence=evidence,
     )
-
-
-class Rows:
-    """What was read: a row a step, a part of it for each stored parameter, or each sequence."""
-
-    def __init__(
-        self, ledger: LedgerEvidence, values: Array, steps: Sequence[int] | None = None
-    ) -> None:
-        """Take ``values``, row after row; each is of one of ``steps``, which may be all.
-
-        Raises:
-            ValueError: they are no whole number of rows.
-        """
-        self._ledger = ledger
-        self.names = [segment.name for segment in ledger.segments]
-        self._counts = [segment.elements for segment in ledger.segments]
-        self._halves = [half_of(count) for count in self._counts]
-        self._length = sum(self._counts) + bool(ledger.moments) * sum(self._halves)
-        self._values = values
-        if not self._length or len(values) % self._length:
-            raise ValueError(f"{len(values)} elements are no rows of {self._length}")
-        #: Which step, or call, each row is of.
-        self.steps = range(len(self)) if steps is None else steps
-
-    def __len__(self) -> int:
-        """Return how many rows there are."""
-        return len(self._values) // self._length
-
-    def only(self, steps: Sequence[int]) -> Rows:
-        """Return the rows of ``steps`` alone, of rows that are of all steps."""
-        return Rows(self._ledger, [value for step in steps for value in self.row(step)], steps)
-
-    def of_gradients(self) -> Rows:
-        """Return the same rows without moments."""
-        return self._part(self._counts, 0, range(len(self)))
-
-    def of_moment(self, name: Moment) -> Rows:
-        """Return rows of one moment alone, of the steps whose turn it was."""
-        turns = self._ledger.moments
-        steps = range(turns.index(name), len(self), len(turns))
-        return self._part(self._halves, sum(self._counts), steps)
-
-    def _part(self, counts: Sequence[int], first: int, steps: Sequence[int]) -> Rows:
-        """Return the columns from ``first`` on, so many of each parameter, in rows of ``steps``."""
-        named = zip(self.names, counts, strict=True)
-        segments = tuple(LedgerSegment(name=name, elements=count) for name, count in named)
-        rows = (self.row(step) for step in steps)
-        values = [value for row in rows for value in row[first : first + sum(counts)]]
-        return Rows(LedgerEvidence(segments=segments), values, steps)
-
-    def row(self, number: int) -> Array:
-        """Return what was read in the step that row ``number`` is of."""
-        return self._values[number * self._length : (number + 1) * self._length]
-
-    def parts(self, number: int) -> Iterator[tuple[str, Array]]:
-        """Yield each parameter's, or sequence's, name and its elements in row ``number``."""
-        row, first = self.row(number), 0
-        for name, count in zip(self.names, self._counts, strict=True):
-            yield name, row[first : first + count]
-            first += count
 
 
 def _hidden(bench: Bench, ledger: LedgerEvidence) -> str | None:
@@ -376,13 +326,12 @@ class StepByStep:
 
     def __init__(
         self,
-        rows: Rows,
-        again: Rows,
+        compared: ComparedRows,
         honest: HonestError,
         least_of_element: float | None,
         moment: Moment | None = None,
     ) -> None:
-        """Compare the first steps, as many as were replayed.
+        """Judge the steps that were replayed.
 
         ``least_of_element``: what the median element may be off at least, relative to itself; None
         where an honest run gets only the large elements right. ``moment``: what was read, if it was
@@ -390,14 +339,8 @@ class StepByStep:
         """
         self._what, self._of = (f"{moment} ", f"{moment} of ") if moment else ("", "")
         self._together = moment or "all gradients"
-        self.steps, self._honest = rows.steps[: len(again)], honest
-        #: Of each parameter, step by step: what the worker and the honest run read.
-        self._pairs: dict[str, list[tuple[Array, Array]]] = {name: [] for name in rows.names}
-        for number in range(len(self.steps)):
-            pairs = zip(rows.parts(number), again.parts(number), strict=True)
-            for (name, shown), (_, right) in pairs:
-                self._pairs[name].append((shown, right))
-        self._gaps = {n: [gap(a, b) for a, b in pairs] for n, pairs in self._pairs.items()}
+        self.steps, self._honest, self._compared = compared.steps, honest, compared
+        self._gaps = compared.gaps
         self._least_of_element = least_of_element
 
     def faults(self) -> list[str]:
@@ -424,7 +367,7 @@ class StepByStep:
     def parts(self) -> Iterator[PartFinding]:
         """Yield of each parameter the distance that is nearest to its limit, or furthest beyond."""
         lengths, medians, odd = self._lengths(), self._medians(), self._odd_steps()
-        for name in self._pairs:
+        for name in self._compared.names:
             limit = self._honest.limit(name)
             found = [("relative error of sampled gradients in all steps", lengths.get(name), limit)]
             least = max(limit, self._least_of_element or 0.0)
@@ -468,9 +411,8 @@ class StepByStep:
         """Return the relative distance of each parameter, of those that tell something."""
         return {
             name: total(self._gaps[name]).error
-            for name, pairs in self._pairs.items()
-            if _tells([value for _, right in pairs for value in right])
-            and not name.endswith(UNSEEN)
+            for name, elements in self._compared.told_in_all.items()
+            if elements >= FEW and not name.endswith(UNSEEN)
         }
 
     def _worst(self, errors: Mapping[str, float]) -> tuple[str, float]:
@@ -478,23 +420,9 @@ class StepByStep:
         most = max(errors, key=lambda n: _ratio(errors[n], self._honest.limit(n)), default="")
         return most, errors.get(most, 0.0)
 
-    def _medians(self) -> dict[str, float]:
-        """Return of each parameter the median error of one element, relative to that element.
-
-        The length of a head's gradient lies in the few words that come next. All other words have
-        small elements, which a softmax that is only guessed gets wrong. Elements that are zero in
-        both runs are left out, such as those of words that do not occur.
-        """
-        if self._least_of_element is None:
-            return {}
-        found = {}
-        for name, pairs in self._pairs.items():
-            both = [(a, b) for shown, right in pairs for a, b in zip(shown, right, strict=True)]
-            errors = [abs(a - b) / abs(b) if b else math.inf for a, b in both if a or b]
-            # Of a bias of queries and keys most elements are rounding alone, whoever computes them.
-            if len(errors) >= _FEW and not name.endswith("bias"):
-                found[name] = _median(errors)
-        return found
+    def _medians(self) -> Mapping[str, float]:
+        """Return of each parameter the median error of one element, relative to that element."""
+        return self._compared.medians if self._least_of_element is not None else {}
 
     def _oddest_step(self) -> tuple[float, str | None]:
         """Return the largest distance in a single step, in usual lengths, and what is wrong."""
@@ -515,34 +443,22 @@ class StepByStep:
             distances = [one.distance / usual for one in own]
             limit = max(_OF_A_STEP, _USUAL * statistics.median(distances))
             for number, distance in enumerate(distances):
-                if _tells(self._pairs[name][number][1]):
+                if self._compared.told[name][number] >= FEW:
                     yield name, self.steps[number], distance, limit
-
-
-def _median(errors: Sequence[float]) -> float:
-    """Return the median, NaN where one is no number."""
-    return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)
 
 
 class CallByCall:
     """The distances of the logits that were read from the honest run's, by call and sequence."""
 
     def __init__(
-        self, rows: Rows, again: Rows, calls: Sequence[int], honest: float, times: float
+        self, compared: Mapping[tuple[int, str], Gap], honest: float, times: float
     ) -> None:
-        """Compare the rows that were replayed; row n is of ``calls[n]``.
+        """Judge what was ``compared``, by number of the call and name of the sequence.
 
         ``honest`` is the relative error of an honest run's logits, ``times`` which may be off.
         """
-        self._honest, self._times = honest, times
-        self._count = min(len(again), len(rows))
-        #: By number of the call and name of the sequence.
-        self._gaps: dict[tuple[int, str], Gap] = {}
-        for number, call in enumerate(calls[: self._count]):
-            pairs = zip(rows.parts(number), again.parts(number), strict=True)
-            for (name, shown), (_, right) in pairs:
-                if name != audited.TOKENS:
-                    self._gaps[call, name] = gap(shown, right)
+        self._honest, self._times, self._gaps = honest, times, compared
+        self._count = len({call for call, _ in compared})
 
     def together(self) -> tuple[float, float]:
         """Return how far all logits are off together, and the limit of that."""
@@ -604,11 +520,6 @@ def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:
 
 def _by_error(named: tuple[object, float]) -> float:
     return math.inf if math.isnan(named[1]) else named[1]
-
-
-def _tells(right: Array) -> bool:
-    """Tell whether a sample has its length in enough elements to be judged by itself."""
-    return equivalence.effective(right) >= _FEW
 
 
 def _ratio(value: float, limit: float) -> float:

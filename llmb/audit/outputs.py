@@ -46,7 +46,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if bench.trains or looked is None or steps is None or not bench.shows(P1):
         return
     # What is too much work for the host was computed on the device.
-    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **bench.needed(REFERENCE)}
+    reference = {**(bench.right(DEVICE_REFERENCE) or {}), **(bench.right(REFERENCE) or {})}
     kept = next((step for step in looked.steps if step.weights_kept), None)
     if kept is not None and not is_inside(kept.index, bench.timing):
         kept = None
@@ -63,7 +63,7 @@ def honest_error(bench: Bench) -> float:
 
     The larger of the last step's and the audited one's, and no smaller one than two kernels have.
     """
-    reference = {**(bench.read(DEVICE_REFERENCE) or {}), **bench.needed(REFERENCE)}
+    reference = {**(bench.right(DEVICE_REFERENCE) or {}), **(bench.right(REFERENCE) or {})}
     precision = bench.facts.precision
     own = of_class(bench.needed(HONEST), precision.name)
     items = (f"{name}/{LOGITS}" for name in (LIVE, STEP))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, ledger
 from llmb.audit.bench import GRADIENTS, PRISTINE, WEIGHTS, Bench
+from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, stored_calls
 from llmb.audit.distance import Gap, gap, gaps, total
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence
@@ -157,9 +158,9 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     kept, values = bench.read(ledger.LEDGER), bench.read(ledger.VALUES)
     if kept is None or values is None or made.rows is None:
         return
-    shown, again = ledger.Rows(kept, values[audited.ROWS]), ledger.Rows(kept, made.rows)
+    shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
     count = min(len(shown), len(again))
-    again = ledger.Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
+    again = Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
     honest = ledger.honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
     honest, clips = replace(honest, times=times), bench.facts.workload.clip_grad_norm is not None
@@ -170,14 +171,16 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
-    gradients = ledger.StepByStep(shown.of_gradients(), again.of_gradients(), honest, least)
+    own = ComparedRows.of(shown.of_gradients(), again.of_gradients())
+    gradients = ledger.StepByStep(own, honest, least)
     error, limit = gradients.together()
     first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
     for name in kept.moments:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
-            moment = ledger.StepByStep(shown.of_moment(name), right, wider, None, name)
+            own = ComparedRows.of(shown.of_moment(name), right)
+            moment = ledger.StepByStep(own, wider, None, name)
             error, limit = moment.together()
             yield Compared(f"{name} {steps}", error, limit, tuple(moment.faults()))
 
@@ -189,7 +192,7 @@ def _capped(honest: ledger.HonestError) -> ledger.HonestError:
     return replace(honest, of_all=min(most, honest.of_all), of_parts=of_parts)
 
 
-def _first_other(shown: ledger.Rows, again: ledger.Rows, limit: float) -> Iterator[str]:
+def _first_other(shown: Rows, again: Rows, limit: float) -> Iterator[str]:
     """Yield a sentence for the first step whose gradients are others."""
     for step in range(len(again)):
         error = gap(shown.row(step), again.row(step)).error
@@ -203,12 +206,14 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
     kept, values = bench.read(ledger.LEDGER), bench.read(ledger.VALUES)
     if kept is None or values is None or made.rows is None:
         return
-    shown, again = ledger.Rows(kept, values[audited.ROWS]), ledger.Rows(kept, made.rows)
+    shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
     precision = _precision(bench)
     honest = ledger.honest_error(
         ways(made.reference, "host"), made.reference, precision, trains=False
     )
-    calls = ledger.CallByCall(shown, again, made.calls, honest.of_all, _ACROSS * honest.times)
+    stored = {name: arrays.values(one) for name, one in stored_calls(shown, again).items()}
+    own = gaps_of_calls(stored, shown.names, made.calls)
+    calls = ledger.CallByCall(own, honest.of_all, _ACROSS * honest.times)
     found = calls.finding((), len(again))
     faults = (found.message,) if found.status is Status.FAIL else ()
     error, limit = calls.together()

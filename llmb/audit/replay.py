@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from llmb.audit.bench import OPTIMIZER, REPLAY, STEP_VALUES, STEPS, Bench
 from llmb.audit.rule import TRAINING, Rule
-from llmb.records.arrays import Array, Arrays
+from llmb.records.arrays import Array, Arrays, Same
 from llmb.records.audited import AuditedStep, StepsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
@@ -62,15 +62,29 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if len({step.index for step in steps.steps}) < len(steps.steps):
         raise ValueError("a step was audited twice")
     workload, stepped = bench.facts.workload, bench.read(OPTIMIZER)
+    seen = _whole(bench.needed(STEP_VALUES), "/next/", {})
     yield finding(
         steps,
-        bench.needed(STEP_VALUES),
-        bench.needed(REPLAY),
+        seen,
+        _whole(bench.needed(REPLAY), "/replayed/", seen),
         bench.constants_of,
         bench.path(STEP_VALUES),
         workload.clip_grad_norm,
         skipped=stepped.skipped if stepped is not None else 0,
     )
+
+
+def _whole(found: Arrays, what: str, seen: Arrays) -> Arrays:
+    """Return ``found`` with numbers where it says of ``what`` that it is as after the step.
+
+    Raises:
+        LookupError: there is nothing after the step.
+    """
+    known = {**seen, **found}
+    return {
+        name: known[name.replace(what, "/after/")] if isinstance(one, Same) else one
+        for name, one in found.items()
+    }
 
 
 def finding(

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from llmb.observe import shards
-from llmb.observe.ledger import ELEMENTS, StepLedger
-from llmb.observe.places import SampledIndices, choose_each, fewer
+from llmb.observe.ledger import StepLedger
+from llmb.observe.places import SampledIndices, choose_each
 from llmb.records.audited import MOMENTS, LedgerEvidence, LedgerSegment
+from llmb.records.places import ELEMENTS, fewer
 
 
 class GradientLedger(StepLedger):

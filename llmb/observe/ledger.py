@@ -16,9 +16,6 @@ from torch import Tensor
 
 from llmb.records.audited import LedgerEvidence
 
-#: Elements of each gradient, or of each sequence's logits, that are read in a step.
-ELEMENTS = 64
-
 
 @dataclass(frozen=True)
 class _Underway:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from llmb.observe.ledger import ELEMENTS, StepLedger
+from llmb.observe.ledger import StepLedger
 from llmb.observe.outputs import OutputWitness
-from llmb.observe.places import fewer, picked
+from llmb.observe.places import picked
 from llmb.records.audited import TOKENS, LedgerEvidence, LedgerSegment
+from llmb.records.places import ELEMENTS, fewer
 
 
 class OutputLedger(StepLedger):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from llmb.records.places import drawn_places
 
 #: Elements of each parameter: of its gradient for comparison with the reference, and of value,
 #: gradient and moments for the replay of the optimizer's step.
@@ -17,9 +17,6 @@ GRADIENTS, STATES = 1024, 257
 #: Elements: a multiple of the length of every processor's vectors.
 VECTOR = 64
 _PLAIN = (Tensor, nn.Parameter)
-#: Parameters up to which each has so many. Of more, each has fewer: a bundle keeps its size
-#: (docs/adr/0023).
-_AT_FULL_LENGTH = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,35 +71,12 @@ def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
         return torch.stack([value[one] for one in numbers])
 
 
-def fewer(count: int, parameters: int) -> int:
-    """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
-    return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
-
-
 def choose_each(seed: int, shapes: Sequence[torch.Size], count: int) -> list[SampledIndices]:
     """Return ``count`` elements of each parameter of ``shapes`` (all where there are no more).
 
-    Like ``choose``, in half of the time: a digest of each name would be most of the cost. And the
-    distance has no factor in common with the columns, or few columns would stand for all: of a head
-    those elements are all large or all small.
+    Like ``choose``, in half of the time: a digest of each name would be most of the cost.
     """
-    draw = random.Random(f"places:{seed}")
-    found = []
-    for shape in shapes:
-        size = shape.numel()
-        least = min(size, count)
-        if least <= 1:
-            found.append(SampledIndices(0, 1, least))
-            continue
-        longest = (size - 1) // (least - 1)
-        shortest = (longest + 1) // 2
-        stride = shortest + int(draw.random() * (longest - shortest + 1))
-        columns = shape[-1] if len(shape) > 1 else 1
-        while math.gcd(stride, columns) > 1:
-            stride -= 1
-        first = int(draw.random() * (size - stride * (least - 1)))
-        found.append(SampledIndices(first, stride, least))
-    return found
+    return [SampledIndices(*one) for one in drawn_places(seed, shapes, count)]
 
 
 def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:

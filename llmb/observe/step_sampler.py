@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from llmb.observe.places import GRADIENTS, STATES, VECTOR, SampledIndices, choose, fewer
+from llmb.observe.places import GRADIENTS, STATES, VECTOR, SampledIndices, choose
 from llmb.observe.shards import is_elsewhere, local, nothing_of, read_places
 from llmb.records.audited import AuditedStep, Segment
+from llmb.records.places import fewer
 from llmb.reference.train_loop import Step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -17,9 +17,7 @@ from llmb import workloads
 from llmb.errors import BundleRefusedError
 from llmb.measure import clock
 from llmb.observe import weights_file
-from llmb.observe.ledger import ELEMENTS
 from llmb.observe.passes import bare
-from llmb.observe.places import choose_each, fewer
 from llmb.observe.weights import FenceSamples
 from llmb.observe.weights_file import checked_bytes
 from llmb.plugin.builtin.host import keep_freed_memory
@@ -28,6 +26,7 @@ from llmb.processes.call_replay import CallReplay
 from llmb.processes.evidence_writer import Announcer
 from llmb.processes.stream_replay import StreamReplay
 from llmb.records import audited
+from llmb.records.places import ELEMENTS, fewer, plain_row
 from llmb.reference.models import build
 from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, EvidenceFile, Phase, ReplayOrder, Tick
@@ -66,7 +65,8 @@ def make(channel: Channel, order: ReplayOrder) -> None:
             found[audited.SAMPLES] = _samples(order, model)
     if order.calls is not None:
         channel.send(Phase(name=f"{len(order.calls.calls)} calls"))
-        read = load(_read(order, audited.LEDGER_VALUES))[audited.ROWS][: len(order.calls.calls)]
+        read = load(_read(order, audited.LEDGER_VALUES))[audited.ROWS]
+        read = read[: len(order.calls.calls)].float()
 
         def look(_: int) -> None:
             channel.send(Tick(index=watch.next(), ns=clock.now_ns()))
@@ -177,7 +177,6 @@ def _places(order: ReplayOrder) -> _RowPlaces:
     shapes = [p.shape for _, p in parameters]
     count = fewer(ELEMENTS, len(shapes))
     sizes = torch.tensor([shape.numel() for shape in shapes])
-    firsts = (sizes.cumsum(0) - sizes).tolist()
     usual = audited.LedgerEvidence(
         segments=tuple(
             audited.LedgerSegment(name=name, elements=min(count, p.numel()))
@@ -186,26 +185,23 @@ def _places(order: ReplayOrder) -> _RowPlaces:
         moments=order.ledger.moments if order.ledger is not None else (),
     )
 
-    def row(seed: int) -> Tensor:
-        chosen = choose_each(seed, shapes, count)
-        return torch.cat([n + one.indices() for n, one in zip(firsts, chosen, strict=True)])
-
     if order.ledger is None:
         width = sum(segment.elements for segment in usual.segments)
         return _RowPlaces(usual, torch.full((steps, width), -1), drawn=True)
     arrays = load(_read(order, audited.LEDGER_VALUES))
+    own = torch.tensor([plain_row(seed, shapes) for seed in order.places])
     if audited.WHERE not in arrays:
-        raise BundleRefusedError("rows of steps come without their places")
+        if order.ledger != usual:
+            raise BundleRefusedError("rows of steps come without their places")
+        shown = min(steps, len(arrays[audited.ROWS]))
+        rest = torch.full((steps - shown, own.shape[1]), -1)
+        return _RowPlaces(usual, torch.cat((own[:shown], rest)), drawn=True)
     given = arrays[audited.WHERE].long()
     width = sum(segment.elements for segment in order.ledger.segments)
     if given.dim() != 2 or not len(given) or given.shape[1] != width:
         raise BundleRefusedError(f"rows of {width} elements have places {list(given.shape)}")
     given = given[:steps]
-    if order.ledger == usual:
-        own = torch.stack([row(seed) for seed in order.places[: len(given)]])
-        drawn = torch.equal(own, given)
-    else:
-        drawn = False
+    drawn = order.ledger == usual and torch.equal(own[: len(given)], given)
     if not drawn:
         _check_places(given, sizes.cumsum(0))
     rest = torch.full((steps - len(given), width), -1)

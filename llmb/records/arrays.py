@@ -1,4 +1,8 @@
-"""Numbers out of safetensors files without torch: float32 arrays as sequences of floats."""
+"""Numbers out of safetensors files without torch: arrays as sequences of floats.
+
+Evidence is kept small (docs/adr/0057): 16-bit numbers are stored as bfloat16, and what counts as a
+distance from something else alone is stored as that distance.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +34,200 @@ _LOOKED_AT = 2**14
 _CHUNK = 2**24
 
 
+#: The array that holds the scales of all differences, float32, in the order of their names.
+SCALES = "scales"
+#: Bytes of one number, of the types that are read.
+_BYTES = {"F32": 4, "BF16": 2, "F64": 8, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
+#: A difference is stored in steps of its largest element over this.
+_STEPS = 127
+
+
+class Apart(tuple[float, ...]):
+    """One number in the place of an array: its distance from the array that is right."""
+
+    @property
+    def distance(self) -> float:
+        """The L2 distance; infinite where the array had a NaN, or another length."""
+        return self[0]
+
+
+class Difference(tuple[float, ...]):
+    """What an array that is right is less than the worker's, element by element."""
+
+
+class Same(tuple[float, ...]):
+    """Nothing, in the place of an array whose numbers are those of another array."""
+
+
 def read(data: bytes) -> dict[str, Array]:
-    """Return every float32 array of a safetensors file, flat, by name; others are left out.
+    """Return every float32 or bfloat16 array of a safetensors file, flat, by name.
+
+    Others are left out.
 
     Raises:
         ValueError: not a safetensors file, too many arrays, or one too long to be a sample.
     """
-    found = _parsed(data)
-    for name, entry in found:
-        if len(entry["data"]) > 4 * MAX_ELEMENTS:
-            raise ValueError(f"array {name!r} has more than {MAX_ELEMENTS} numbers")
     return {
-        name: memoryview(bytes(entry["data"])).cast("f")
-        for name, entry in sorted(found, key=itemgetter(0))  # the library gives them in any order
-        if entry["dtype"] == "F32"
+        name: _widened(entry) for name, entry in _checked(data) if entry["dtype"] in ("F32", "BF16")
     }
+
+
+def read_reduced(data: bytes) -> dict[str, Array]:
+    """Return the same, and what stands in the place of an array.
+
+    That is ``Apart`` (float64, one number), ``Difference`` (int8, with its scale) or ``Same``
+    (uint8, without a number).
+
+    Raises:
+        ValueError: as ``read`` does, or a difference has no scale.
+    """
+    found, every = dict[str, Array](), _checked(data)
+    scales = iter(next((_widened(one) for name, one in every if name == SCALES), ()))
+    for name, entry in every:
+        kind, content = entry["dtype"], bytes(entry["data"])
+        if kind in ("F32", "BF16") and name != SCALES:
+            found[name] = _widened(entry)
+        elif kind == "F64" and len(content) == _BYTES[kind]:
+            found[name] = Apart(memoryview(content).cast("d"))
+        elif kind == "U8" and not content:
+            found[name] = Same()
+        elif kind == "I8":
+            scale = next(scales, None)
+            if scale is None:
+                raise ValueError(f"array {name!r} has no scale")
+            found[name] = Difference(scale * step for step in memoryview(content).cast("b"))
+    return found
+
+
+def resolved(right: Arrays, worker: Arrays) -> dict[str, Array]:
+    """Return ``right`` with arrays in the place of differences from the ``worker``'s.
+
+    Raises:
+        ValueError: the worker's array is missing, or has another length.
+    """
+    found = dict[str, Array]()
+    for name, one in right.items():
+        if isinstance(one, Difference):
+            pairs = zip(worker.get(name, ()), one, strict=True)
+            found[name] = array("d", (shown - less for shown, less in pairs))
+        else:
+            found[name] = one
+    return found
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One array as it is stored: its type in the library's words, its shape, and its bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def packed(data: bytes) -> dict[str, Packed]:
+    """Return every array of a safetensors file as it is stored, by name.
+
+    Raises:
+        ValueError: not a safetensors file, or too many arrays.
+    """
+    return {
+        name: Packed(entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
+        for name, entry in sorted(_parsed(data), key=itemgetter(0))
+    }
+
+
+def file_of(arrays: Mapping[str, Packed]) -> bytes:
+    """Return a safetensors file of ``arrays``: wide types first, so that each lies where it may."""
+    turn = sorted(arrays.items(), key=lambda item: (-_BYTES[item[1].dtype], item[0]))
+    header, end = dict[str, Any](), 0
+    for name, one in turn:
+        offsets = [end, end + len(one.data)]
+        header[name] = {"dtype": one.dtype, "shape": one.shape, "data_offsets": offsets}
+        end = offsets[1]
+    return _head(header) + b"".join(one.data for _, one in turn)
+
+
+def _head(header: Mapping[str, Any]) -> bytes:
+    """Return eight bytes with the length of the JSON header, and the header.
+
+    So https://huggingface.co/docs/safetensors has it.
+    """
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def floats(shape: Sequence[int], values: Sequence[float]) -> Packed:
+    """Return ``values`` as a float32 array; what is too large for one is infinite."""
+    return Packed("F32", tuple(shape), array("f", values).tobytes())
+
+
+def apart(distance: float) -> Packed:
+    """Return what stands in the place of an array so far from the one that is right."""
+    return Packed("F64", (1,), array("d", [distance]).tobytes())
+
+
+#: What stands in the place of an array that has the numbers of another one.
+SAME = Packed("U8", (0,), b"")
+
+
+def difference(worker: Array, right: Array) -> tuple[Packed, float]:
+    """Return ``worker`` less ``right`` in 8 bits, and the scale of one step.
+
+    Both are finite and of one length. The largest element takes 127 steps, so that each is off by
+    half a step at most: the length of 1,024 Gaussian elements changes by 3e-5 of itself.
+    """
+    less = [one - other for one, other in zip(worker, right, strict=True)]
+    scale = max(map(abs, less), default=0.0) / _STEPS
+    (scale,) = array("f", [scale])  # as it is stored
+    steps = array("b", (round(one / scale) if scale else 0 for one in less))
+    return Packed("I8", (len(less),), steps.tobytes()), scale
+
+
+def as_bfloat16(one: Packed, *, rounded: bool = False) -> Packed:
+    """Return a float32 array as bfloat16 if all its numbers are such; any array otherwise as it is.
+
+    ``rounded``: to the nearest number, if all are finite.
+    """
+    if one.dtype != "F32":
+        return one
+    data = bytearray(one.data)
+    if rounded and all(map(math.isfinite, memoryview(one.data).cast("f"))):
+        words = memoryview(data).cast("I")
+        for n, word in enumerate(words):
+            # To even, as torch does it. Nothing finite becomes more than the largest.
+            words[n] = min(word + 0x7FFF + (word >> 16 & 1), (word & 0x80000000) + 0x7F7F0000)
+            words[n] &= 0xFFFF0000
+        words.release()
+    zeros = len(data) // 4
+    if data[0::4].count(0) < zeros or data[1::4].count(0) < zeros:
+        return one
+    short = bytearray(len(data) // 2)
+    short[0::2], short[1::2] = data[2::4], data[3::4]
+    return Packed("BF16", one.shape, bytes(short))
+
+
+def values(one: Packed) -> Array:
+    """Return the numbers of a float32 or bfloat16 array."""
+    return _widened({"dtype": one.dtype, "data": one.data})
+
+
+def _widened(entry: Mapping[str, Any]) -> Array:
+    content = bytes(entry["data"])
+    if entry["dtype"] == "BF16":
+        wide = bytearray(2 * len(content))
+        wide[2::4], wide[3::4] = content[0::2], content[1::2]
+        content = bytes(wide)
+    return memoryview(content).cast("f")
+
+
+def _checked(data: bytes) -> list[tuple[str, dict[str, Any]]]:
+    """Return the arrays of a file by name, none of them too long to be a sample."""
+    found = sorted(_parsed(data), key=itemgetter(0))  # the library gives them in any order
+    for name, entry in found:
+        if len(entry["data"]) > _BYTES.get(entry["dtype"], 4) * MAX_ELEMENTS:
+            raise ValueError(f"array {name!r} has more than {MAX_ELEMENTS} numbers")
+    return found
 
 
 def content_digest(data: bytes) -> str | None:
@@ -159,21 +342,15 @@ def stored(path: Path) -> dict[str, FileArray]:
 
 
 def write(tensors: Mapping[str, FileArray], target: Path, about: Mapping[str, str]) -> None:
-    """Copy ``tensors`` into one safetensors file, whose metadata are ``about``.
-
-    Eight bytes with the length of the header, a JSON header, then the numbers, as
-    https://huggingface.co/docs/safetensors has it.
-    """
+    """Copy ``tensors`` into one safetensors file, whose metadata are ``about``."""
     header: dict[str, Any] = {"__metadata__": dict(about)}
     total = 0
     for name, one in tensors.items():
         offsets = [total, total + one.end - one.begin]
         header[name] = {"dtype": "F32", "shape": one.shape, "data_offsets": offsets}
         total = offsets[1]
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
     with target.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(_head(header))
         for one in tensors.values():
             with one.path.open("rb") as source:
                 source.seek(one.begin)

@@ -1,6 +1,7 @@
 """What the audit's passes leave behind: evidence the judges compare, number by number.
 
-Arrays are float32 in safetensors files: a 16-bit number is one exactly.
+Arrays are float32 in safetensors files: a 16-bit number is one exactly. The supervisor makes the
+files smaller once all processes have gone (``llmb.supervision.reduced``).
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ REPLAYED = "replayed.safetensors"  # honest run
 RECOMPUTED = "recomputed.safetensors"  # reference run
 #: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` says which elements of the
 #: gradients are in a row, and counts through all canonical parameters; -1 is padding.
+#: Places are left out where they follow from the nonce: the plugin stores parameters plainly.
 ROWS, WHERE = "rows", "where"
+#: In ``REPLAYED``: how far the worker's rows are from the honest run's, step by step and in all
+#: steps, of gradients and each moment by its name (``llmb.audit.compared_rows``); and ``ROWS``, the
+#: honest run's own gradients in the steps that are in ``RECOMPUTED``. Of calls: ``LOGITS``.
+OF_GRADIENTS, OF_ALL_STEPS = "gradients", "/all"
 #: Where a bundle's run is made again: the loss of each step, and samples of the weights at fences.
 LOSSES, SAMPLES = "losses", "samples"
 #: Passes too large for a host: the reference on the device itself, by the honest run.

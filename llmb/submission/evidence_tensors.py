@@ -5,6 +5,7 @@ What is read of stored parameters is held to ``model.json``, everything else to 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
@@ -48,6 +49,13 @@ _OF_STEP = {
 _ALWAYS_OF_A_STEP = ("replay/gradient", "before/value", "after/value")
 _ASKED = ("asked", "asked before", "asked after", "asked again")
 _NUMBERS, _INDICES = ("F32",), ("I32", "I64")
+#: Since rules 3 numbers of 16 bits may be stored in 16 (docs/adr/0057), and what stands in the
+#: place of an array has a type of its own: a distance, a difference, or the numbers of another.
+_SHORT, _APART, _DIFFERENCE, _SAME = ("F32", "BF16"), "F64", "I8", "U8"
+#: A parameter of a layer: the probe ``head`` is made without layers.
+_OF_A_LAYER = re.compile(r"\.(?:layers|h|layer)\.\d+\.")
+#: Numbers that rule L1 has of each parameter in each step, of each in all, of each sequence.
+_OF_STEP_ROWS, _OF_ALL_ROWS, _OF_CALL_ROWS = 3, 2, 2
 #: How many elements something has, at least and at most; None: there is nothing of the kind.
 _Size: TypeAlias = "tuple[int, int] | None"
 #: The size by the name of a tensor; and by what a pass shows, and the pass.
@@ -84,6 +92,7 @@ class _Tensors:
         #: How many elements are read of each of so many parameters is known; runs of rules 2 may
         #: have read as many of any number.
         self._is_exact = stored.apart and record.rules_version not in OLDER_RULES
+        self._is_reduced = record.rules_version not in OLDER_RULES
         self._config = record.config
         self._steps = load(bundle, repeat, audited.STEPS, audited.StepsEvidence).steps
         self._probed = load(bundle, repeat, audited.PROBED, audited.ProbedEvidence)
@@ -274,7 +283,12 @@ class _Tensors:
             yield f"{self._path(audited.PROBED)} has a pass {named(wrong)}"
         every = (name for name in self._model.parameters if name not in self._stored.missing)
         items = ["loss", *every] if trains else [audited.LOGITS]
-        due = {f"{name}/{what}" for name in probed.passes for what in items}
+        due = {
+            f"{name}/{what}"
+            for name in probed.passes
+            for what in items
+            if not (self._is_reduced and name == "head" and _OF_A_LAYER.search(what))
+        }
         lacks = sorted(due - found.keys() - {*probed.missing})
         if lacks:
             yield f"{self._path(audited.GRADIENTS)} lacks {named(lacks)}"
@@ -324,7 +338,7 @@ class _Tensors:
         yield from self._odd_tensors(audited.STEP_VALUES, found, expected)
 
     def _rows(self) -> Iterator[str]:
-        """Yield what is wrong with the rows of ledger, honest run and reference."""
+        """Yield what is wrong with the rows of ledger and reference, and their distances."""
         ledger, values = self._ledger, self._forms(audited.LEDGER_VALUES)
         if ledger is None or values is None:
             return
@@ -333,12 +347,12 @@ class _Tensors:
         length = gradients + bool(ledger.moments) * sum(map(audited.half_of, counts))
         rows = next(iter(values[audited.ROWS].shape), 0) if audited.ROWS in values else 0
         trains = self._config.mode is Mode.TRAIN
+        own = {audited.ROWS: (rows, length)}
+        if trains and not (audited.WHERE not in values and self._is_plain(ledger)):
+            own[audited.WHERE] = (rows, gradients)
+        yield from self._compared_rows(ledger, rows)
         shown = {
-            audited.LEDGER_VALUES: {
-                audited.ROWS: (rows, length),
-                **({audited.WHERE: (rows, gradients)} if trains else {}),
-            },
-            audited.REPLAYED: {audited.ROWS: (rows, length)},
+            audited.LEDGER_VALUES: own,
             audited.RECOMPUTED: {audited.ROWS: (_MOST_RECOMPUTED, gradients)},
         }
         for file, due in shown.items():
@@ -351,27 +365,96 @@ class _Tensors:
             for name, (most, width) in due.items():
                 shape = found[name].shape
                 exact = file == audited.LEDGER_VALUES
-                kinds = _INDICES if name == audited.WHERE else _NUMBERS
+                kinds = _INDICES if name == audited.WHERE else _SHORT
                 fits = len(shape) == 2 and shape[1] == width and found[name].dtype in kinds
                 if not fits or (shape[0] != most if exact else shape[0] > most):
                     form = f"{found[name].dtype} {list(shape)}"
                     yield f"{self._path(file)}: {name} is {form}, not {most} rows of {width}"
+
+    def _is_plain(self, ledger: audited.LedgerEvidence) -> bool:
+        """Tell whether rows are of the model's own parameters, so that their places are known."""
+        parameters = self._model.parameters
+        most = fewer(_OF_LEDGER, len(parameters))
+        due = [(name, min(most, math.prod(shape))) for name, shape in parameters.items()]
+        return [(one.name, one.elements) for one in ledger.segments] == due
+
+    def _compared_rows(self, ledger: audited.LedgerEvidence, rows: int) -> Iterator[str]:
+        """Yield what is wrong with the distances of rows from those of the honest run."""
+        found, path = self._forms(audited.REPLAYED), self._path(audited.REPLAYED)
+        if found is None:
+            return
+        due = dict[str, tuple[int, ...]]()
+        if self._config.mode is not Mode.TRAIN:
+            count = sum(one.name != audited.TOKENS for one in ledger.segments)
+            calls = next(iter(found[audited.LOGITS].shape), 0) if audited.LOGITS in found else 0
+            steps, due[audited.LOGITS] = calls, (calls, count, _OF_CALL_ROWS)
+        else:
+            first, count = found.get(audited.OF_GRADIENTS), len(ledger.segments)
+            steps = next(iter(first.shape), 0) if first is not None else 0
+            turns = len(ledger.moments)
+            kinds = {audited.OF_GRADIENTS: steps}
+            kinds |= {one: len(range(n, steps, turns)) for n, one in enumerate(ledger.moments)}
+            for kind, made in kinds.items():
+                due[kind] = (made, count, _OF_STEP_ROWS)
+                due[f"{kind}{audited.OF_ALL_STEPS}"] = (count, _OF_ALL_ROWS)
+            checked = next(iter(found[audited.ROWS].shape), 0) if audited.ROWS in found else 0
+            gradients = sum(one.elements for one in ledger.segments)
+            due[audited.ROWS] = (min(checked, _MOST_RECOMPUTED), gradients)
+        if found.keys() != due.keys():
+            yield f"{path} has other tensors than {', '.join(due)}"
+            return
+        if steps > rows:
+            yield f"{path} is of {steps} rows, the worker shows {rows}"
+        for name, shape in due.items():
+            kinds_of = _SHORT if name == audited.ROWS else _NUMBERS
+            if found[name].shape != shape or found[name].dtype not in kinds_of:
+                form = f"{found[name].dtype} {list(found[name].shape)}"
+                yield f"{path}: {name} is {form}, not {list(shape)}"
 
     def _odd_tensors(
         self, file: str, found: Mapping[str, Form], expected: _Expected
     ) -> Iterator[str]:
         """Yield a sentence for tensors that are not ``expected``, or of another size or type."""
         path = self._path(file)
+        short = [name for name, form in found.items() if form.dtype == _DIFFERENCE]
+        if self._is_reduced and arrays.SCALES in found:
+            scales = found[arrays.SCALES]
+            if scales != Form("F32", (len(short),)) or not short:
+                yield f"{path}: {arrays.SCALES} is not {len(short)} numbers of F32"
+            found = {name: form for name, form in found.items() if name != arrays.SCALES}
         due = {name: expected(name) for name in found}
         if strange := sorted(name for name, size in due.items() if size is None):
             yield f"{path} has {named(strange)}, of which {self._model.name} has nothing"
         for name, size in due.items():
             form = found[name]
-            if size is not None and not _is_in(form.elements, size):
+            if size is None or self._stands_for_array(file, name, form, size):
+                continue
+            if not _is_in(form.elements, size):
                 yield f"{path}: {name} has {form.elements} elements, and not {size[1]}"
-            kinds = _INDICES if name.endswith("/where") else _NUMBERS
-            if size is not None and form.dtype not in kinds:
+            kinds = _SHORT if self._is_reduced else _NUMBERS
+            kinds = _INDICES if name.endswith("/where") else kinds
+            if form.dtype not in kinds:
                 yield f"{path}: {name} is of {form.dtype}, and not {kinds[0]}"
+
+    def _stands_for_array(self, file: str, name: str, form: Form, size: tuple[int, int]) -> bool:
+        """Tell whether something stands in the place of an array, where that may be (rules 3).
+
+        Of an honest run and of a device's probe a distance, of what is right a difference from the
+        worker's, and of the optimizer's side that it is as after the step.
+        """
+        if not self._is_reduced:
+            return False
+        is_right = file in (audited.REFERENCE, audited.DEVICE_REFERENCE)
+        counts = not name.endswith(("/loss", "/tokens", "step"))
+        if form.dtype == _APART:
+            honest = file == audited.HONEST or (is_right and name.startswith("host"))
+            probe = file == audited.DEVICE_REFERENCE and name.startswith("branches/")
+            return counts and (honest or probe) and form.shape == (1,)
+        if form.dtype == _DIFFERENCE:
+            whole = counts and is_right and not name.startswith("host")
+            return whole and len(form.shape) == 1 and _is_in(form.elements, size)
+        known = {audited.STEP_VALUES: "/next/", audited.REPLAY: "/replayed/"}
+        return form == Form(_SAME, (0,)) and known.get(file, "//") in name
 
 
 def _is_in(count: int, size: tuple[int, int]) -> bool:

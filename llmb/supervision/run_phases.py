@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from llmb.config import AuditMode, RankAddress, RunConfig
+from llmb.config import AuditMode, Mode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
-from llmb.records import draws
+from llmb.records import audited, draws
 from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
@@ -20,6 +20,7 @@ from llmb.supervision import batch_search, memory, underflow
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
+from llmb.supervision.reduced import Run, reduced
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
 from llmb.supervision.time_authority import TimeAuthority
@@ -181,7 +182,16 @@ class RunPhases:
         )
         for failure in examined.failures:
             self.directory.log(failure)
-        return examined
+        files = {**streamed.evidence, **examined.evidence}
+        nonce, left = streamed.timing.nonce, audited.LEDGER_VALUES in files
+        drawn = None
+        if nonce is not None and left:
+            optimizer, constant = self.workload.recipe.optimizer, config.constant_rate
+            stamp = streamed.timing.stamp
+            drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
+        steps = len(streamed.timing.commitments)
+        run = Run(config.precision, config.mode is Mode.TRAIN, steps, drawn)
+        return replace(examined, evidence=reduced(folders.evidence, files, run))
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return what is drawn for one repeat; steps show gradients where they can be replayed."""

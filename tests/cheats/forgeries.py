@@ -6,11 +6,10 @@ those of a forged bundle. Derived numbers are put right wherever a forger could.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
-from llmb.records.arrays import read as read_arrays
+from llmb.records import arrays, audited
 from llmb.records.finding import Status
 from tests.cheats.corpus import BUNDLE, ENVIRONMENT, RECORD, TIMING
 from tests.cheats.forged_evidence import FORGED_EVIDENCE
@@ -137,33 +136,35 @@ def optimizer_evidence_edited(runs: Runs) -> Files:
 
 
 def gradients_of_the_reference(runs: Runs) -> Files:
-    """The gradients of an INVALID run are written over with the honest run's of the calibrator."""
-    folder = "evidence/repeat-0"
-    honest = read_arrays(runs.invalid[f"{folder}/honest.safetensors"])
-    own = {
-        name.removeprefix("BF16/"): array
-        for name, array in honest.items()
-        if name.startswith("BF16/") and name != "BF16/step"
-    }
+    """The gradients of an INVALID run are made as near to the reference as its honest run's are."""
     import torch
     from safetensors.torch import load, save
 
-    seen = load(runs.invalid[f"{folder}/gradients.safetensors"])
-    seen |= {name: torch.tensor(list(array)) for name, array in own.items() if name in seen}
-    ledger = load(runs.invalid[f"{folder}/ledger.safetensors"])
-    rows = load(runs.invalid[f"{folder}/replayed.safetensors"])["rows"]
-    count = min(len(rows), len(ledger["rows"]))
-    ledger["rows"][:count] = rows[:count]
-    forged = runs.invalid | {
-        f"{folder}/gradients.safetensors": save(seen),
-        f"{folder}/ledger.safetensors": save(ledger),
-    }
-    digests = [hashlib.sha256(row.numpy().tobytes()).hexdigest() for row in ledger["rows"]]
-
-    def edit(data: dict[str, Any]) -> None:
-        data["commitments"][: len(digests)] = digests
-
-    return judged_again(timed_again(forged, edit))
+    folder = "evidence/repeat-0"
+    honest = arrays.read_reduced(runs.invalid[f"{folder}/{audited.HONEST}"])
+    shown = arrays.read(runs.invalid[f"{folder}/{audited.GRADIENTS}"])
+    told = arrays.read_reduced(runs.invalid[f"{folder}/{audited.REFERENCE}"])
+    reference = arrays.resolved(told, shown)
+    seen = load(runs.invalid[f"{folder}/{audited.GRADIENTS}"])
+    plain = load(runs.invalid[f"{folder}/{audited.REFERENCE}"])
+    plain.pop(arrays.SCALES)
+    generator = torch.Generator().manual_seed(1)
+    for name in seen.keys() & reference.keys():
+        right, far = torch.tensor([*reference[name]]), honest.get(f"BF16/{name}")
+        plain[name] = right
+        if isinstance(far, arrays.Apart):
+            noise = torch.randn(len(right), generator=generator)
+            seen[name] = right + noise * (0.9 * far.distance / noise.norm())
+        elif far is not None:
+            seen[name] = torch.tensor([*far])
+    rows = load(runs.invalid[f"{folder}/{audited.REPLAYED}"])
+    for kind, of_steps in rows.items():
+        if of_steps.dim() == 3:
+            of_steps[..., 0] = 0.004 * of_steps[..., 1]
+            rows[f"{kind}{audited.OF_ALL_STEPS}"][:, 1].clamp_(max=0.004)
+    files = {audited.GRADIENTS: seen, audited.REFERENCE: plain, audited.REPLAYED: rows}
+    forged = {f"{folder}/{name}": save(tensors) for name, tensors in files.items()}
+    return judged_again(runs.invalid | forged)
 
 
 def evidence_of_another(runs: Runs) -> Files:

@@ -240,12 +240,22 @@ def times(name: str, factor: float) -> Callable[[dict[str, bytes]], None]:
     return edit
 
 
+def replayed_otherwise(files: dict[str, bytes]) -> None:
+    """Give numbers in the place of weights that were as after the step."""
+    path = "evidence/repeat-0/{}.safetensors"
+    seen, replayed = (load(files[path.format(name)]) for name in ("steps", "replay"))
+    name = next(name for name in replayed if name.endswith("/value"))
+    assert not len(replayed[name]), "an honest step is replayed bit for bit"
+    replayed[name] = 1.5 * seen[name.replace("replayed", "after")].float()
+    files[path.format("replay")] = save(replayed)
+
+
 @pytest.mark.parametrize(
     "edit",
     [
         times("gradients.safetensors", 1.5),
         times("steps.safetensors", 1.5),
-        times("replay.safetensors", 1.5),
+        replayed_otherwise,
         times("reference.safetensors", 1.5),
         lambda files: files.pop("evidence/repeat-0/reference.safetensors"),
         lambda files: files.pop("evidence/repeat-0/pristine.json"),

@@ -23,6 +23,7 @@ from llmb.audit import judgement
 from llmb.audit.bench import Facts
 from llmb.audit.judgement import Judgement
 from llmb.config import BF16, AuditMode, Mode, Parallelism, RunConfig
+from llmb.errors import RunFailedError
 from llmb.observe.canonical import Canonical
 from llmb.observe.optimizer import OptimizerBaseline
 from llmb.plugin import ParameterView
@@ -37,6 +38,7 @@ from llmb.records.finding import Finding
 from llmb.reference import pins
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
+from llmb.supervision import reduced
 from llmb.wire.messages import (
     AuditRequest,
     CallsToReplay,
@@ -244,8 +246,29 @@ class Audited:
         }
 
     def judge(self) -> Judgement:
-        """Return what the evidence in ``files`` adds up to."""
-        return judgement.judge(self.files.get, self.facts)
+        """Return what the evidence in ``files`` adds up to, once it has been made smaller."""
+        return judgement.judge(self.smaller().get, self.facts)
+
+    def smaller(self) -> dict[str, bytes]:
+        """Return ``files`` as the supervisor leaves them, by path.
+
+        Those of a repeat that are not what its processes write stay as they are.
+        """
+        found = dict(self.files)
+        for number, repeat in enumerate(self.facts.repeats):
+            drawn = None
+            if repeat.nonce is not None and evidence.path(number, audited.LEDGER) in self.files:
+                drawn = Draws(repeat.nonce, self.facts.workload.optimizer, ledger=True)
+            trains, steps = self.config.mode is Mode.TRAIN, len(repeat.commitments)
+            run = reduced.Run(self.config.precision, trains, steps, drawn)
+            folder = evidence.path(number, "")
+            own = {p.removeprefix(folder): d for p, d in self.files.items() if p.startswith(folder)}
+            try:
+                smaller = reduced.smaller(own, run)
+            except RunFailedError:
+                continue
+            found |= {evidence.path(number, name): data for name, data in smaller.items()}
+        return found
 
     def finding(self, rule: str) -> Finding:
         """Return the first finding of ``rule``."""

@@ -13,7 +13,8 @@ from safetensors.torch import load, save
 
 from llmb.audit import one_part
 from llmb.audit.bench import Bench, UnreadableError
-from llmb.audit.ledger import HonestError, Rows, StepByStep
+from llmb.audit.compared_rows import ComparedRows, Rows
+from llmb.audit.ledger import HonestError, StepByStep
 from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence, LedgerSegment
@@ -334,10 +335,21 @@ def test_without_a_nonce_nothing_was_observed(run: Audited) -> None:
     assert found.status is Status.NOT_OBSERVED
 
 
-def test_rows_that_are_not_whole_are_unreadable(run: Audited) -> None:
-    rows = load(run.files[REPLAYED])[audited.ROWS]
-    run.files[REPLAYED] = save({audited.ROWS: rows.flatten()[:-1].contiguous()})
-    with pytest.raises(UnreadableError, match="are no rows of"):
+@pytest.mark.parametrize("kind", ["gradients", "exp_avg", "gradients/all"])
+def test_distances_of_other_parameters_are_unreadable(run: Audited, kind: str) -> None:
+    run.files = run.smaller()
+    told = load(run.files[REPLAYED])
+    run.files[REPLAYED] = save(told | {kind: told[kind].flatten()[:-1].contiguous()})
+    with pytest.raises(UnreadableError, match="distances of other parameters than the ledger has"):
+        run.judge()
+
+
+def test_more_distances_than_the_worker_has_rows_are_unreadable(run: Audited) -> None:
+    run.files = run.smaller()
+    told = load(run.files[REPLAYED])
+    more = torch.cat((told["gradients"], told["gradients"]))
+    run.files[REPLAYED] = save(told | {"gradients": more})
+    with pytest.raises(UnreadableError, match="26 steps were replayed, of 13 that the worker"):
         run.judge()
 
 
@@ -371,7 +383,9 @@ def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged
     right = [1.0 if number < 24 else 1e-4 for number in range(64)] * 3
     shown = [value if value == 1 else 2 * value for value in right]
     error = HonestError(of_all=0.01, of_parts={name: 0.01}, times=3.0)
-    found = StepByStep(Rows(ledger, shown), Rows(ledger, right), error, 0.0625).faults()
+    found = StepByStep(
+        ComparedRows.of(Rows(ledger, shown), Rows(ledger, right)), error, 0.0625
+    ).faults()
     assert (
         found
         == [
@@ -387,7 +401,7 @@ def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged
 
 @pytest.mark.parametrize("rule", one_part.PASSES)
 def test_each_part_of_an_honest_run_keeps_each_rule_that_has_parts(run: Audited, rule: str) -> None:
-    found = one_part.parts(rule, Bench(run.files.get, run.facts, 0))
+    found = one_part.parts(rule, Bench(run.smaller().get, run.facts, 0))
     assert len(found) > 10
     assert all(one.kept for one in found), found[0]
 
@@ -399,7 +413,7 @@ def test_the_part_that_l1_names_is_the_worst_and_the_others_are_kept(run: Audite
     arrays = load(run.files[VALUES])
     arrays[audited.ROWS][:, own] *= 1.1
     run.files[VALUES] = save(arrays)
-    first, *others = one_part.parts("L1", Bench(run.files.get, run.facts, 0))
+    first, *others = one_part.parts("L1", Bench(run.smaller().get, run.facts, 0))
     assert (first.part, first.kept) == (matrix, False)
     assert all(one.kept for one in others)
 

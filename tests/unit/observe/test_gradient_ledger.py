@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from llmb.observe.gradient_ledger import ELEMENTS, GradientLedger
+from llmb.observe.gradient_ledger import GradientLedger
+from llmb.records.places import ELEMENTS
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import Optimizer
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmb.observe.ledger import ELEMENTS
 from llmb.observe.output_ledger import OutputLedger, logits_at
 from llmb.observe.outputs import Output, OutputWitness
 from llmb.records.audited import TOKENS
+from llmb.records.places import ELEMENTS
 
 SIZE = torch.Size((3, 5, 101))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmb.observe.places import SampledIndices, choose, choose_each, fewer, picked
+from llmb.observe.places import SampledIndices, choose, choose_each, picked
 from llmb.observe.shards import read_places
+from llmb.records.places import fewer
 
 
 class Subclass(torch.Tensor):

@@ -64,11 +64,73 @@ def test_what_is_no_number_stays_none() -> None:
 def test_arrays_of_other_types_are_left_out() -> None:
     data = file_of(
         wide=("F64", [1], b"\0" * 8),
-        narrow=("BF16", [2], b"\0" * 4),
+        narrow=("F16", [2], b"\0" * 4),
         whole=("I64", [1], b"\0" * 8),
+        short=("I8", [2], b"\0" * 2),
+        none=("U8", [0], b""),
         a=("F32", [1], floats(1)),
     )
     assert set(arrays.read(data)) == {"a"}
+
+
+# -- smaller (docs/adr/0057) ------------------------------------------------------------------
+
+
+def test_bfloat16_is_stored_in_two_bytes_and_read_as_it_was() -> None:
+    values = torch.randn(1000, generator=torch.Generator().manual_seed(1)).bfloat16().float()
+    values[:4] = torch.tensor([math.inf, -0.0, 0.0, -math.inf])
+    short = arrays.as_bfloat16(arrays.floats((1000,), values.tolist()))
+    assert (short.dtype, len(short.data)) == ("BF16", 2000)
+    found = arrays.read(arrays.file_of({"a": short}))["a"]
+    assert bytes(found) == values.numpy().tobytes()
+    assert load(arrays.file_of({"a": short}))["a"].equal(values.bfloat16())
+
+
+def test_one_number_that_is_no_bfloat16_leaves_all_as_they_are() -> None:
+    one = arrays.floats((3,), [1.0, 1.0 + 2.0**-20, 0.5])
+    assert arrays.as_bfloat16(one) is one
+
+
+def test_rounding_to_bfloat16_is_torchs() -> None:
+    values = torch.randn(5000, generator=torch.Generator().manual_seed(2))
+    values[:3] = torch.tensor([1 + 2.0**-8, 1 + 3 * 2.0**-8, 1e-40])
+    short = arrays.as_bfloat16(arrays.floats((5000,), values.tolist()), rounded=True)
+    assert load(arrays.file_of({"a": short}))["a"].equal(values.bfloat16())
+
+
+def test_nothing_finite_is_rounded_to_infinity() -> None:
+    short = arrays.as_bfloat16(arrays.floats((2,), [3.4e38, -3.4e38]), rounded=True)
+    assert all(map(math.isfinite, arrays.values(short)))
+
+
+def test_a_nan_is_not_rounded_away() -> None:
+    one = arrays.floats((2,), [math.nan, 1 + 2.0**-20])
+    assert arrays.as_bfloat16(one, rounded=True) is one
+
+
+def test_a_difference_keeps_the_distance() -> None:
+    generator = torch.Generator().manual_seed(3)
+    right = torch.randn(1024, generator=generator)
+    worker = right + 0.006 * torch.randn(1024, generator=generator)
+    short, scale = arrays.difference(worker.tolist(), right.tolist())
+    data = arrays.file_of(
+        {"a": short, arrays.SCALES: arrays.floats((1,), [scale]), "b": arrays.apart(0.25)}
+    )
+    found = arrays.read_reduced(data)
+    assert found["b"] == arrays.Apart((0.25,))
+    again = arrays.resolved(found, {"a": worker.tolist()})["a"]
+    exact = math.dist(worker.tolist(), right.tolist())
+    assert math.dist(worker.tolist(), again) == pytest.approx(exact, rel=1e-3)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        arrays.resolved(found, {"a": worker[:-1].tolist()})
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        arrays.resolved(found, {})
+
+
+def test_a_difference_without_a_scale_is_refused() -> None:
+    short, _ = arrays.difference([1.0], [0.5])
+    with pytest.raises(ValueError, match="array 'a' has no scale"):
+        arrays.read_reduced(arrays.file_of({"a": short}))
 
 
 def test_an_array_without_elements_and_a_file_without_arrays_are_fine() -> None:

@@ -1,0 +1,246 @@
+"""How far the rows of a worker are from those of an honest run: all that rule L1 judges of them.
+
+Rows of an honest run are as large as the worker's, and only distances from the worker's count. The
+supervisor takes these as soon as both processes have gone, and the rows are not kept
+(docs/adr/0057).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from llmb.audit.distance import Gap, gap
+from llmb.audit.equivalence import effective
+from llmb.records import arrays, audited
+from llmb.records.arrays import Array, Arrays, Packed
+from llmb.records.audited import LedgerEvidence, LedgerSegment, Moment, half_of
+
+#: A sample whose length lies in fewer elements tells too little by itself (rule E1).
+FEW = 16
+#: In the place of a median that is not taken.
+_NONE = -1.0
+#: Of each parameter in each step: distance, length, and in how many elements the length lies.
+_OF_A_STEP = 3
+#: Of each parameter in all steps: in how many elements its length lies, and the median error of one
+#: element.
+_OF_ALL = 2
+#: Of each sequence in each call: distance and length.
+_OF_A_CALL = 2
+
+
+class Rows:
+    """What was read: a row a step, a part of it for each stored parameter, or each sequence."""
+
+    def __init__(
+        self, ledger: LedgerEvidence, values: Array, steps: Sequence[int] | None = None
+    ) -> None:
+        """Take ``values``, row after row; each is of one of ``steps``, which may be all.
+
+        Raises:
+            ValueError: they are no whole number of rows.
+        """
+        self._ledger = ledger
+        self.names = [segment.name for segment in ledger.segments]
+        self._counts = [segment.elements for segment in ledger.segments]
+        self._halves = [half_of(count) for count in self._counts]
+        self._length = sum(self._counts) + bool(ledger.moments) * sum(self._halves)
+        self._values = values
+        if not self._length or len(values) % self._length:
+            raise ValueError(f"{len(values)} elements are no rows of {self._length}")
+        #: Which step, or call, each row is of.
+        self.steps = range(len(self)) if steps is None else steps
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self._values) // self._length
+
+    def only(self, steps: Sequence[int]) -> Rows:
+        """Return the rows of ``steps`` alone, of rows that are of all steps."""
+        return Rows(self._ledger, [value for step in steps for value in self.row(step)], steps)
+
+    def of_gradients(self) -> Rows:
+        """Return the same rows without moments."""
+        return self._part(self._counts, 0, range(len(self)))
+
+    def of_moment(self, name: Moment) -> Rows:
+        """Return rows of one moment alone, of the steps whose turn it was."""
+        turns = self._ledger.moments
+        steps = range(turns.index(name), len(self), len(turns))
+        return self._part(self._halves, sum(self._counts), steps)
+
+    def _part(self, counts: Sequence[int], first: int, steps: Sequence[int]) -> Rows:
+        """Return the columns from ``first`` on, so many of each parameter, in rows of ``steps``."""
+        named = zip(self.names, counts, strict=True)
+        segments = tuple(LedgerSegment(name=name, elements=count) for name, count in named)
+        rows = (self.row(step) for step in steps)
+        values = [value for row in rows for value in row[first : first + sum(counts)]]
+        return Rows(LedgerEvidence(segments=segments), values, steps)
+
+    def row(self, number: int) -> Array:
+        """Return what was read in the step that row ``number`` is of."""
+        return self._values[number * self._length : (number + 1) * self._length]
+
+    def every(self) -> Array:
+        """Return all rows, one after another."""
+        return self._values
+
+    def parts(self, number: int) -> dict[str, Array]:
+        """Return the elements in row ``number`` by the name of the parameter, or sequence."""
+        row, first, found = self.row(number), 0, dict[str, Array]()
+        for name, count in zip(self.names, self._counts, strict=True):
+            found[name] = row[first : first + count]
+            first += count
+        return found
+
+
+@dataclass(frozen=True)
+class ComparedRows:
+    """Rows of gradients, or of one moment, beside those of an honest run."""
+
+    names: Sequence[str]
+    steps: Sequence[int]
+    #: By name: of each step the gap, and in how many elements the length of what is right lies.
+    gaps: Mapping[str, Sequence[Gap]]
+    told: Mapping[str, Sequence[float]]
+    #: By name: the same of all steps together.
+    told_in_all: Mapping[str, float]
+    #: By name: the median error of one element, relative to that element. It is there of gradients
+    #: but biases, where ``FEW`` elements are not zero in both.
+    medians: Mapping[str, float]
+
+    @classmethod
+    def of(cls, rows: Rows, again: Rows) -> ComparedRows:
+        """Compare the first of ``rows``, as many as there are ``again``."""
+        steps = rows.steps[: len(again)]
+        shown, right = ([one.parts(n) for n in range(len(steps))] for one in (rows, again))
+        pairs = {
+            name: [(one[name], other[name]) for one, other in zip(shown, right, strict=True)]
+            for name in rows.names
+        }
+        in_all = {name: [*chain(*(other for _, other in own))] for name, own in pairs.items()}
+        return cls(
+            names=rows.names,
+            steps=steps,
+            gaps={name: [gap(one, other) for one, other in own] for name, own in pairs.items()},
+            told={name: [effective(other) for _, other in own] for name, own in pairs.items()},
+            told_in_all={name: effective(values) for name, values in in_all.items()},
+            medians={
+                name: found
+                for name, own in pairs.items()
+                if (found := _median_error(name, own)) is not None
+            },
+        )
+
+    def stored(self, kind: str) -> dict[str, Packed]:
+        """Return the arrays that hold it, by name; ``read`` takes them again.
+
+        ``kind`` is ``gradients`` or a moment. Shapes are ``[steps, parameters, 3]`` and
+        ``[parameters, 2]``, float32.
+        """
+        of_steps = [
+            number
+            for n in range(len(self.steps))
+            for name in self.names
+            for number in (
+                self.gaps[name][n].distance,
+                self.gaps[name][n].length,
+                self.told[name][n],
+            )
+        ]
+        of_all = [
+            number
+            for name in self.names
+            for number in (self.told_in_all[name], self.medians.get(name, _NONE))
+        ]
+        return {
+            kind: arrays.floats((len(self.steps), len(self.names), _OF_A_STEP), of_steps),
+            f"{kind}{audited.OF_ALL_STEPS}": arrays.floats((len(self.names), _OF_ALL), of_all),
+        }
+
+    @classmethod
+    def read(
+        cls, stored: Arrays, kind: str, names: Sequence[str], first: int = 0, turns: int = 1
+    ) -> ComparedRows:
+        """Return what is ``stored``, of steps ``first``, ``first + turns`` and so on.
+
+        Raises:
+            LookupError: it is not there.
+            ValueError: it has another size.
+        """
+        of_steps, of_all = stored[kind], stored[f"{kind}{audited.OF_ALL_STEPS}"]
+        width = _OF_A_STEP * len(names)
+        if not width or len(of_steps) % width or len(of_all) != _OF_ALL * len(names):
+            raise ValueError(f"{kind}: distances of other parameters than the ledger has")
+        count = len(of_steps) // width
+        gaps = {
+            name: [Gap(*of_steps[n * width + _OF_A_STEP * at :][:2]) for n in range(count)]
+            for at, name in enumerate(names)
+        }
+        told = {name: of_steps[_OF_A_STEP * at + 2 :: width] for at, name in enumerate(names)}
+        return cls(
+            names=names,
+            steps=range(first, first + count * turns, turns),
+            gaps=gaps,
+            told=told,
+            told_in_all=dict(zip(names, of_all[::_OF_ALL], strict=True)),
+            medians={
+                name: median
+                for name, median in zip(names, of_all[1::_OF_ALL], strict=True)
+                if median != _NONE
+            },
+        )
+
+
+def stored_calls(rows: Rows, again: Rows) -> dict[str, Packed]:
+    """Return the gaps of all sequences in the calls that were made ``again``, as an array.
+
+    Its shape is ``[calls, sequences, 2]``: distance and length, float32. Tokens are no sequence.
+    """
+    names = [name for name in rows.names if name != audited.TOKENS]
+    found = list[float]()
+    for number in range(min(len(rows), len(again))):
+        shown, right = rows.parts(number), again.parts(number)
+        for name in names:
+            one = gap(shown[name], right[name])
+            found += (one.distance, one.length)
+    count = len(found) // max(1, _OF_A_CALL * len(names))
+    return {audited.LOGITS: arrays.floats((count, len(names), _OF_A_CALL), found)}
+
+
+def gaps_of_calls(
+    stored: Arrays, names: Sequence[str], calls: Sequence[int]
+) -> dict[tuple[int, str], Gap]:
+    """Return the ``stored`` gaps by number of the call and name of the sequence.
+
+    Raises:
+        LookupError: they are not there.
+        ValueError: they are of another number of sequences.
+    """
+    names = [name for name in names if name != audited.TOKENS]
+    values, width = stored[audited.LOGITS], _OF_A_CALL * len(names)
+    if not width or len(values) % width or len(values) // width > len(calls):
+        raise ValueError("distances of other sequences than the ledger has")
+    return {
+        (calls[number], name): Gap(*values[number * width + _OF_A_CALL * at :][:2])
+        for number in range(len(values) // width)
+        for at, name in enumerate(names)
+    }
+
+
+def _median_error(name: str, pairs: Sequence[tuple[Array, Array]]) -> float | None:
+    """Return the median error of one element, relative to that element.
+
+    The length of a head's gradient lies in the few words that come next. All other words have
+    small elements, which a softmax that is only guessed gets wrong. Elements that are zero in
+    both runs are left out, such as those of words that do not occur.
+    """
+    both = [(a, b) for shown, right in pairs for a, b in zip(shown, right, strict=True)]
+    errors = [abs(a - b) / abs(b) if b else math.inf for a, b in both if a or b]
+    # Of a bias of queries and keys most elements are rounding alone, whoever computes them.
+    if len(errors) < FEW or name.endswith("bias"):
+        return None
+    return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)

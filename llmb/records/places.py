@@ -1,0 +1,59 @@
+"""Which elements of each parameter are in a row of the ledger: it follows from the nonce (L1)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+
+#: Parameters up to which each shows as many elements as are asked for. Of more, each shows fewer: a
+#: bundle keeps its size (docs/adr/0023).
+_AT_FULL_LENGTH = 128
+#: Elements of each gradient, or of each sequence's logits, that are read in a step.
+ELEMENTS = 64
+
+
+def fewer(count: int, parameters: int) -> int:
+    """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
+    return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
+
+
+def drawn_places(
+    seed: int, shapes: Sequence[Sequence[int]], count: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield first element, stride and number of the elements of each parameter of ``shapes``.
+
+    They are ``count``, or all where there are no more. The distance has no factor in common with
+    the columns, or few columns would stand for all: of a head those elements are all large or all
+    small.
+    """
+    draw = random.Random(f"places:{seed}")
+    for shape in shapes:
+        size = math.prod(shape)
+        least = min(size, count)
+        if least <= 1:
+            yield 0, 1, least
+            continue
+        longest = (size - 1) // (least - 1)
+        shortest = (longest + 1) // 2
+        stride = shortest + int(draw.random() * (longest - shortest + 1))
+        columns = shape[-1] if len(shape) > 1 else 1
+        while math.gcd(stride, columns) > 1:
+            stride -= 1
+        first = int(draw.random() * (size - stride * (least - 1)))
+        yield first, stride, least
+
+
+def plain_row(seed: int, shapes: Sequence[Sequence[int]]) -> list[int]:
+    """Return the elements that a step reads with ``seed``, counted through the whole model.
+
+    So it is where parameters are stored as the reference has them. Example: the second element of a
+    second parameter, after one of 10 elements, is number 11.
+    """
+    found, before = list[int](), 0
+    drawn = drawn_places(seed, shapes, fewer(ELEMENTS, len(shapes)))
+    for shape, (first, stride, count) in zip(shapes, drawn, strict=True):
+        begin = before + first
+        found += range(begin, begin + stride * count, stride)
+        before += math.prod(shape)
+    return found

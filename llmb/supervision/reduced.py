@@ -1,0 +1,267 @@
+"""Evidence made smaller, once the processes that wrote it have gone: what judges use stays.
+
+Worker, honest run and reference run leave what they have, as it is. Here distances take the place
+of arrays that count as distances only, and numbers of 16 bits are stored in 16. No plugin's code
+runs in this process, and rules are judged from the files that are left, in the run as by anybody
+else (docs/adr/0057).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from llmb.audit.compared_rows import ComparedRows, Rows, stored_calls
+from llmb.audit.distance import gap
+from llmb.config import Precision
+from llmb.errors import RunFailedError
+from llmb.records import arrays, audited, evidence
+from llmb.records.arrays import Array, Packed
+from llmb.records.audited import LedgerEvidence
+from llmb.records.draws import Draws
+from llmb.records.evidence import WeightsEvidence
+from llmb.records.places import plain_row
+
+#: Types that the processes write: whatever else is there stands for what nobody has compared.
+_WRITTEN = {"F32", "I32", "I64"}
+_FILES = (
+    *(audited.GRADIENTS, audited.STEP_VALUES, audited.REPLAY),
+    *(audited.HONEST, audited.REFERENCE, audited.DEVICE_REFERENCE),
+    *(audited.LEDGER_VALUES, audited.REPLAYED),
+)
+_READ = (*_FILES, audited.LEDGER, evidence.WEIGHTS)
+_LOSS, _TOKENS, _STEP, _HOST, _HEAD = "/loss", "/tokens", "step", "host", "head/"
+#: Bits up to which a run's sketches are rounded to bfloat16.
+_SHORT = 16
+#: Share of its length that an array may be from the worker's to be stored by the difference.
+_NEAR = 0.5
+
+Arrays = dict[str, Packed]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What there is to know of a run, to make its evidence smaller."""
+
+    precision: Precision
+    trains: bool
+    #: How many steps, or calls, have left a commitment.
+    steps: int
+    #: What was drawn; None where the worker has left no rows.
+    drawn: Draws | None
+
+
+def reduced(folder: Path, files: Mapping[str, str], run: Run) -> dict[str, str]:
+    """Make the evidence in ``folder`` smaller; return sha256 of every file by name.
+
+    ``files`` has the digests that the processes have announced.
+
+    Raises:
+        RunFailedError: a file is missing, is not what its process wrote, or no evidence.
+    """
+    found = {name: _read(folder, name, files[name]) for name in _READ if name in files}
+    digests = dict(files)
+    for name, data in smaller(found, run).items():
+        (folder / name).write_bytes(data)
+        digests[name] = hashlib.sha256(data).hexdigest()
+    return digests
+
+
+def smaller(files: Mapping[str, bytes], run: Run) -> dict[str, bytes]:
+    """Return the files of evidence that become smaller, by name.
+
+    Raises:
+        RunFailedError: one is not what llmb writes.
+    """
+    try:
+        before = {name: arrays.packed(files[name]) for name in _FILES if name in files}
+        for name, own in before.items():
+            if odd := {one.dtype for one in own.values()} - _WRITTEN:
+                raise ValueError(f"{name} has numbers of type {min(odd)}")
+        after = _of_passes(before, run) | _of_steps(before)
+        if audited.LEDGER_VALUES in before and audited.LEDGER in files:
+            after |= _of_rows(files, before, run)
+    except (ValueError, LookupError) as error:
+        raise RunFailedError(f"evidence is not what llmb writes: {error}") from error
+    return {name: arrays.file_of(own) for name, own in after.items()}
+
+
+def _read(folder: Path, name: str, announced: str) -> bytes:
+    try:
+        data = (folder / name).read_bytes()
+    except OSError as error:
+        raise RunFailedError(f"evidence {name} is missing: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != announced:
+        raise RunFailedError(f"evidence {name} is not what the worker wrote: it was altered")
+    return data
+
+
+def _of_rows(
+    files: Mapping[str, bytes], before: Mapping[str, Arrays], run: Run
+) -> dict[str, Arrays]:
+    """Return the rows of the worker, and how far they are from the honest run's."""
+    ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
+    rows = _short(before[audited.LEDGER_VALUES])
+    after = {audited.LEDGER_VALUES: rows}
+    if run.drawn is None:
+        return after
+    if run.trains and evidence.WEIGHTS in files:
+        weights = WeightsEvidence.model_validate_json(files[evidence.WEIGHTS])
+        if _are_plain(rows, ledger, weights, run.drawn):
+            del rows[audited.WHERE]
+    if audited.REPLAYED in before:
+        shown = Rows(ledger, arrays.values(rows[audited.ROWS]))
+        again = Rows(ledger, arrays.values(before[audited.REPLAYED][audited.ROWS]))
+        after[audited.REPLAYED] = _compared(shown, again, ledger, run, run.drawn)
+    return after
+
+
+def _short(own: Arrays) -> Arrays:
+    return {name: arrays.as_bfloat16(one) for name, one in own.items()}
+
+
+# -- what passes show ------------------------------------------------------------------------------
+
+
+def _of_passes(before: Mapping[str, Arrays], run: Run) -> dict[str, Arrays]:
+    """Return the files of passes: distances from what is right, and what is right by differences.
+
+    Differences are those from the worker's numbers before these are rounded, and are taken from the
+    rounded ones again: so the distance between worker and reference stays as it was.
+    """
+    worker = before.get(audited.GRADIENTS)
+    if worker is None:
+        return {}
+    by_host = before.get(audited.REFERENCE)
+    by_device = before.get(audited.DEVICE_REFERENCE, {})
+    if by_host is None:
+        return {audited.GRADIENTS: _rounded(worker, run)}
+    merged = {**by_device, **by_host}
+    right = {n: arrays.values(one) for n, one in merged.items() if not n.startswith(_HOST)}
+    used = {n: one for n, one in worker.items() if not n.startswith(_HEAD) or n in merged}
+    after = {
+        audited.GRADIENTS: _rounded(used, run),
+        audited.REFERENCE: _differences(used, _distances(by_host, right)),
+    }
+    if by_device:
+        # What both have computed shows how near the device is: by the distance from the host's.
+        both = {n: one for n, one in by_device.items() if n in by_host and _counts(n)}
+        own = {n: _distance(one, right[n]) for n, one in both.items()}
+        after[audited.DEVICE_REFERENCE] = _differences(used, by_device | own)
+    if audited.HONEST in before:
+        after[audited.HONEST] = _short(_distances(before[audited.HONEST], right))
+    return after
+
+
+def _counts(item: str) -> bool:
+    """Tell whether an array counts by its distance alone."""
+    return not item.endswith((_LOSS, _TOKENS)) and item != _STEP
+
+
+def _rounded(worker: Arrays, run: Run) -> Arrays:
+    """Return the worker's passes, sketches of a 16-bit run rounded to bfloat16."""
+    short = run.trains and run.precision.bits <= _SHORT
+    return {
+        name: arrays.as_bfloat16(one, rounded=short and _counts(name))
+        for name, one in worker.items()
+    }
+
+
+def _distances(own: Arrays, right: Mapping[str, Array]) -> Arrays:
+    """Return distances in the place of the arrays of honest runs, ``<whose>/<pass>/<what>``."""
+    found = Arrays()
+    for name, one in own.items():
+        _, _, item = name.partition("/")
+        there = name not in right and item in right and _counts(item)
+        found[name] = _distance(one, right[item]) if there else one
+    return found
+
+
+def _distance(one: Packed, right: Array) -> Packed:
+    shown = arrays.values(one)
+    whole = len(shown) == len(right) and all(map(math.isfinite, shown))
+    return arrays.apart(gap(shown, right).distance if whole else math.inf)
+
+
+def _differences(worker: Arrays, own: Arrays) -> Arrays:
+    """Return ``own`` with differences in the place of arrays that are near the worker's."""
+    found, scales = Arrays(), list[float]()
+    for name, one in sorted(own.items()):
+        theirs = worker.get(name)
+        if theirs is None or one.dtype != "F32" or not _counts(name):
+            found[name] = one
+            continue
+        shown, right = arrays.values(theirs), arrays.values(one)
+        far = gap(shown, right)
+        if len(shown) == len(right) and far.distance <= _NEAR * far.length < math.inf:
+            found[name], scale = arrays.difference(shown, right)
+            scales.append(scale)
+        else:
+            found[name] = one
+    if scales:
+        found[arrays.SCALES] = arrays.floats((len(scales),), scales)
+    return found
+
+
+# -- what steps show -------------------------------------------------------------------------------
+
+
+def _of_steps(before: Mapping[str, Arrays]) -> dict[str, Arrays]:
+    """Return audited steps and their replay, each kind once where nothing has changed."""
+    if audited.STEP_VALUES not in before:
+        return {}
+    seen = before[audited.STEP_VALUES]
+    after = {audited.STEP_VALUES: _once(seen, "/next/", seen)}
+    if audited.REPLAY in before:
+        after[audited.REPLAY] = _once(before[audited.REPLAY], "/replayed/", seen)
+    return after
+
+
+def _once(own: Arrays, what: str, seen: Arrays) -> Arrays:
+    found = _short(own)
+    for name, one in own.items():
+        if what in name and seen.get(name.replace(what, "/after/")) == one:
+            found[name] = arrays.SAME
+    return found
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def _are_plain(
+    rows: Arrays, ledger: LedgerEvidence, weights: WeightsEvidence, drawn: Draws
+) -> bool:
+    """Tell whether places of rows are those that the nonce gives, of plainly stored parameters."""
+    if [one.name for one in ledger.segments] != [one.name for one in weights.pristine]:
+        return False
+    where, shapes = rows[audited.WHERE], [one.shape for one in weights.pristine]
+    kind = {"I32": "i", "I64": "q"}.get(where.dtype)
+    if kind is None or len(where.shape) != 2:
+        return False
+    due = (plain_row(drawn.places(step), shapes) for step in range(where.shape[0]))
+    return where.data == array(kind, chain.from_iterable(due)).tobytes()
+
+
+def _compared(shown: Rows, again: Rows, ledger: LedgerEvidence, run: Run, drawn: Draws) -> Arrays:
+    """Return how far the rows are from those of the honest run, and of these what is checked."""
+    if not run.trains:
+        return stored_calls(shown, again)
+    gradients = again.of_gradients()
+    found = ComparedRows.of(shown.of_gradients(), gradients).stored(audited.OF_GRADIENTS)
+    for name in ledger.moments:
+        found |= ComparedRows.of(shown.of_moment(name), again.of_moment(name)).stored(name)
+    checked = _checked(drawn, run.steps, len(again))
+    rows = [*chain.from_iterable(gradients.row(step) for step in checked)]
+    width = sum(segment.elements for segment in ledger.segments)
+    found[audited.ROWS] = arrays.as_bfloat16(arrays.floats((len(checked), width), rows))
+    return found
+
+
+def _checked(drawn: Draws, made: int, replayed: int) -> Sequence[int]:
+    steps = drawn.recomputed(drawn.steps_compared(made))
+    return [step for step in steps if step < replayed]
