@@ -23,8 +23,9 @@ _SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
 #: Charts of more groups than these are closed until they are asked for.
 _OPEN_CHARTS = 3
 _ID_DIGITS = 16
-#: Rows of a group that are drawn at once; the others are in the page, and cost nothing until then.
-_ROWS_AT_ONCE = 100
+#: Rows of a group that are drawn at once, and of all groups, but of none fewer than the last: the
+#: others are in the page, and cost nothing until they are asked for.
+_ROWS_AT_ONCE, _ROWS_OF_ALL, _LEAST_ROWS = 100, 400, 25
 #: A text of at least so many characters that two bundles share is in the page once.
 _SHORTEST_SHARED = 16
 #: Before the number of such a text; hidden characters never come out of ``detail``.
@@ -63,6 +64,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
     many = len(board.rows)
     details = {_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
     shared = _shared(details)
+    at_once = min(_ROWS_AT_ONCE, max(_LEAST_ROWS, _ROWS_OF_ALL // max(1, len(board.groups))))
     script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.lstrip_blocks = True
@@ -85,8 +87,8 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         filters=_filters(board),
         shared=list(shared),
         details={name: _shortened(data, shared) for name, data in details.items()},
-        at_once=_ROWS_AT_ONCE,
-        is_long=any(len(rows) > _ROWS_AT_ONCE for _, rows in board.groups),
+        at_once=at_once,
+        is_long=any(len(rows) > at_once for _, rows in board.groups),
         systems=len({(row.submitter, row.system) for row in board.rows}),
         not_measured=NOT_MEASURED,
     )
