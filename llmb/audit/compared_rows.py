@@ -16,7 +16,7 @@ from itertools import chain
 from llmb.audit.distance import Gap, gap
 from llmb.audit.equivalence import effective
 from llmb.records import arrays, audited
-from llmb.records.arrays import Array, Arrays, Packed
+from llmb.records.arrays import Array, Arrays, StoredArray
 from llmb.records.audited import LedgerEvidence, LedgerSegment, Moment, half_of
 
 #: A sample whose length lies in fewer elements tells too little by itself (rule E1).
@@ -121,7 +121,9 @@ class ComparedRows:
             name: [(one[name], other[name]) for one, other in zip(shown, right, strict=True)]
             for name in rows.names
         }
-        in_all = {name: [*chain(*(other for _, other in own))] for name, own in pairs.items()}
+        in_all = {
+            name: [*chain.from_iterable(other for _, other in own)] for name, own in pairs.items()
+        }
         return cls(
             names=rows.names,
             steps=steps,
@@ -135,7 +137,7 @@ class ComparedRows:
             },
         )
 
-    def stored(self, kind: str) -> dict[str, Packed]:
+    def stored(self, kind: str) -> dict[str, StoredArray]:
         """Return the arrays that hold it, by name; ``read`` takes them again.
 
         ``kind`` is ``gradients`` or a moment. Shapes are ``[steps, parameters, 3]`` and
@@ -177,7 +179,7 @@ class ComparedRows:
             raise ValueError(f"{kind}: distances of other parameters than the ledger has")
         count = len(of_steps) // width
         gaps = {
-            name: [Gap(*of_steps[n * width + _OF_A_STEP * at :][:2]) for n in range(count)]
+            name: [_gap_at(of_steps, n * width + _OF_A_STEP * at) for n in range(count)]
             for at, name in enumerate(names)
         }
         told = {name: of_steps[_OF_A_STEP * at + 2 :: width] for at, name in enumerate(names)}
@@ -195,7 +197,7 @@ class ComparedRows:
         )
 
 
-def stored_calls(rows: Rows, again: Rows) -> dict[str, Packed]:
+def stored_calls(rows: Rows, again: Rows) -> dict[str, StoredArray]:
     """Return the gaps of all sequences in the calls that were made ``again``, as an array.
 
     Its shape is ``[calls, sequences, 2]``: distance and length, float32. Tokens are no sequence.
@@ -225,10 +227,14 @@ def gaps_of_calls(
     if not width or len(values) % width or len(values) // width > len(calls):
         raise ValueError("distances of other sequences than the ledger has")
     return {
-        (calls[number], name): Gap(*values[number * width + _OF_A_CALL * at :][:2])
+        (calls[number], name): _gap_at(values, number * width + _OF_A_CALL * at)
         for number in range(len(values) // width)
         for at, name in enumerate(names)
     }
+
+
+def _gap_at(values: Array, place: int) -> Gap:
+    return Gap(values[place], values[place + 1])
 
 
 def _median_error(name: str, pairs: Sequence[tuple[Array, Array]]) -> float | None:

@@ -76,7 +76,8 @@ def choose_each(seed: int, shapes: Sequence[torch.Size], count: int) -> list[Sam
 
     Like ``choose``, in half of the time: a digest of each name would be most of the cost.
     """
-    return [SampledIndices(*one) for one in drawn_places(seed, shapes, count)]
+    drawn = drawn_places(seed, shapes, count)
+    return [SampledIndices(first, stride, number) for first, stride, number in drawn]
 
 
 def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:

@@ -51,7 +51,7 @@ class Apart(tuple[float, ...]):
         return self[0]
 
 
-class Difference(tuple[float, ...]):
+class ScaledDifference(tuple[float, ...]):
     """What an array that is right is less than the worker's, element by element."""
 
 
@@ -75,7 +75,7 @@ def read(data: bytes) -> dict[str, Array]:
 def read_reduced(data: bytes) -> dict[str, Array]:
     """Return the same, and what stands in the place of an array.
 
-    That is ``Apart`` (float64, one number), ``Difference`` (int8, with its scale) or ``Same``
+    That is ``Apart`` (float64, one number), ``ScaledDifference`` (int8, with its scale) or ``Same``
     (uint8, without a number).
 
     Raises:
@@ -95,7 +95,7 @@ def read_reduced(data: bytes) -> dict[str, Array]:
             scale = next(scales, None)
             if scale is None:
                 raise ValueError(f"array {name!r} has no scale")
-            found[name] = Difference(scale * step for step in memoryview(content).cast("b"))
+            found[name] = ScaledDifference(scale * step for step in memoryview(content).cast("b"))
     return found
 
 
@@ -107,7 +107,7 @@ def resolved(right: Arrays, worker: Arrays) -> dict[str, Array]:
     """
     found = dict[str, Array]()
     for name, one in right.items():
-        if isinstance(one, Difference):
+        if isinstance(one, ScaledDifference):
             pairs = zip(worker.get(name, ()), one, strict=True)
             found[name] = array("d", (shown - less for shown, less in pairs))
         else:
@@ -116,7 +116,7 @@ def resolved(right: Arrays, worker: Arrays) -> dict[str, Array]:
 
 
 @dataclass(frozen=True)
-class Packed:
+class StoredArray:
     """One array as it is stored: its type in the library's words, its shape, and its bytes."""
 
     dtype: str
@@ -124,19 +124,19 @@ class Packed:
     data: bytes
 
 
-def packed(data: bytes) -> dict[str, Packed]:
+def packed(data: bytes) -> dict[str, StoredArray]:
     """Return every array of a safetensors file as it is stored, by name.
 
     Raises:
         ValueError: not a safetensors file, or too many arrays.
     """
     return {
-        name: Packed(entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
+        name: StoredArray(entry["dtype"], tuple(entry["shape"]), bytes(entry["data"]))
         for name, entry in sorted(_parsed(data), key=itemgetter(0))
     }
 
 
-def file_of(arrays: Mapping[str, Packed]) -> bytes:
+def file_of(arrays: Mapping[str, StoredArray]) -> bytes:
     """Return a safetensors file of ``arrays``: wide types first, so that each lies where it may."""
     turn = sorted(arrays.items(), key=lambda item: (-_BYTES[item[1].dtype], item[0]))
     header, end = dict[str, Any](), 0
@@ -157,21 +157,21 @@ def _head(header: Mapping[str, Any]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def floats(shape: Sequence[int], values: Sequence[float]) -> Packed:
+def floats(shape: Sequence[int], values: Sequence[float]) -> StoredArray:
     """Return ``values`` as a float32 array; what is too large for one is infinite."""
-    return Packed("F32", tuple(shape), array("f", values).tobytes())
+    return StoredArray("F32", tuple(shape), array("f", values).tobytes())
 
 
-def apart(distance: float) -> Packed:
+def apart(distance: float) -> StoredArray:
     """Return what stands in the place of an array so far from the one that is right."""
-    return Packed("F64", (1,), array("d", [distance]).tobytes())
+    return StoredArray("F64", (1,), array("d", [distance]).tobytes())
 
 
 #: What stands in the place of an array that has the numbers of another one.
-SAME = Packed("U8", (0,), b"")
+SAME = StoredArray("U8", (0,), b"")
 
 
-def difference(worker: Array, right: Array) -> tuple[Packed, float]:
+def difference(worker: Array, right: Array) -> tuple[StoredArray, float]:
     """Return ``worker`` less ``right`` in 8 bits, and the scale of one step.
 
     Both are finite and of one length. The largest element takes 127 steps, so that each is off by
@@ -181,10 +181,10 @@ def difference(worker: Array, right: Array) -> tuple[Packed, float]:
     scale = max(map(abs, less), default=0.0) / _STEPS
     (scale,) = array("f", [scale])  # as it is stored
     steps = array("b", (round(one / scale) if scale else 0 for one in less))
-    return Packed("I8", (len(less),), steps.tobytes()), scale
+    return StoredArray("I8", (len(less),), steps.tobytes()), scale
 
 
-def as_bfloat16(one: Packed, *, rounded: bool = False) -> Packed:
+def as_bfloat16(one: StoredArray, *, rounded: bool = False) -> StoredArray:
     """Return a float32 array as bfloat16 if all its numbers are such; any array otherwise as it is.
 
     ``rounded``: to the nearest number, if all are finite.
@@ -204,10 +204,10 @@ def as_bfloat16(one: Packed, *, rounded: bool = False) -> Packed:
         return one
     short = bytearray(len(data) // 2)
     short[0::2], short[1::2] = data[2::4], data[3::4]
-    return Packed("BF16", one.shape, bytes(short))
+    return StoredArray("BF16", one.shape, bytes(short))
 
 
-def values(one: Packed) -> Array:
+def values(one: StoredArray) -> Array:
     """Return the numbers of a float32 or bfloat16 array."""
     return _widened({"dtype": one.dtype, "data": one.data})
 

@@ -21,7 +21,7 @@ from llmb.audit.distance import gap
 from llmb.config import Precision
 from llmb.errors import RunFailedError
 from llmb.records import arrays, audited, evidence
-from llmb.records.arrays import Array, Packed
+from llmb.records.arrays import Array, StoredArray
 from llmb.records.audited import LedgerEvidence
 from llmb.records.draws import Draws
 from llmb.records.evidence import WeightsEvidence
@@ -41,11 +41,11 @@ _SHORT = 16
 #: Share of its length that an array may be from the worker's to be stored by the difference.
 _NEAR = 0.5
 
-Arrays = dict[str, Packed]
+Arrays = dict[str, StoredArray]
 
 
 @dataclass(frozen=True)
-class Run:
+class EvidenceFacts:
     """What there is to know of a run, to make its evidence smaller."""
 
     precision: Precision
@@ -56,7 +56,7 @@ class Run:
     drawn: Draws | None
 
 
-def reduced(folder: Path, files: Mapping[str, str], run: Run) -> dict[str, str]:
+def reduced(folder: Path, files: Mapping[str, str], run: EvidenceFacts) -> dict[str, str]:
     """Make the evidence in ``folder`` smaller; return sha256 of every file by name.
 
     ``files`` has the digests that the processes have announced.
@@ -72,7 +72,7 @@ def reduced(folder: Path, files: Mapping[str, str], run: Run) -> dict[str, str]:
     return digests
 
 
-def smaller(files: Mapping[str, bytes], run: Run) -> dict[str, bytes]:
+def smaller(files: Mapping[str, bytes], run: EvidenceFacts) -> dict[str, bytes]:
     """Return the files of evidence that become smaller, by name.
 
     Raises:
@@ -102,7 +102,7 @@ def _read(folder: Path, name: str, announced: str) -> bytes:
 
 
 def _of_rows(
-    files: Mapping[str, bytes], before: Mapping[str, Arrays], run: Run
+    files: Mapping[str, bytes], before: Mapping[str, Arrays], run: EvidenceFacts
 ) -> dict[str, Arrays]:
     """Return the rows of the worker, and how far they are from the honest run's."""
     ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
@@ -128,7 +128,7 @@ def _short(own: Arrays) -> Arrays:
 # -- what passes show ------------------------------------------------------------------------------
 
 
-def _of_passes(before: Mapping[str, Arrays], run: Run) -> dict[str, Arrays]:
+def _of_passes(before: Mapping[str, Arrays], run: EvidenceFacts) -> dict[str, Arrays]:
     """Return the files of passes: distances from what is right, and what is right by differences.
 
     Differences are those from the worker's numbers before these are rounded, and are taken from the
@@ -163,7 +163,7 @@ def _counts(item: str) -> bool:
     return not item.endswith((_LOSS, _TOKENS)) and item != _STEP
 
 
-def _rounded(worker: Arrays, run: Run) -> Arrays:
+def _rounded(worker: Arrays, run: EvidenceFacts) -> Arrays:
     """Return the worker's passes, sketches of a 16-bit run rounded to bfloat16."""
     short = run.trains and run.precision.bits <= _SHORT
     return {
@@ -182,7 +182,7 @@ def _distances(own: Arrays, right: Mapping[str, Array]) -> Arrays:
     return found
 
 
-def _distance(one: Packed, right: Array) -> Packed:
+def _distance(one: StoredArray, right: Array) -> StoredArray:
     shown = arrays.values(one)
     whole = len(shown) == len(right) and all(map(math.isfinite, shown))
     return arrays.apart(gap(shown, right).distance if whole else math.inf)
@@ -247,7 +247,9 @@ def _are_plain(
     return where.data == array(kind, chain.from_iterable(due)).tobytes()
 
 
-def _compared(shown: Rows, again: Rows, ledger: LedgerEvidence, run: Run, drawn: Draws) -> Arrays:
+def _compared(
+    shown: Rows, again: Rows, ledger: LedgerEvidence, run: EvidenceFacts, drawn: Draws
+) -> Arrays:
     """Return how far the rows are from those of the honest run, and of these what is checked."""
     if not run.trains:
         return stored_calls(shown, again)

@@ -20,7 +20,7 @@ from llmb.supervision import batch_search, memory, underflow
 from llmb.supervision.assembly import Repeat, waivers
 from llmb.supervision.auditing import Examined, Examiner, Folders
 from llmb.supervision.negotiation import Negotiated, for_children
-from llmb.supervision.reduced import Run, reduced
+from llmb.supervision.reduced import EvidenceFacts, reduced
 from llmb.supervision.silence import Silence
 from llmb.supervision.stream import Streamed, Window, drive, plan_trial, plan_window
 from llmb.supervision.time_authority import TimeAuthority
@@ -190,7 +190,7 @@ class RunPhases:
             stamp = streamed.timing.stamp
             drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
         steps = len(streamed.timing.commitments)
-        run = Run(config.precision, config.mode is Mode.TRAIN, steps, drawn)
+        run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
         return replace(examined, evidence=reduced(folders.evidence, files, run))
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:

@@ -260,7 +260,7 @@ class Audited:
             if repeat.nonce is not None and evidence.path(number, audited.LEDGER) in self.files:
                 drawn = Draws(repeat.nonce, self.facts.workload.optimizer, ledger=True)
             trains, steps = self.config.mode is Mode.TRAIN, len(repeat.commitments)
-            run = reduced.Run(self.config.precision, trains, steps, drawn)
+            run = reduced.EvidenceFacts(self.config.precision, trains, steps, drawn)
             folder = evidence.path(number, "")
             own = {p.removeprefix(folder): d for p, d in self.files.items() if p.startswith(folder)}
             try:

@@ -15,7 +15,7 @@ from llmb.audit.distance import gap
 from llmb.config import BF16, FP32, Precision
 from llmb.errors import RunFailedError
 from llmb.records import arrays, audited
-from llmb.supervision.reduced import Run, reduced, smaller
+from llmb.supervision.reduced import EvidenceFacts, reduced, smaller
 
 A, B, LOSS = "live/a.weight", "branches/b.weight", "live/loss"
 
@@ -46,8 +46,8 @@ def passes(worker: dict[str, Tensor] | None = None) -> dict[str, bytes]:
     }
 
 
-def run_of(precision: Precision = BF16) -> Run:
-    return Run(precision, trains=True, steps=0, drawn=None)
+def run_of(precision: Precision = BF16) -> EvidenceFacts:
+    return EvidenceFacts(precision, trains=True, steps=0, drawn=None)
 
 
 @pytest.mark.parametrize("precision", [BF16, FP32], ids=lambda p: p.name)
@@ -111,7 +111,7 @@ def test_an_honest_run_that_is_no_number_is_infinitely_far_off() -> None:
     ],
 )
 def test_no_process_may_write_what_stands_for_an_array(
-    file: str, stands_for: arrays.Packed
+    file: str, stands_for: arrays.StoredArray
 ) -> None:
     files = passes() | {file: arrays.file_of({"live/x": stands_for})}
     with pytest.raises(RunFailedError, match=f"{file} has numbers of type {stands_for.dtype}"):
