@@ -454,8 +454,11 @@ def _rate(bench: Bench, step: int) -> float:
 def _stores_plainly(bench: Bench) -> bool:
     """Tell whether modules hold the same parameters after post-processing as before.
 
-    Where rows of steps are there, their places tell that better.
+    Where rows of steps are there, their places tell that better. Of ranks that share a model a
+    fence reads the first one's part, whose elements are others than the whole model's.
     """
+    if bench.facts.parallelism.is_shared:
+        return False
     if bench.read(LEDGER) is not None:
         return True
     model = bench.read(_MODEL)

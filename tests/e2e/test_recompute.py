@@ -160,3 +160,15 @@ def test_an_interrupt_leaves_no_file_and_no_process(honest: Files, tmp_path: Pat
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(60) == 130
     assert not [*scratch.glob("llmb-*")]
+
+
+@pytest.mark.parametrize("layout", ["--dp-shard=2", "--tp=2", "--pp=2"])
+def test_an_honest_bundle_of_ranks_that_share_a_model_is_accepted(
+    tmp_path: Path, layout: str
+) -> None:
+    flags = ("--batch-size=2", "--nproc=2", layout, *harness.SAME)
+    ended = harness.run(tmp_path / "out", *FLAGS, *flags)
+    assert ended.code == 0, ended.stderr
+    found = recomputed(files_of(ended), "full")
+    assert not found.faults
+    assert any(one.what.startswith("gradients of") for one in found.compared)
