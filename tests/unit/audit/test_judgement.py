@@ -61,7 +61,11 @@ def broken(judged: Judgement) -> set[str]:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2, 3))])
-@pytest.mark.parametrize("precision", [FP32, TF32, BF16, FP16], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "precision",
+    [FP32, pytest.param(TF32, marks=pytest.mark.full), BF16, FP16],
+    ids=lambda p: p.name,
+)
 def test_an_honest_run_is_never_accused(tmp_path: Path, precision: Precision, seed: int) -> None:
     judged = builders_audit.audit(tmp_path, precision=precision, seed=seed).judge()
     assert statuses_of(judged) == (NOT_REPLAYED if precision is FP16 else HONEST)
@@ -70,7 +74,11 @@ def test_an_honest_run_is_never_accused(tmp_path: Path, precision: Precision, se
     assert judged.bits.forward_min is not None
 
 
-@pytest.mark.parametrize("kernel", [{"foreach": True}, {"foreach": False}], ids=str)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param({"foreach": True}, marks=pytest.mark.full), {"foreach": False}],
+    ids=str,
+)
 def test_any_of_torchs_kernels_may_step(tmp_path: Path, kernel: Mapping[str, bool]) -> None:
     assert builders_audit.audit(tmp_path, optimizer_options=kernel).statuses() == HONEST
 
@@ -183,7 +191,7 @@ def chunked_loss(model: nn.Module) -> nn.Module:
             pytest.param(
                 {"post_process": lambda model, name=name: emulate(model, DATA[name])},
                 {"precision": declared},
-                marks=() if declared is MXFP8 else pytest.mark.full,
+                marks=pytest.mark.full,
             )
             for name, declared in {"FP8": FP8, "MXFP8": MXFP8, "MXFP4": MXFP4}.items()
         ),
@@ -301,14 +309,14 @@ def lost_norm(model: nn.Module) -> nn.Module:
         ),
         (half_the_batch, {"E1", "L1"}, {}),
         pytest.param(short_sequences, {"E1", "E2", "L1"}, {}, marks=pytest.mark.full),
-        (shadowed, {"E2"}, {"precision": FP32}),
+        pytest.param(shadowed, {"E2"}, {"precision": FP32}, marks=pytest.mark.full),
         (cached_output, {"E1", "E3", "L1"}, {}),
         pytest.param(no_positions, {"E1", "E2", "L1"}, {}, marks=pytest.mark.full),
         (other_values, {"W1"}, {}),
         pytest.param(sparse, {"W1"}, {}, marks=pytest.mark.full),
         pytest.param(lost_norm, {"W1"}, {}, marks=pytest.mark.full),
         pytest.param(frozen, {"W1"}, {}, marks=pytest.mark.full),
-        (narrow, {"W1", "P1"}, {"precision": FP32}),
+        pytest.param(narrow, {"W1", "P1"}, {"precision": FP32}, marks=pytest.mark.full),
         (gradient_dropped, {"E1", "E2", "L1"}, {}),
     ],
 )
@@ -327,11 +335,11 @@ def test_a_forbidden_act_ends_in_its_rule(
     ("narrower", "declared", "rules"),
     [
         pytest.param("TF32", FP32, {"P1", "E1", "L1"}, marks=pytest.mark.full),
-        ("BF16", FP32, {"P1", "E1", "L1"}),
+        pytest.param("BF16", FP32, {"P1", "E1", "L1"}, marks=pytest.mark.full),
         pytest.param("BF16", TF32, {"P1", "E2", "E1"}, marks=pytest.mark.full),
         ("FP8", BF16, {"P1", "E2", "E1"}),
         pytest.param("NVFP4", FP8, {"P1", "E2", "E1"}, marks=pytest.mark.full),
-        ("MXFP4", MXFP8, {"P1", "E2", "E1"}),
+        pytest.param("MXFP4", MXFP8, {"P1", "E2", "E1"}, marks=pytest.mark.full),
     ],
     ids=lambda value: getattr(value, "name", value) if not isinstance(value, set) else "",
 )
@@ -346,7 +354,7 @@ def test_a_narrower_format_than_declared_fails_and_the_record_gets_the_class_tha
     assert judged.effective == narrower
 
 
-@pytest.mark.parametrize("computes", ["BF16", "MXFP4"])
+@pytest.mark.parametrize("computes", [pytest.param("BF16", marks=pytest.mark.full), "MXFP4"])
 def test_a_format_that_nobody_knows_is_unverified_with_a_note_whatever_it_computes(
     tmp_path: Path, computes: str
 ) -> None:
@@ -361,6 +369,7 @@ def test_a_format_that_nobody_knows_is_unverified_with_a_note_whatever_it_comput
     assert (judged.effective, judged.precision_observed) == (None, False)
 
 
+@pytest.mark.full
 def test_data_that_a_plugin_declares_are_the_measure_of_its_format(tmp_path: Path) -> None:
     data = Format(Element(2, 2, 7.0, scale="e8m0", block=32))
     declared = Precision(name="ACME5", bits=5, dtype="bfloat16", format=data)
@@ -545,7 +554,7 @@ def some(run: Audited, file: str) -> list[str]:
 
 
 #: In a plain run every third one is tried, of NaNs and infinities other ones.
-EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.full)])
+EVERY = pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.full)])
 
 
 def is_judged(file: str, key: str) -> bool:
@@ -595,7 +604,7 @@ def test_an_array_that_was_taken_away_never_leaves_every_rule_passed(
     assert passed == []
 
 
-@pytest.mark.parametrize("probe", ["live", "branches"])
+@pytest.mark.parametrize("probe", [pytest.param("live", marks=pytest.mark.full), "branches"])
 def test_a_reference_that_lacks_one_parameter_of_a_pass_is_unreadable_whichever_it_is(
     run: Audited, probe: str
 ) -> None:

@@ -269,6 +269,7 @@ def in_python(script: str, *arguments: str, folder: Path | None = None) -> list[
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_honest_uses_of_torch_replace_nothing_compiled_or_not() -> None:
     said = in_python(HONEST, *(["inductor"] if needs.has_compiler("torch") else []))
     assert NamespaceEvidence.model_validate_json(said[-1]).replaced == ()

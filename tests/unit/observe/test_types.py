@@ -304,6 +304,7 @@ class Names(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("compiler")
 def test_a_compiled_step_stays_compiled_where_a_dispatch_mode_would_see_another_program(
     census: TypeCensus,

@@ -12,6 +12,7 @@ from llmb.cli import report
 SUBMISSIONS = Path(__file__).resolve().parents[3] / "submissions"
 
 
+@pytest.mark.full  # the part `submissions` runs it
 def test_the_committed_leaderboard_is_that_of_the_bundles(tmp_path, monkeypatch):
     if not SUBMISSIONS.is_dir():
         pytest.skip("no submissions beside these tests")

@@ -78,6 +78,7 @@ def test_replicas_sum_every_gradient_once(name):
     assert sent(model, dp=4) == (0, pytest.approx(ring * GRADIENT * model.parameters, rel=1e-3))
 
 
+@pytest.mark.full
 def test_replicas_sum_in_buckets_of_a_megabyte_and_then_of_25():
     workload = find("llama-128m", {"sequence_length": 16})
     with torch.device("meta"):

@@ -34,7 +34,9 @@ def test_the_honest_files_are_verified_as_seeds_and_not_refused(target):
         assert target.verified == before + 1, name
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 6))]
+)
 def test_changed_files_are_verified_or_refused_and_nothing_else_happens(target, seed):
     draw = random.Random(seed)
     seeds = list(target.seeds(2**20).values())

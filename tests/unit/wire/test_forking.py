@@ -241,6 +241,7 @@ def test_a_server_inside_another_is_the_outer_one(
     assert server.refuses({}) is None
 
 
+@pytest.mark.full
 def test_without_its_server_a_process_is_spawned(
     serving: Callable[[], Any], log: IO[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
