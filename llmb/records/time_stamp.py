@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from llmb.errors import BundleRefusedError, UnavailableError
-from llmb.records import evidence
 from llmb.records.run_record import RepeatTiming, TimeStamps
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ QUERY_TYPE, REPLY_TYPE = "application/timestamp-query", "application/timestamp-r
 #: way, are at most a second further apart than they say.
 _WHOLE_S = 0.5
 _GRANTED = 0
-#: Share of a run's own figure that a foreign clock should leave at least. Times in whole seconds,
-#: and the seconds until the first token is there, leave 0.95 of a window of 30 s.
+#: Share of a run's own figure that a foreign clock should leave at least. An authority with times
+#: in whole seconds and an accuracy of one second left 0.90 and 0.92 of windows of 32 and 34 s.
 LEAST_SHARE = 0.9
 INSTALL = "pip install 'llmb[timestamps]'"
 
@@ -270,8 +269,3 @@ def _needed() -> None:
         import rfc3161_client  # noqa: F401
     except ImportError:
         raise UnavailableError(f"time stamps need rfc3161-client: {INSTALL}") from None
-
-
-def path(repeat: int, name: str) -> str:
-    """Return where the answer ``name`` of a repeat lies within a run directory or bundle."""
-    return evidence.path(repeat, name)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llmb.errors import BundleRefusedError
-from llmb.records import members, time_stamp
+from llmb.records import evidence, members, time_stamp
 from llmb.records.bundle import Bundle
 from llmb.records.run_record import RepeatTiming, RunRecord, TimeStamps
 from llmb.records.time_stamp import START, STOP, AtStop, Token
@@ -34,7 +34,7 @@ def has_any(bundle: Bundle, record: RunRecord) -> bool:
     """Tell whether there is a time stamp, or a file that says it is one."""
     repeats = record.timing.repeats
     return any(repeat.time_stamps for repeat in repeats) or any(
-        time_stamp.path(n, name) in bundle.files for n in range(len(repeats)) for name in _NAMES
+        evidence.path(n, name) in bundle.files for n in range(len(repeats)) for name in _NAMES
     )
 
 
@@ -48,11 +48,11 @@ def faults(bundle: Bundle, record: RunRecord) -> Iterator[str]:
     for n, timing in enumerate(record.timing.repeats):
         said = timing.time_stamps
         due = set() if said is None else {START, *((STOP,) if said.stop_utc else ())}
-        there = {name for name in _NAMES if time_stamp.path(n, name) in bundle.files}
+        there = {name for name in _NAMES if evidence.path(n, name) in bundle.files}
         for name in sorted(due - there):
-            yield f"{time_stamp.path(n, name)} is missing"
+            yield f"{evidence.path(n, name)} is missing"
         for name in sorted(there - due):
-            yield f"{time_stamp.path(n, name)} is there, and the record does not speak of it"
+            yield f"{evidence.path(n, name)} is there, and the record does not speak of it"
         if said is None or due != there:
             continue
         stop = timing.warmup_steps + timing.timed_steps
@@ -90,7 +90,7 @@ def strangers(
         for name, token in _tokens(bundle, record, n, timing, timing.time_stamps):
             why = time_stamp.held_to(token, messages[name], certificates)
             if why is not None:
-                path = time_stamp.path(n, name)
+                path = evidence.path(n, name)
                 yield f"{path} is of {token.authority}, which is not listed: {why}"
 
 
@@ -133,7 +133,7 @@ def _tokens(
     bundle: Bundle, record: RunRecord, repeat: int, timing: RepeatTiming, said: TimeStamps
 ) -> Iterator[tuple[str, Token]]:
     for name, message in _messages(record, repeat, timing, said).items():
-        path = time_stamp.path(repeat, name)
+        path = evidence.path(repeat, name)
         try:
             yield name, time_stamp.read(bundle.files[path], message)
         except BundleRefusedError as error:

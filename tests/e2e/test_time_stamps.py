@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmb.records import members, time_stamp
+from llmb.records import evidence, members, time_stamp
 from llmb.records.bundle import parse_record
 from llmb.records.run_record import RepeatTiming
 from llmb.records.time_stamp import START, STOP, AtStop
@@ -24,7 +24,7 @@ from tests.e2e.harness import Ended
 needs.package("rfc3161_client")
 Files = dict[str, bytes]
 FLAGS = (*harness.TINY_RUN, "--precision=BF16", "--device=cpu", "--plugin=cpu", "--seed=7")
-FIRST, SECOND = (time_stamp.path(0, name) for name in (START, STOP))
+FIRST, SECOND = (evidence.path(0, name) for name in (START, STOP))
 
 
 @pytest.fixture(scope="session")
