@@ -150,9 +150,9 @@ def _of_steps(steps: ledger.StepByStep) -> Iterator[Margin]:
     """
     honest, whose = steps._honest, "honest run: " * (len(steps.steps) <= 2 and not steps._of)
     limit = honest.times * honest.of_all
-    yield Margin("L1", f"{whose}{steps._together} together", steps._of_all(), limit)
+    yield Margin("L1", f"{whose}{steps._together} together", steps.together()[0], limit)
     whose += steps._of
-    worst, largest = steps._worst(steps._lengths())
+    worst, largest = steps._worst(steps._lengths(steps._usual_steps))
     yield Margin("L1", f"{whose}worst parameter", largest, honest.limit(worst))
     if medians := steps._medians():
         rough, median = steps._worst(medians)
