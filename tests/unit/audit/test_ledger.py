@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 from llmb.audit import one_part
 from llmb.audit.bench import Bench, UnreadableError
 from llmb.audit.compared_rows import ComparedRows, Rows
-from llmb.audit.ledger import HonestError, StepByStep
+from llmb.audit.ledger import HonestError, StepByStep, drift_of
 from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence, LedgerSegment
@@ -394,6 +394,54 @@ def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged
         ]
         * judged
     )
+
+
+def of_steps(*distances: float) -> StepByStep:
+    """Return 60 steps of which the last are so far off, and the others 0.01."""
+    name, count = "layers.0.up.weight", 64
+    ledger = LedgerEvidence(segments=(LedgerSegment(name=name, elements=count),))
+    right = [(-1.0) ** number for number in range(count)] * 60
+    off = [0.01] * (60 - len(distances)) + [*distances]
+    shown = [value * (1 + off[n // count]) for n, value in enumerate(right)]
+    error = HonestError(of_all=0.005, of_parts={name: 0.005}, times=3.0)
+    return StepByStep(ComparedRows.of(Rows(ledger, shown), Rows(ledger, right)), error, 0.0625)
+
+
+def test_a_twentieth_of_the_steps_may_be_further_off_than_the_total_allows() -> None:
+    found = of_steps(0.2, 0.1, 0.2)
+    assert found.faults() == []
+    assert "without the 3 steps furthest off 0.01 of all, worst 0.01" in found.measured()
+
+
+def test_one_step_more_than_a_twentieth_counts_in_the_total() -> None:
+    assert "together are 0.0283 off (limit 0.015)" in of_steps(0.2, 0.2, 0.2, 0.2).faults()[0]
+
+
+def test_a_step_further_off_than_any_honest_one_counts_in_the_total_and_is_named() -> None:
+    total, *_, odd = of_steps(1.4).faults()
+    assert "together are 0.186 off" in total
+    assert "in step 59" in odd
+
+
+def test_within_its_limits_a_total_is_shown_of_all_steps() -> None:
+    found = of_steps()
+    assert found.faults() == []
+    assert "without" not in found.measured()
+
+
+@pytest.mark.parametrize(
+    ("precision", "layers", "expected"),
+    [(BF16, 12, 0.0301), (BF16, 4, 0.0174), (BF16, 4000, 0.0492), (FP32, 12, 0.0)],
+)
+def test_deeper_bfloat16_trainings_may_drift_further(
+    run: Audited, precision: Precision, layers: int, expected: float
+) -> None:
+    workload = run.facts.workload
+    workload = workload.model_copy(
+        update={"shapes": {**workload.shapes, "num_hidden_layers": layers}}
+    )
+    facts = replace(run.facts, precision=precision, workload=workload)
+    assert drift_of(Bench(run.files.get, facts, 0)) == pytest.approx(expected, rel=2e-3)
 
 
 # -- part by part ---------------------------------------------------------------------------
