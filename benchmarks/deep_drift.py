@@ -179,7 +179,7 @@ def main() -> None:
     gain = start_gain(shape) if given.gain is None else given.gain
     marks = range(20, given.steps + 1, 20)
     drift = ledger._DRIFT * min(given.layers, ledger._MOST_LAYERS) ** 0.5
-    print(f"rule L1 allows {drift:.4f} for {given.layers} layers, where 3 honest errors are less")
+    print(f"of {given.layers} layers rule L1 allows at least {drift:.4f}")
     print(f"gain {gain:g}, rates up to {given.largest:g}: honest errors after {[*marks]} steps")
     for seed in given.seeds:
         with patch.object(draws, "LARGEST_RATE", given.largest):

@@ -149,7 +149,7 @@ def _of_steps(steps: ledger.StepByStep) -> Iterator[Margin]:
     Two steps are the honest run's own beside the reference run's; of a worker there are more.
     """
     honest, whose = steps._honest, "honest run: " * (len(steps.steps) <= 2 and not steps._of)
-    limit = honest.times * honest.of_all
+    limit = honest.limit_of_all
     yield Margin("L1", f"{whose}{steps._together} together", steps.together()[0], limit)
     whose += steps._of
     worst, largest = steps._worst(steps._lengths(steps._usual_steps))

@@ -6,7 +6,7 @@ import hashlib
 import math
 import statistics
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, outputs
@@ -303,20 +303,46 @@ class HonestError:
     #: By canonical name; another parameter has the median.
     of_parts: Mapping[str, float]
     times: float
+    #: What may be off at least: all together, and a parameter.
+    least_of_all: float = 0.0
+    least_of_part: float = 0.0
 
     @property
     def usual(self) -> float:
         """The median of all parameters."""
         return statistics.median(self.of_parts.values()) if self.of_parts else 0.0
 
-    def at_least(self, limit: float, of_part: float | None = None) -> HonestError:
-        """Return the same with limits of ``limit`` at least; of a parameter ``of_part``, if any."""
-        least = (limit if of_part is None else of_part) / self.times
-        of_parts = {name: max(least, error) for name, error in self.of_parts.items()}
-        return replace(self, of_all=max(limit / self.times, self.of_all), of_parts=of_parts)
+    def at_least(self, of_all: float, of_part: float | None = None) -> HonestError:
+        """Return the same with these limits at least; of a parameter ``of_all``, if no other."""
+        of_part = of_all if of_part is None else of_part
+        return replace(
+            self,
+            least_of_all=max(of_all, self.least_of_all),
+            least_of_part=max(of_part, self.least_of_part),
+        )
+
+    def at_most(self, limit: float) -> HonestError:
+        """Return the same with no limit beyond ``limit``."""
+        most = limit / self.times
+        return replace(
+            self,
+            of_all=min(most, self.of_all),
+            of_parts={name: min(most, error) for name, error in self.of_parts.items()},
+            least_of_all=min(limit, self.least_of_all),
+            least_of_part=min(limit, self.least_of_part),
+        )
+
+    @property
+    def limit_of_all(self) -> float:
+        """How far the samples of all parameters together may be off."""
+        return max(self.least_of_all, self.times * self.of_all)
 
     def limit(self, name: str) -> float:
         """Return how far the samples of a parameter may be off."""
+        return max(self.least_of_part, self.by_rounding(name))
+
+    def by_rounding(self, name: str) -> float:
+        """Return how far the samples of a parameter may be off by the error of one step alone."""
         return self.times * max(self.usual, self.of_parts.get(name, 0.0))
 
 
@@ -428,7 +454,10 @@ class StepByStep:
     def measured(self) -> str:
         """Return the distances in words."""
         every = range(len(self.steps))
-        largest, median = (self._worst(one)[1] for one in (self._lengths(every), self._medians()))
+        by = self._honest.by_rounding
+        largest, median = (
+            self._worst(one, by)[1] for one in (self._lengths(every), self._medians())
+        )
         shown = f"{self._what}{self._of_all(every):.3g} of all, worst {largest:.3g}, in one step "
         shown += f"{self._oddest_step()[0]:.3g}"
         left_out = len(every) - len(self._usual_steps)
@@ -442,7 +471,7 @@ class StepByStep:
 
     def together(self) -> tuple[float, float]:
         """Return how far all are off together but in the steps furthest off, and the limit."""
-        return self._of_all(self._usual_steps), self._honest.times * self._honest.of_all
+        return self._of_all(self._usual_steps), self._honest.limit_of_all
 
     def _without_furthest(self) -> Sequence[int]:
         """Return which steps count in totals, by their place among those that were replayed.
@@ -458,8 +487,8 @@ class StepByStep:
     def _is_beyond(self, steps: Sequence[int]) -> bool:
         """Tell whether totals of ``steps`` are beyond their limits."""
         worst, largest = self._worst(self._lengths(steps))
-        limit = self._honest.times * self._honest.of_all
-        return not (self._of_all(steps) <= limit and largest <= self._honest.limit(worst))
+        within = self._of_all(steps) <= self._honest.limit_of_all
+        return not (within and largest <= self._honest.limit(worst))
 
     def _of_all(self, steps: Sequence[int]) -> float:
         return total(own[step] for own in self._gaps.values() for step in steps).error
@@ -472,9 +501,12 @@ class StepByStep:
             if elements >= FEW and not name.endswith(UNSEEN)
         }
 
-    def _worst(self, errors: Mapping[str, float]) -> tuple[str, float]:
+    def _worst(
+        self, errors: Mapping[str, float], limit: Callable[[str], float] | None = None
+    ) -> tuple[str, float]:
         """Return the parameter that is nearest to its limit or furthest beyond, and its error."""
-        most = max(errors, key=lambda n: _ratio(errors[n], self._honest.limit(n)), default="")
+        limit = limit or self._honest.limit
+        most = max(errors, key=lambda n: _ratio(errors[n], limit(n)), default="")
         return most, errors.get(most, 0.0)
 
     def _medians(self) -> Mapping[str, float]:

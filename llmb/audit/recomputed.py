@@ -169,7 +169,8 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     honest, wider = (one.at_least(drift, ledger.DRIFT_OF_A_PART * drift) for one in (honest, wider))
     if clips:  # the norm is a sum in FP32, in another order elsewhere
         honest, wider = honest.at_least(ledger.CLIPPED), wider.at_least(ledger.OF_CLIPPED)
-    honest, wider = _capped(honest), _capped(wider)
+    # Beyond that a copy could be taken for the run.
+    honest, wider = honest.at_most(_OF_OTHERS), wider.at_most(_OF_OTHERS)
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
@@ -185,13 +186,6 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
             moment = ledger.StepByStep(own, wider, None, name)
             error, limit = moment.together()
             yield Compared(f"{name} {steps}", error, limit, tuple(moment.faults()))
-
-
-def _capped(honest: ledger.HonestError) -> ledger.HonestError:
-    """Return the same with no limit beyond what a copy could be taken for."""
-    most = _OF_OTHERS / honest.times
-    of_parts = {name: min(most, error) for name, error in honest.of_parts.items()}
-    return replace(honest, of_all=min(most, honest.of_all), of_parts=of_parts)
 
 
 def _first_other(shown: Rows, again: Rows, limit: float) -> Iterator[str]:
