@@ -84,6 +84,9 @@ def _unseen(plugin: str, group: str, acts: str, why: str, *, border: bool = Fals
 _FORWARD = ("--workload=litgpt-forward", "--timed-steps=10")
 _GENERATE = ("--workload=litgpt-generation", "--timed-steps=5", "--new-tokens=8")
 _LOGITS = ("E1", "G1", "P1")
+#: Of two layers late copies of weights can be off by less than L1 allows: 2.5 to 3.0 honest errors
+#: in four runs of seven. Of six they were 8 to 11.
+_DEEPER = ("--num-hidden-layers=6",)
 #: Types of operands are watched in a full audit only.
 _FULL = ("--audit=full",)
 _NOISE = "its error is that of the declared format; in an FP32 run it shows"
@@ -249,8 +252,8 @@ CHEATS = (
         MEMORY,
         ("shadowed", "58", "E2 E3 P1"),
         ("wide_copies_stale", "58", "E2 E3 P1"),
-        ("wide_copies_late", "11 58", "L1"),
-        ("copies_frozen", "58", "L1"),
+        Cheat("wide_copies_late", MEMORY, (11, 58), ("L1",), flags=_DEEPER),
+        Cheat("copies_frozen", MEMORY, (58,), ("L1",), flags=_DEEPER),
         ("map_lies", "58 40", "E2 P1"),
         ("map_warns", "11 58", "E1 L1"),
         ("weights_sparse", "59", "W1"),
