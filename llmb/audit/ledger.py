@@ -129,6 +129,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if replayed is None or bench.measured is None:
         yield L1.unjudged(Status.NOT_OBSERVED, "no honest run has replayed the steps", paths)
         return
+    if bench.trains and (bench.reference is None or "live/loss" not in bench.reference):
+        told = "there is no reference of a real step, and so no honest error"
+        yield L1.unjudged(Status.NOT_OBSERVED, told, paths)
+        return
     least = drawn.least_replayed(len(compared))
     if bench.trains:
         gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, rows.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
@@ -10,7 +11,7 @@ from typing import IO, Literal, Protocol
 from llmb.config import AuditMode, Mode, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
-from llmb.records import audited, draws
+from llmb.records import audited, draws, time_stamp
 from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
@@ -191,7 +192,19 @@ class RunPhases:
             drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
         steps = len(streamed.timing.commitments)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
-        return replace(examined, evidence=reduced(folders.evidence, files, run))
+        kept = reduced(folders.evidence, files, run)
+        self._remove_what_is_nobodys(folders.evidence, kept)
+        return replace(examined, evidence=kept)
+
+    def _remove_what_is_nobodys(self, folder: Path, announced: Mapping[str, str]) -> None:
+        """Remove files that a failed process has left: judges of the run do not read them.
+
+        Judges of its bundle would read them, and find another verdict.
+        """
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and path.name not in {*announced, time_stamp.START, time_stamp.STOP}:
+                path.unlink()
+                self.directory.log(f"removed {path.name}: the process that wrote it failed")
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return what is drawn for one repeat; steps show gradients where they can be replayed."""
