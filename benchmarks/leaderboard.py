@@ -6,7 +6,7 @@ python benchmarks/leaderboard.py --bundles 10000 --command
 
 Bundles are made from the committed ones: other names, speeds, verdicts, workloads, device counts.
 They would not pass `llmb verify`, and are not asked to: what verifying costs, verified.py tells.
-Evidence (10 of a bundle's 11 MB) is left out unless --whole: 1000 whole bundles are 11 GB. With
+Evidence (3 to 10 MB of a bundle) is left out unless --whole: 1000 whole bundles are 11 GB. With
 --command `llmb report` itself is timed, too, twice, as if each bundle had passed before. Sorting
 and filtering are timed in Chromium (`pip install playwright`, `apt-get install chromium`), from the
 act to the next painted frame; without it only files and seconds are told.
@@ -112,6 +112,8 @@ def varied(data: dict, number: int, draw: random.Random) -> None:
         result["energy"] = {"joules": joules, "tokens_per_joule": draw.uniform(0.1, 30)}
         result["energy"] |= {"source": "counter", "scope": "device"}
     data["run_id"] = f"{number:032x}"
+    for repeat, one in enumerate(timing["repeats"]):
+        one["nonce"] = one.get("nonce") and f"{number:024x}{repeat:08x}"
     data["config"]["parallelism"] = {"dp_replicate": 1, "dp_shard": devices, "tp": 1, "pp": 1}
     data["topology"] |= {"world_size": devices, "parallelism": data["config"]["parallelism"]}
     data["config"]["workload"] = data["workload"]["name"] = draw.choice(WORKLOADS)
