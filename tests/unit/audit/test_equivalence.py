@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb.audit.equivalence import is_plausible, judge_live, judge_step
+from llmb.audit.equivalence import is_plausible, judge_live, judge_step, loss_limit
 from llmb.config import BF16, FP16, FP32, TF32, Precision
 from llmb.records.audited import WIDE_LOSS, AuditedStep, ProbedEvidence, Segment
 from llmb.records.finding import Finding, Level, Status
@@ -222,6 +222,12 @@ def test_the_loss_may_differ_by_a_few_last_places(
 def test_the_loss_may_differ_as_much_as_an_honest_runs_and_half_again() -> None:
     assert live(every(0.0), loss=10.7, honest_loss=9.5).status is Status.PASS
     assert live(every(0.0), loss=10.8, honest_loss=9.5).status is Status.FAIL
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(4, 0.51), (6, 0.51), (8, 0.19), (16, 0.19)])
+def test_the_loss_of_a_format_of_few_bits_may_be_further_off(bits: int, expected: float) -> None:
+    precision = BF16.model_copy(update={"bits": bits})
+    assert loss_limit(12.7655, 12.7655, precision) == pytest.approx(expected, abs=0.005)
 
 
 def test_a_loss_that_was_not_shown_fails() -> None:
