@@ -178,8 +178,7 @@ def main() -> None:
     )
     gain = start_gain(shape) if given.gain is None else given.gain
     marks = range(20, given.steps + 1, 20)
-    drift = ledger._DRIFT * min(given.layers, ledger._MOST_LAYERS) ** 0.5
-    print(f"of {given.layers} layers rule L1 allows at least {drift:.4f}")
+    print(f"of {given.layers} layers rule L1 allows at least {ledger.drift(given.layers):.4f}")
     print(f"gain {gain:g}, rates up to {given.largest:g}: honest errors after {[*marks]} steps")
     for seed in given.seeds:
         with patch.object(draws, "LARGEST_RATE", given.largest):
@@ -195,7 +194,7 @@ def main() -> None:
         honest = apart(right[:1], [training.wide()])
         far = [apart(other[:n], right[:n]) / honest for n in marks]
         steps = sorted(range(given.steps), key=lambda n: apart([other[n]], [right[n]]))
-        usual, furthest = steps[: given.steps - given.steps // 20], steps[-1]
+        usual, furthest = steps[: given.steps - int(ledger.LEFT_OUT * given.steps)], steps[-1]
         least = apart([other[n] for n in usual], [right[n] for n in usual])
         worst = apart([other[furthest]], [right[furthest]])
         told = ", ".join(f"{one:.2f}" for one in far)

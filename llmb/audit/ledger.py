@@ -44,11 +44,11 @@ _OF_A_STEP, _USUAL = 0.4, 4.0
 #: the square root of the layers (32 at most), and a parameter so many times as far. Of 12 layers
 #: honest trainings were 0.013 to 0.024 apart (a parameter: 0.029), of 24 layers 0.018 to 0.022.
 #: Copies of the weights of v alone that are one step late were 0.049 to 0.067 (docs/adr/0058).
-_DRIFT, _MOST_LAYERS, DRIFT_OF_A_PART = 8.7e-3, 32, 1.5
+_DRIFT, _MOST_LAYERS, _DRIFT_OF_A_PART = 8.7e-3, 32, 1.5
 #: Share of the steps that totals of gradients leave out, those furthest off: in some steps a sharp
 #: softmax amplifies the roundings of all steps before. Of 66 steps of an honest run the three
 #: furthest were 10 honest errors off, the others 2.5 together (docs/adr/0058).
-_LEFT_OUT = 0.05
+LEFT_OUT = 0.05
 #: The same of a single call, and of a single sequence in all calls: of so few logits the distance
 #: varies, by 1.2 times where a call has 64.
 _EACH = 2.0
@@ -162,10 +162,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
     if len(again) != len(checked):
         raise ValueError(f"the honest run shows {len(again)} rows of {len(checked)} steps")
     error, of_element = _honest_error(bench), least_of_element(bench)
-    drift = drift_of(bench)
-    own = error.at_least(drift, DRIFT_OF_A_PART * drift)
-    wider = replace(error, times=OF_MOMENTS * error.times)
-    wider = wider.at_least(drift, DRIFT_OF_A_PART * drift)
+    own = error.drifting(drift_of(bench))
+    wider = replace(own, times=OF_MOMENTS * error.times)
     if bench.facts.workload.clip_grad_norm is not None and bench.facts.parallelism.is_shared:
         own, wider = own.at_least(CLIPPED), wider.at_least(OF_CLIPPED)
     worker = StepByStep(gradients, own, of_element)
@@ -192,20 +190,25 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
         return
     names = [segment.name for segment in ledger.segments]
     gradients = ComparedRows.read(replayed, audited.OF_GRADIENTS, names)
-    drift = drift_of(bench)
-    honest = _honest_error(bench).at_least(drift, DRIFT_OF_A_PART * drift)
+    honest = _honest_error(bench).drifting(drift_of(bench))
     yield from StepByStep(gradients, honest, least_of_element(bench)).parts()
 
 
 def drift_of(bench: Bench) -> float:
-    """Return what all gradients of honest trainings may be off at least, as they drift apart.
+    """Return the least limit of all gradients together in the run of ``bench``.
 
-    Example: 0.030 for 12 layers in BF16. 0 in other formats: FP32 does not drift, and an error of
-    8 bits is larger.
+    0 in formats that are not stored in BF16: two honest FP32 trainings hardly drift apart.
     """
     if bench.facts.precision.dtype != "bfloat16":
         return 0.0
-    layers = bench.facts.workload.shapes.get("num_hidden_layers") or 0
+    return drift(bench.facts.workload.shapes.get("num_hidden_layers") or 0)
+
+
+def drift(layers: float) -> float:
+    """Return how far all gradients of two honest BF16 trainings may drift apart (docs/adr/0058).
+
+    A relative distance. Example: 0.030 for 12 layers.
+    """
     return _DRIFT * math.sqrt(min(layers, _MOST_LAYERS))
 
 
@@ -316,14 +319,17 @@ class HonestError:
         """The median of all parameters."""
         return statistics.median(self.of_parts.values()) if self.of_parts else 0.0
 
-    def at_least(self, of_all: float, of_part: float | None = None) -> HonestError:
-        """Return the same with these limits at least; of a parameter ``of_all``, if no other."""
-        of_part = of_all if of_part is None else of_part
+    def at_least(self, limit: float) -> HonestError:
+        """Return the same with limits of ``limit`` at least."""
         return replace(
             self,
-            least_of_all=max(of_all, self.least_of_all),
-            least_of_part=max(of_part, self.least_of_part),
+            least_of_all=max(limit, self.least_of_all),
+            least_of_part=max(limit, self.least_of_part),
         )
+
+    def drifting(self, apart: float) -> HonestError:
+        """Return the same where honest trainings may be ``apart``, and a parameter 1.5 times so."""
+        return replace(self, least_of_all=apart, least_of_part=_DRIFT_OF_A_PART * apart)
 
     def at_most(self, limit: float) -> HonestError:
         """Return the same with no limit beyond ``limit``."""
@@ -485,7 +491,7 @@ class StepByStep:
         count = len(self.steps)
         errors = [self._of_all([step]) for step in range(count)]
         may = sorted((n for n in range(count) if errors[n] <= _OF_A_STEP), key=errors.__getitem__)
-        left_out = may[len(may) - min(len(may), int(_LEFT_OUT * count)) :]
+        left_out = may[len(may) - min(len(may), int(LEFT_OUT * count)) :]
         return sorted({*range(count)} - {*left_out})
 
     def _is_beyond(self, steps: Sequence[int]) -> bool:

@@ -163,10 +163,9 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     again = Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
     honest = ledger.honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
-    honest, clips = replace(honest, times=times), bench.facts.workload.clip_grad_norm is not None
+    honest = replace(honest, times=times).drifting(_ACROSS * ledger.drift_of(bench))
+    clips = bench.facts.workload.clip_grad_norm is not None
     wider = replace(honest, times=ledger.OF_MOMENTS * times)
-    drift = _ACROSS * ledger.drift_of(bench)
-    honest, wider = (one.at_least(drift, ledger.DRIFT_OF_A_PART * drift) for one in (honest, wider))
     if clips:  # the norm is a sum in FP32, in another order elsewhere
         honest, wider = honest.at_least(ledger.CLIPPED), wider.at_least(ledger.OF_CLIPPED)
     # Beyond that a copy could be taken for the run.

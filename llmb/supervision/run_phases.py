@@ -193,18 +193,19 @@ class RunPhases:
         steps = len(streamed.timing.commitments)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
         kept = reduced(folders.evidence, files, run)
-        self._remove_what_is_nobodys(folders.evidence, kept)
+        self._remove_unannounced(folders.evidence, kept)
         return replace(examined, evidence=kept)
 
-    def _remove_what_is_nobodys(self, folder: Path, announced: Mapping[str, str]) -> None:
-        """Remove files that a failed process has left: judges of the run do not read them.
+    def _remove_unannounced(self, folder: Path, announced: Mapping[str, str]) -> None:
+        """Remove files that a process left before it failed.
 
-        Judges of its bundle would read them, and find another verdict.
+        The judges of the run do not read these files. The judges of its bundle would read them, and
+        could find another verdict.
         """
         for path in sorted(folder.iterdir()):
             if path.is_file() and path.name not in {*announced, time_stamp.START, time_stamp.STOP}:
                 path.unlink()
-                self.directory.log(f"removed {path.name}: the process that wrote it failed")
+                self.directory.log(f"removed {path.name}: no process that ended well announced it")
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
         """Return what is drawn for one repeat; steps show gradients where they can be replayed."""

@@ -1,4 +1,4 @@
-"""A run whose honest run fails halfway: what that has left is nobody's, and is not kept."""
+"""A run whose honest run fails halfway: the files that it left are removed."""
 
 from __future__ import annotations
 
