@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -374,6 +375,8 @@ class RunConfig(Choices):
 
 
 #: Read by OpenMP when it starts.
+#: Where a rank leaves the line in which it is interrupted; signals that torchrun sends on.
+_LAST_LINE, _RELAYED = "LLMB_LAST_LINE", "TORCHELASTIC_SIGNALS_TO_HANDLE"
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
 #: Read by numpy's OpenBLAS when it is loaded.
 _BLAS = "OPENBLAS_NUM_THREADS"
@@ -401,6 +404,25 @@ def one_blas_thread() -> Iterator[None]:
 def environment() -> dict[str, str]:
     """Return a copy of the process environment (the one door to it for the rooms below the CLI)."""
     return dict(os.environ)
+
+
+@contextmanager
+def relayed_last_line(file: Path, signals: Iterable[str]) -> Iterator[None]:
+    """Let ranks that are started inside leave the line in which they are interrupted in ``file``.
+
+    torchrun, which starts them, sends ``signals`` on to all of them.
+    """
+    os.environ |= {_LAST_LINE: str(file), _RELAYED: ",".join(signals)}
+    try:
+        yield
+    finally:
+        del os.environ[_LAST_LINE], os.environ[_RELAYED]
+
+
+def last_line_file() -> Path | None:
+    """Return where this process leaves the line in which it ends; None: it says that itself."""
+    found = os.environ.get(_LAST_LINE)
+    return None if found is None else Path(found)
 
 
 def limit_threads(count: int) -> None:

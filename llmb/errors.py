@@ -5,7 +5,8 @@ LlmbError                    1  a defect of llmb itself
 ├── UnavailableError         3  plugin, device or format not there, or another version needed
 │   └── EvidenceNotHereError 3  evidence of a bundle lies elsewhere, and nobody could read it
 ├── RunFailedError           4  the run started and did not finish
-│   └── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
+│   ├── NotEnoughMemoryError 4  refused before anything was allocated, or ran out
+│   └── NotEnoughSpaceError  4  the disk of the run directory has too little room
 ├── AuditInvalidError        5  a blocking rule of the audit failed
 ├── BundleRefusedError       6  a record or bundle is damaged, forged or not submittable
 ├── RequirementError         7  a condition of ``llmb compare`` or ``llmb node`` does not hold
@@ -50,6 +51,10 @@ class RunFailedError(LlmbError):
 
 class NotEnoughMemoryError(RunFailedError):
     """The workload does not fit, or did not fit, into memory."""
+
+
+class NotEnoughSpaceError(RunFailedError):
+    """What a run writes does not fit, or did not fit, on the disk of its run directory."""
 
 
 class AuditInvalidError(LlmbError):

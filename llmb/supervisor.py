@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from llmb import workloads
+from llmb import endings, workloads
 from llmb.config import RankAddress, RunRequest
+from llmb.endings import Interrupted, Progress, RunPhase
 from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
@@ -24,7 +25,7 @@ from llmb.records.run_directory import LOG, RunDirectory, check_writable
 from llmb.records.run_record import RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision import following, run_phases, selection
-from llmb.supervision.assembly import Raw, assemble
+from llmb.supervision.assembly import Raw, Repeat, assemble, interruption_of
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
 from llmb.supervision.run_phases import Display, RunPhases
@@ -56,6 +57,7 @@ class RunContext:
     notes: tuple[str, ...]
     created: datetime
     began_ns: int
+    progress: Progress
 
 
 def run(
@@ -85,46 +87,51 @@ def run(
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     check_writable(output)
-    with forking.noted() as starts:
-        display.phase("asking the plugins")
-        negotiated = negotiate(request, workload, place, estimate=True)
-        created, config = clock.utc_now(), negotiated.config
-        label = f"{config.workload}-{config.precision.name}-{config.plugin}"
-        directory = RunDirectory(output, created, label)
-        authority, notes = _tried(authority)
-        context = RunContext(
-            request,
-            negotiated,
-            directory,
-            display,
-            place,
-            commitment,
-            original,
-            authority,
-            notes,
-            created,
-            began_ns,
-        )
-        try:
+    progress, directory = Progress(), None
+    try:
+        with forking.noted() as starts:
+            display.phase("asking the plugins")
+            negotiated = negotiate(request, workload, place, estimate=True)
+            created, config = clock.utc_now(), negotiated.config
+            label = f"{config.workload}-{config.precision.name}-{config.plugin}"
+            progress.enter(RunPhase.CEILINGS)
+            with endings.held():
+                directory = RunDirectory(output, created, label)
+            authority, notes = _tried(authority)
+            context = RunContext(
+                request,
+                negotiated,
+                directory,
+                display,
+                place,
+                commitment,
+                original,
+                authority,
+                notes,
+                created,
+                began_ns,
+                progress,
+            )
             return _run(context, starts)
-        except KeyboardInterrupt:
-            directory.abandon(_interrupted(place))
+    except (LlmbError, KeyboardInterrupt) as error:
+        if directory is None:
             raise
-        except LlmbError as error:
-            directory.abandon(str(error))
-            raise type(error)(f"{error} (see {directory.path / LOG})") from error
-        except BaseException as error:
+        raise _told(error, directory, progress) from error
+    except BaseException as error:
+        if directory is not None:
             directory.abandon(f"{type(error).__name__}: {error}")
-            raise
+        raise
 
 
 def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
-    """Carry out a run; ``starts`` says at its end how each of its processes was started."""
+    """Carry out a run; ``starts`` says at its end how each of its processes was started.
+
+    A run that ends early leaves a record of the repeats whose windows were complete.
+    """
     request, negotiated, directory = context.request, context.negotiated, context.directory
     _announce((*negotiated.notes, *context.notes), negotiated, directory, context.display)
     load_before = host.load()
-    search = None
-    config = negotiated.config
+    search, config = None, negotiated.config
     line = RunPhases(
         workloads.of(config),
         negotiated,
@@ -134,37 +141,81 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
         place=context.place,
         rank_timeout_s=request.rank_timeout_s,
         authority=context.authority,
+        progress=context.progress,
     )
-    if context.place is None and selection.wants_search(negotiated.offer, request.batch_size):
-        search = line.search_batch_size(config)
-        config = config.model_copy(update={"batch_size": search.best})
+    repeats: list[Repeat] = []
+    before, after, ended, where = None, None, None, ""
+    try:
+        if context.place is None and selection.wants_search(negotiated.offer, request.batch_size):
+            search = line.search_batch_size(config)
+            config = config.model_copy(update={"batch_size": search.best})
+        before = line.ceiling(config)
+        for number in range(config.repeats):
+            repeats.append(line.repeat(config, number))
+            if (ended := repeats[-1].ended) is not None:
+                raise ended
+        after = line.ceiling(config)
+    except (LlmbError, KeyboardInterrupt) as error:
+        if not repeats:
+            raise
+        ended, where = error, context.progress.text
 
-    before = line.ceiling(config)
-    repeats = tuple(line.repeat(config, number) for number in range(config.repeats))
-    after = line.ceiling(config)
-
-    line.say("judging and writing the record")
-    raw = Raw(
-        run_id=line.run_id,
-        created=context.created,
-        config=config,
-        workload=workloads.of(config),
-        negotiated=negotiated,
-        search=search,
-        ceilings=Ceilings(before=before, after=after) if before and after else None,
-        repeats=repeats,
-        load_before=load_before,
-        load_after=host.load(),
-        processes=dict(starts),
-        real_s=(clock.now_ns() - context.began_ns) / 1e9,
-        seed_commitment=context.commitment,
-        original=context.original,
-        notes=context.notes,
-    )
-    record = assemble(raw, directory)
-    directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
-    directory.finish(pretty_bytes(record))
+    interruption = None
+    if ended is not None:
+        interruption = interruption_of(ended, where, repeats, config.repeats)
+        directory.log(interruption.text)
+        config = config.model_copy(update={"repeats": len(repeats)})
+    context.progress.enter(RunPhase.JUDGING)
+    with endings.held():
+        line.say("judging and writing the record")
+        raw = Raw(
+            run_id=line.run_id,
+            created=context.created,
+            config=config,
+            workload=workloads.of(config),
+            negotiated=negotiated,
+            search=search,
+            ceilings=Ceilings(before=before, after=after) if before and after else None,
+            repeats=tuple(repeats),
+            load_before=load_before,
+            load_after=host.load(),
+            processes=dict(starts),
+            real_s=(clock.now_ns() - context.began_ns) / 1e9,
+            seed_commitment=context.commitment,
+            original=context.original,
+            notes=context.notes,
+            interruption=interruption,
+        )
+        record = assemble(raw, directory)
+        directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
+        directory.finish(pretty_bytes(record))
+    if ended is not None:
+        raise ended
     return Finished(record, directory.path)
+
+
+def _told(
+    error: LlmbError | KeyboardInterrupt, directory: RunDirectory, progress: Progress
+) -> LlmbError | Interrupted:
+    """Return ``error`` as one line that names the run directory, and what to do next."""
+    path, log = directory.path, directory.path / LOG
+    record = directory.record()
+    if record is None:
+        directory.abandon(f"{error}, {progress.text}")
+        said, there = f"{error} {progress.text}", f"no result, see {log}"
+    elif record.interruption is None:
+        said, there = f"{error}", f"the run was complete by then: {path}"
+    else:
+        said = f"{error} {record.interruption.phase}"
+        there = f"the timing is kept: {path}"
+        if record.interruption.evidence:
+            there += f"; to finish its audit: llmb audit --resume {path}"
+    if isinstance(error, KeyboardInterrupt):
+        by = error.by if isinstance(error, Interrupted) else "SIGINT"
+        return Interrupted(by, f"{said}: {there}")
+    if record is None:
+        return type(error)(f"{error} (see {log})")
+    return type(error)(f"{error}: {there}")
 
 
 def foresee(request: RunRequest, nproc: int) -> None:
@@ -194,11 +245,6 @@ def follow(request: RunRequest, place: RankAddress, display: Display) -> None:
     negotiated = negotiate(request, workload, place)
     profile, timeout_s = request.profile, request.rank_timeout_s
     following.follow(negotiated, place, timeout_s, display, profile=profile)
-
-
-def _interrupted(place: RankAddress | None) -> str:
-    by = "interrupted by the user"
-    return by if place is None else f"{by}, or by its launcher because another rank had failed"
 
 
 def _tried(authority: TimeAuthority | None) -> tuple[TimeAuthority | None, tuple[str, ...]]:

@@ -83,6 +83,11 @@ P1 = Rule(
 RULES = (E1, E2, E3, P1)
 
 
+def _has_probes(reference: Arrays) -> bool:
+    """Tell whether the reference has made the probes: without the worker's weights it cannot."""
+    return any(name.startswith(f"{precision.PROBES[0]}/") for name in reference)
+
+
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield E3, E1, E2 and P1 of a training step, those for which there is evidence.
 
@@ -96,7 +101,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
         return
     probed, seen, honest = bench.needed(PROBED), bench.needed(GRADIENTS), bench.needed(HONEST)
     _check_whole(bench, reference)
-    if not set(precision.PROBES) <= set(probed.passes):
+    if not set(precision.PROBES) <= set(probed.passes) or not _has_probes(reference):
         return
     fmt, paths = bench.facts.precision, bench.paths(GRADIENTS, HONEST, REFERENCE)
     probes = precision.Probes(seen, honest, reference, fmt, paths)

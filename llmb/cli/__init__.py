@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
-from types import FrameType
+from typing import Any
 
 import click
 
-from llmb import __version__
+from llmb import __version__, endings
 from llmb.cli.text import printable
 from llmb.errors import INTERRUPTED_EXIT_CODE, LlmbError, RunFailedError
-
-#: What writing to a full or broken stdout ends in.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 #: Command -> (module, help line). A test holds the help lines to the commands' own.
 COMMANDS = {
@@ -46,6 +42,10 @@ COMMANDS = {
 }
 
 
+class _InterruptedError(Exception):
+    """A command was interrupted; says where, as far as that is known."""
+
+
 class LazyGroup(click.Group):
     """A group whose commands are imported on first use."""
 
@@ -60,6 +60,13 @@ class LazyGroup(click.Group):
         command = import_module(f"llmb.cli.{COMMANDS[cmd_name][0]}").command
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an interruption passes click, which would print an empty line."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise _InterruptedError(str(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing them."""
@@ -80,29 +87,45 @@ def llmb() -> None:
 
 def main() -> None:
     """Run the command line; every error on purpose becomes one line and its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    endings.listen()
     try:
         sys.exit(llmb.main(standalone_mode=False))
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        from llmb.cli import usage
+
+        for line in usage.lines(error, list(COMMANDS)):
+            click.echo(line, err=True)
         sys.exit(error.exit_code)
     except LlmbError as error:
         click.echo(f"llmb: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("llmb: interrupted", err=True)
+    except (_InterruptedError, KeyboardInterrupt, click.Abort) as error:
+        _say_interrupted(printable(str(error)) or "interrupted")
         sys.exit(INTERRUPTED_EXIT_CODE)
     except BrokenPipeError:
         sys.exit(1)
     except OSError as error:
-        if error.errno not in _FULL:
+        if not endings.is_out_of_space(error) and error.errno != errno.EIO:
             raise
         with suppress(OSError):
             click.echo(f"llmb: cannot write the output: {error.strerror}", err=True)
         os._exit(RunFailedError.exit_code)  # the interpreter would try to flush once more
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _say_interrupted(line: str) -> None:
+    """Say ``line``, or leave it to whoever started this rank: of many ranks one line is said."""
+    from llmb.config import environment, last_line_file
+    from llmb.parallel.place import place_in
+
+    file, place = last_line_file(), None
+    with suppress(LlmbError):
+        place = place_in(environment())
+    if place is not None and not place.leads:
+        return
+    if file is None:
+        click.echo(f"llmb: {line}", err=True)
+    else:
+        with suppress(OSError):
+            file.write_text(line)

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from llmb.records.finding import Audit, Finding
     from llmb.records.precision_recipe import PrecisionRecipe
 
-#: Options that mean something with --only alone.
-_OF_ONLY = ("part", "output", "device", "data", "tokenizer", "weights", "evidence", "quiet")
+#: Options that mean something with --only, and of these the ones for --resume.
+_OF_RESUME = ("data", "tokenizer", "weights", "quiet")
+_OF_ONLY = ("part", "output", "device", "evidence", *_OF_RESUME)
 _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed": "yellow"}
 
 
@@ -29,6 +30,9 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
 @click.option("--rule", "rules", multiple=True, metavar="ID", help="Only this rule; repeatable.")
 @click.option(
     "--only", metavar="ID", help="Judge one part again by this rule, here: E1, E2, P1 or L1."
+)
+@click.option(
+    "--resume", is_flag=True, help="Finish the audit of a run that ended early, in its directory."
 )
 @click.option(
     "--part", metavar="NAME", help="With --only: the module or parameter; default: the accused one."
@@ -40,15 +44,22 @@ _STYLES = {"pass": "green", "fail": "bold red", "flag": "yellow", "not_observed"
     help="With --only: where its tensors go (.safetensors), and the figure beside them.",
 )
 @click.option("--device", help="With --only: another device than the record's.")
-@click.option("--data", metavar="PATH", help="With --only: the tokens of the run, if of files.")
-@click.option("--tokenizer", metavar="NAME", help="With --only: the tokenizer of --data.")
 @click.option(
-    "--weights", type=Path, metavar="DIR", help="With --only: the checkpoint the run began with."
+    "--data", metavar="PATH", help="With --only or --resume: the tokens of the run, if of files."
+)
+@click.option("--tokenizer", metavar="NAME", help="With --data: its tokenizer.")
+@click.option(
+    "--weights",
+    type=Path,
+    metavar="DIR",
+    help="With --only or --resume: the checkpoint the run began with.",
 )
 @evidence_option
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-@click.option("--quiet", "-q", is_flag=True, help="With --only: show no progress.")
-def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) -> None:
+@click.option("--quiet", "-q", is_flag=True, help="With --only or --resume: show no progress.")
+def command(
+    path: Path, rules: tuple[str, ...], only: str | None, resume: bool, **flags: Any
+) -> None:
     """Show what the audit measured: PATH is a run directory, a record.json, or a bundle.
 
     Every rule with what was measured, what an honest run shows, the limit, and who observed it.
@@ -60,11 +71,16 @@ def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) 
     honest run's and the reference's, and draws them. Exit status 5 where the part still breaks the
     rule. What comes of it is no part of a bundle or a verdict.
 
+    With --resume the honest run and the reference run of a run that ended early are made now, from
+    the evidence in its directory, and all is judged. Nothing is drawn again. What the worker had to
+    show alive stays not observed. The run stays a debug run: what llmb had drawn was on the disk.
+
     \b
     Examples:
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --rule E2 --rule P1
       llmb audit runs/20261101T120000Z-llama-1.4b-BF16-cpu --only E2 --part layers.3.mlp.up_proj
+      llmb audit --resume runs/20261101T120000Z-llama-1.4b-BF16-cpu
     """
     from llmb.audit.rules import RULES
     from llmb.cli.show import for_terminal
@@ -78,11 +94,15 @@ def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) 
     if only is not None:
         from llmb.cli import audit_only
 
+        if resume:
+            raise UsageError("--only, --resume: --only judges one part, --resume a whole run")
         if rules:
             raise UsageError("--rule, --only: --rule shows what was recorded, --only judges again")
         audit_only.repeat(path, only.upper(), flags["part"], flags["output"], flags)
         return
-    if given:
+    if resume:
+        _resume(path, flags, [name for name in given if name not in _OF_RESUME])
+    elif given:
         raise UsageError(f"--{given[0]}: only with --only, such as --only E2")
     known = [rule.id for rule in RULES]
     wanted = [rule.upper() for rule in rules]
@@ -105,6 +125,25 @@ def command(path: Path, rules: tuple[str, ...], only: str | None, **flags: Any) 
         _say_how_to_repeat(path, audit)
     if audit.verdict is Verdict.INVALID:
         raise AuditInvalidError("the run is INVALID")
+
+
+def _resume(path: Path, flags: dict[str, Any], odd: Sequence[str]) -> None:
+    """Finish the audit of the run at ``path``."""
+    from llmb.cli.progress import display
+    from llmb.errors import UsageError
+    from llmb.records.bundle import read_record
+    from llmb.reproduction import resumed_audit
+    from llmb.reproduction.request_again import Places, request_of
+    from llmb.wire.forking import fork_server
+
+    if odd:
+        raise UsageError(f"--{odd[0]}: not with --resume, which finishes the run as it was")
+    record = read_record(path)
+    resumed_audit.check(path, record)
+    places = Places(**{name: flags[name] for name in ("data", "tokenizer", "weights")})
+    request = request_of(record, places)
+    with fork_server(request.plugin, request.device), display(quiet=flags["quiet"]) as shown:
+        resumed_audit.resume(path, record, request, shown)
 
 
 def _show(audit: Audit, asked: Sequence[Rule], recipe: PrecisionRecipe | None) -> None:

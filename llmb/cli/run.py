@@ -85,7 +85,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
             raise UsageError("--scaling starts the ranks itself: leave torchrun or srun out")
         ctx.exit(scaling.run(flags, _batch_size(ctx, flags)))
     world_size = place.world_size if place else flags["nproc"] or 1
-    request = _of_ranks(ctx, flags, world_size)
+    request = request_of_ranks(ctx, flags, world_size)
     if place is None and world_size == 1:
         request = request.model_copy(update={"within_s": within_s})
     workload = workloads.of(request)
@@ -113,7 +113,7 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
         raise AuditInvalidError(f"the run is INVALID, see {finished.path / 'audit.json'}")
 
 
-def _of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:
+def request_of_ranks(ctx: click.Context, flags: dict[str, Any], world_size: int) -> RunRequest:
     """Return the run that ``flags`` ask for, shared by ``world_size`` ranks."""
     mesh = mesh_of(flags, world_size)
     if mesh.pp > 1 and _is_default(ctx, "accumulate"):

@@ -22,7 +22,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from llmb.errors import RunFailedError
+from llmb.endings import is_out_of_space
+from llmb.errors import NotEnoughSpaceError, RunFailedError
 
 _TYPES = {
     torch.float64: "F64",
@@ -67,7 +68,8 @@ def write(path: Path, values: Iterable[tuple[str, Tensor]]) -> str:
             file.seek(0)
             file.write(head)
     except OSError as error:
-        raise RunFailedError(
+        kind = NotEnoughSpaceError if is_out_of_space(error) else RunFailedError
+        raise kind(
             f"cannot write {path.name} ({offset / 1e9:.1f} GB) for the audit: {error.strerror}; "
             "make room or choose another --output-dir"
         ) from error

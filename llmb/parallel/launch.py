@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from llmb.config import limit_threads
-from llmb.errors import RunFailedError, UnavailableError
+import psutil
+
+from llmb import endings
+from llmb.config import limit_threads, relayed_last_line
+from llmb.endings import Interrupted
+from llmb.errors import INTERRUPTED_EXIT_CODE, RunFailedError, UnavailableError
 from llmb.plugin.builtin.host import usable_cores
 
 #: Exit codes from here on are those of shells for signals.
@@ -24,6 +32,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         UnavailableError: this torch has no torch.distributed.
     """
     try:
+        from torch.distributed.elastic.multiprocessing import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
     except ImportError as error:
@@ -40,11 +49,40 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
     )
-    try:
-        elastic_launch(config, sys.executable)("-m", "llmb", *arguments)
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        if 0 < failure.exitcode < _SIGNALS:
-            return int(failure.exitcode)  # it has said why
-        raise RunFailedError(f"rank {rank} ended with exit code {failure.exitcode}") from None
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    signals = (*endings.STOPPING, endings.WARNING)
+    with _no_rank_left(), tempfile.TemporaryDirectory(prefix="llmb-") as folder:
+        line = Path(folder) / "line"
+        try:
+            with relayed_last_line(line, signals):
+                elastic_launch(config, sys.executable)("-m", "llmb", *arguments)
+        except SignalException as error:
+            raise Interrupted(error.sigval.name, _said(line)) from None
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            if 0 < failure.exitcode < _SIGNALS:
+                return int(failure.exitcode)  # it has said why
+            if failure.exitcode == INTERRUPTED_EXIT_CODE:
+                raise Interrupted("a signal to a rank", _said(line)) from None
+            raise RunFailedError(f"rank {rank} ended with exit code {failure.exitcode}") from None
     return 0
+
+
+@contextmanager
+def _no_rank_left() -> Iterator[None]:
+    """End whatever is left of the ranks: a second signal interrupts torchrun as it ends them."""
+    before = {process.pid for process in psutil.Process().children()}
+    try:
+        yield
+    finally:
+        endings.listen()  # torchrun has put handlers of its own in the place of llmb's
+        with endings.held(raises=False):
+            for process in psutil.Process().children():
+                if process.pid not in before:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+
+
+def _said(line: Path) -> str:
+    """Return what rank 0 has left to be said; nothing where it ended before it could."""
+    return line.read_text() if line.exists() else ""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from llmb import workloads
 from llmb.config import Mode
+from llmb.endings import is_out_of_space
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure.litmus import litmus
 from llmb.observe import weights_file
@@ -146,6 +147,8 @@ def _apart(channel: Channel, what: str) -> Iterator[None]:
     except LlmbError:
         raise
     except Exception as error:
+        if is_out_of_space(error):  # the other parts would find no room either
+            raise
         traceback.print_exc()
         first = (str(error).splitlines() or [""])[0]
         channel.send(Unmade(what=what, reason=f"{type(error).__name__}: {first}"[:_LONGEST]))

@@ -25,10 +25,13 @@ DIGITS = 32
 #: runs drift apart within a window; copies of weights that are a step late are 4 times as far off
 #: as honest runs (docs/adr/0048).
 LARGEST_RATE = 3e-4
-#: A rate from which on a step moves honest runs further apart than its size says.
-_FAST = 1e-3
-#: Sum of learning rates after which honest runs in 16 bits have drifted too far apart to be
-#: compared: with a constant 1e-3 they are 10 % apart after 50 steps, with 3e-3 wholly after 25.
+#: From here on rates are drawn, also where the workload's own is larger (docs/adr/0059).
+SMALLEST_RATE = 1e-5
+#: A rate above ``LARGEST_RATE`` counts so many times: honest BF16 trainings of twelve layers part
+#: after 7 steps at a constant 1e-3 (GPT-2), and after 4 at 6e-4 (BERT).
+_TIMES_OF_FAST = 10.0
+#: Sum of learning rates after which honest runs in 16 bits may have drifted too far apart to be
+#: compared.
 HORIZON = 2e-2
 #: Steps whose gradients are kept: a bundle keeps its size (docs/adr/0023). An official window of 50
 #: steps, and what comes before and after, are fewer where at most 14 steps are untimed.
@@ -91,17 +94,16 @@ class Draws:
     def rate(self, step: int) -> float:
         """Return the learning rate of ``step``, which counts from 0.
 
-        It is log-uniform from the workload's own to ``LARGEST_RATE`` where that is a tenfold at
-        least, and AdamW's: with SGD the length of a step is that of the gradient. Otherwise, and
-        where no step shows its gradients, it is the workload's own. Example: of llama-1.4b (1e-5)
-        the mean is 8.5e-5.
+        AdamW's is log-uniform from ``SMALLEST_RATE`` to ``LARGEST_RATE``, whatever the workload's
+        own is; from the workload's own where that is smaller. SGD's is the workload's own: there
+        the length of a step is that of the gradient. So is every rate where no step shows its
+        gradients. Example: the mean is 8.5e-5, of llama-1.4b (1e-5) and of gpt2-125m (1e-3).
         """
-        usual = self.optimizer.lr
         if not self.varies:
-            return usual
-        share = self._of("rate", step) / 2**63
+            return self.optimizer.lr
+        least, share = _smallest(self.optimizer), self._of("rate", step) / 2**63
         # In so many digits any computer finds the same number.
-        return float(f"{usual * (LARGEST_RATE / usual) ** share:.6g}")
+        return float(f"{least * (LARGEST_RATE / least) ** share:.6g}")
 
     @property
     def varies(self) -> bool:
@@ -151,34 +153,35 @@ class Draws:
 
 def varies(optimizer: Optimizer) -> bool:
     """Tell whether the learning rate of a workload with ``optimizer`` can be drawn."""
-    return optimizer.name == "AdamW" and 10 * optimizer.lr <= LARGEST_RATE
+    return optimizer.name == "AdamW"
+
+
+def _smallest(optimizer: Optimizer) -> float:
+    return min(optimizer.lr, SMALLEST_RATE)
 
 
 def mean_rate(optimizer: Optimizer, *, constant: bool) -> float:
     """Return the mean of the learning rates that are drawn, the workload's own if it is constant.
 
-    Example: 8.5e-5 of llama-1.4b, whose own is 1e-5. It is that of a log-uniform distribution,
-    (b - a) / ln(b / a).
+    Example: 8.5e-5. It is that of a log-uniform distribution, (b - a) / ln(b / a).
     """
-    usual = optimizer.lr
     if constant or not varies(optimizer):
-        return usual
-    return (LARGEST_RATE - usual) / math.log(LARGEST_RATE / usual)
+        return optimizer.lr
+    least = _smallest(optimizer)
+    return (LARGEST_RATE - least) / math.log(LARGEST_RATE / least)
 
 
 def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
     """Return of how many steps from the first the gradients are kept and compared.
 
-    ``MOST_STEPS`` at most, and as long as honest runs stay together. Example: 4 steps at a constant
-    3e-3, 80 of llama-1.4b, whose rates add up to 0.007 then in the mean. A rate above
-    1e-3 counts more than once: honest BF16 runs agreed for 21 steps at 1e-3, for 5 at
-    3e-3 (``benchmarks/drift.py --rates``).
+    ``MOST_STEPS`` at most, and as long as honest runs stay together. Example: 80 steps at rates
+    that are drawn, which add up to 0.007 in the mean; 3 at a constant 1e-3.
     """
     total = 0.0
     for step, one in enumerate(rates[:MOST_STEPS]):
-        if total > HORIZON and optimizer.name != "SGD":
+        if total > HORIZON:
             return step
-        total += one * math.sqrt(max(1.0, one / _FAST))
+        total += drift([one], optimizer)
     return min(len(rates), MOST_STEPS)
 
 
@@ -200,7 +203,7 @@ def drift(rates: Sequence[float], optimizer: Optimizer) -> float:
     """
     if optimizer.name == "SGD":
         return 0.0
-    return sum(one * math.sqrt(max(1.0, one / _FAST)) for one in rates)
+    return sum(one * (_TIMES_OF_FAST if one > LARGEST_RATE else 1.0) for one in rates)
 
 
 def fence_every(mode: str) -> int:

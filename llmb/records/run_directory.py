@@ -14,12 +14,15 @@ from typing import IO
 from llmb.errors import RunFailedError, UsageError
 from llmb.records.evidence import EVIDENCE_FOLDER
 from llmb.records.redact import redact_paths
+from llmb.records.run_record import RunRecord
 
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
 PLUGIN_FOLDER = "plugin"
 #: Traces for whoever made the run; no part of a bundle.
 PROFILE_FOLDER = "profile"
+#: Whole weights of a run whose audit was interrupted, until ``llmb audit --resume`` finishes it.
+UNFINISHED = "unfinished"
 #: Given back when the disk is full, so that the reason can still be written down.
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 * 1024
 
@@ -48,6 +51,21 @@ class RunDirectory:
                 f"--output-dir {output}: cannot write there ({error.strerror}); choose another"
             ) from error
 
+    @classmethod
+    def reopened(cls, path: Path) -> RunDirectory:
+        """Return the folder of a run that has a record already, at ``path``.
+
+        Raises:
+            UsageError: the folder cannot be written.
+        """
+        found = cls.__new__(cls)
+        found.path = path
+        try:
+            found._log = (path / LOG).open("ab", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{path}: cannot write there ({error.strerror})") from error
+        return found
+
     def evidence_folder(self, repeat: int) -> Path:
         """Create and return the evidence folder of one repeat."""
         folder = self.path / EVIDENCE_FOLDER / f"repeat-{repeat}"
@@ -65,6 +83,13 @@ class RunDirectory:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, file: Path) -> None:
+        """Move ``file`` out of a scratch folder, to stay until the audit is finished."""
+        folder = self.path / UNFINISHED
+        with self._guard(folder / file.name):
+            folder.mkdir(exist_ok=True)
+            file.replace(folder / file.name)
 
     def write(self, name: str, data: bytes) -> None:
         """Write the file ``name``, relative to the folder."""
@@ -97,6 +122,13 @@ class RunDirectory:
             (self.path / _RESERVE).unlink(missing_ok=True)
             os.replace(self.path / (RECORD + ".part"), self.path / RECORD)
         self._log.close()
+
+    def record(self) -> RunRecord | None:
+        """Return the record, None where there is none."""
+        try:
+            return RunRecord.model_validate_json((self.path / RECORD).read_bytes())
+        except OSError:
+            return None
 
     def abandon(self, reason: str) -> None:
         """Write down why the run did not finish, even on a full disk; nothing after ``finish``."""

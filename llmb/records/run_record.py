@@ -361,6 +361,33 @@ class Duration(Frozen):
     start_s: float = Field(gt=0)
 
 
+class Interruption(Frozen):
+    """What ended a run before its end, and what `llmb audit --resume` needs to finish its audit."""
+
+    #: The name of a signal, such as SIGTERM; of a failure, its message.
+    by: str
+    #: In words, such as "in the honest run".
+    phase: str
+    #: The first repeat whose audit, or window, was not finished; it counts from 0.
+    repeat: int = Field(ge=0)
+    #: How many repeats were asked for; the record has those whose window was complete.
+    repeats: int = Field(ge=1)
+    #: sha256 of each file of the worker's evidence, by its path in the run directory, where the
+    #: audit of the repeat can be finished.
+    evidence: dict[str, str] = Field(default_factory=dict)
+    #: Files of whole weights in the folder ``unfinished`` of the run directory, with their digests.
+    weights: dict[str, str] = Field(default_factory=dict)
+    #: When `llmb audit --resume` finished the audit; None where nobody did.
+    resumed_utc: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What happened, as one of the reasons why the run is no official run."""
+        of = f"repeat {self.repeat + 1} of {self.repeats}, " if self.repeats > 1 else ""
+        later = "" if self.resumed_utc is None else "; its audit was finished afterwards"
+        return f"ended early ({of}{self.phase}: {self.by}{later})"
+
+
 class ModelDiff(Frozen):
     """What post-processing did to the module tree."""
 
@@ -422,6 +449,8 @@ class RunRecord(Frozen):
     #: None in records before version 0.2.0.
     processes: dict[str, str] | None = None
     result: Result
+    #: What ended the run early; None where nothing did.
+    interruption: Interruption | None = None
     #: Plain sentences on noise and spread, for a reader.
     warnings: tuple[str, ...]
     audit: Audit

@@ -111,6 +111,10 @@ def gather(
     places: list[tuple[Path, str]] = []
     for root in paths:
         found = list(_places(root))
+        if (root / RECORD).is_file() and not (root / MANIFEST).exists():
+            raise UsageError(
+                f"{root} is a run directory, and bundles are ranked: llmb package-submission {root}"
+            )
         if not found:
             raise UsageError(f"there is no bundle in {str(root)!r}: no {MANIFEST} below it")
         places += found

@@ -24,7 +24,8 @@ from llmb.config import (
     Mode,
     RunConfig,
 )
-from llmb.errors import RunFailedError
+from llmb.endings import Interrupted
+from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import host, metrics, summary
 from llmb.plugin import discovery
 from llmb.plugin.builtin.host import usable_cores
@@ -39,6 +40,7 @@ from llmb.records.run_record import (
     Diff,
     Duration,
     FileDigest,
+    Interruption,
     PluginFacts,
     PrecisionFacts,
     Rank,
@@ -79,6 +81,11 @@ class Repeat:
         """Every evidence file of the repeat with the digest its writer announced."""
         return {**self.streamed.evidence, **self.examined.evidence}
 
+    @property
+    def ended(self) -> LlmbError | KeyboardInterrupt | None:
+        """What ended the run in this repeat, once its window was complete; None where nothing."""
+        return self.examined.ended
+
 
 @dataclass(frozen=True)
 class Raw:
@@ -102,6 +109,8 @@ class Raw:
     original: Original | None = None
     #: What a reader of the record should know besides.
     notes: tuple[str, ...] = ()
+    #: What ended the run early; None where nothing did.
+    interruption: Interruption | None = None
 
 
 def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
@@ -146,7 +155,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         patches=plugin.declared_patches,
         helpers=plugin.declared_helpers,
         variables=plugin.environment,
-        is_debug=bool(waivers_of(raw.config, timings)),
+        is_debug=bool(waivers_of(raw.config, timings, raw.interruption)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
         sharp_start=starts_sharp(raw.config, workload.optimizer),
@@ -201,8 +210,14 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def waivers_of(config: RunConfig, repeats: Sequence[RepeatTiming]) -> tuple[str, ...]:
-    """Return why a run is a debug run, now that its windows are known."""
+def waivers_of(
+    config: RunConfig, repeats: Sequence[RepeatTiming], interruption: Interruption | None = None
+) -> tuple[str, ...]:
+    """Return why a run is a debug run, now that its windows are known.
+
+    A run that ended early is one, its audit finished or not: its draws lay on a disk before they
+    were used, and whoever ends runs can choose which repeats count.
+    """
     every = [(timing.stop_ns - timing.start_ns) / 1e9 for timing in repeats]
     found, seconds = [*waivers(config)], min(every)
     if seconds < LEAST_WINDOW_S:
@@ -216,7 +231,31 @@ def waivers_of(config: RunConfig, repeats: Sequence[RepeatTiming]) -> tuple[str,
             f"{told} (official: {MOST_TIMED_STEPS} at most, in a window of more than "
             f"{2 * LEAST_WINDOW_S:.0f} s; --repeats times more)"
         )
+    if interruption is not None:
+        found.append(interruption.text)
     return tuple(found)
+
+
+def interruption_of(
+    error: LlmbError | KeyboardInterrupt, phase: str, repeats: Sequence[Repeat], asked: int
+) -> Interruption:
+    """Return what is recorded of ``error``, which ended a run of ``asked`` repeats in ``phase``."""
+    open_audits = [n for n, repeat in enumerate(repeats) if repeat.ended is not None]
+    digests = {
+        evidence.path(n, name): digest
+        for n in open_audits
+        for name, digest in repeats[n].files.items()
+    }
+    weights = {k: v for n in open_audits for k, v in repeats[n].examined.weights.items()}
+    first = open_audits[0] if open_audits else len(repeats)
+    return Interruption(
+        by=error.by if isinstance(error, Interrupted) else str(error) or "SIGINT",
+        phase=phase,
+        repeat=min(first, asked - 1),
+        repeats=asked,
+        evidence=digests,
+        weights=weights,
+    )
 
 
 def _record(
@@ -230,6 +269,7 @@ def _record(
     judged: Judgement,
 ) -> RunRecord:
     config = raw.config
+    waived = waivers_of(config, timing.repeats, raw.interruption)
     warnings = summary.warnings_of(timing, result, raw.load_before, raw.load_after, usable_cores())
     warnings += consequences(config, raw.negotiated.offer.lacks)
     warnings += tuple(dict.fromkeys(f for repeat in raw.repeats for f in repeat.examined.failures))
@@ -240,7 +280,9 @@ def _record(
         llmb_version=__version__,
         rules_version=RULES_VERSION,
         reference_digest=pins.reference_digest(pins.actual_digests()),
-        class_="debug" if (waived := waivers_of(config, timing.repeats)) else "official",
+        class_="debug"
+        if (waived := waivers_of(config, timing.repeats, raw.interruption))
+        else "official",
         waivers=waived,
         config=_shown(config),
         seed_commitment=raw.seed_commitment,
@@ -262,6 +304,7 @@ def _record(
         duration=_duration(raw),
         processes=raw.processes,
         result=result,
+        interruption=raw.interruption,
         warnings=warnings if raw.ceilings else (*warnings, _NO_CEILING),
         audit=judged.audit,
         diff=_diff(raw, directory),
@@ -412,7 +455,8 @@ def _plugin_facts(raw: Raw, directory: RunDirectory) -> PluginFacts:
         directory.write(f"{run_directory.PLUGIN_FOLDER}/{file.path}", data)
         digest = hashlib.sha256(data).hexdigest()
         shown.append(FileDigest(path=file.path, sha256=digest, bytes=len(data)))
-    waived = waivers_of(config, [repeat.streamed.timing for repeat in raw.repeats])
+    timings = [repeat.streamed.timing for repeat in raw.repeats]
+    waived = waivers_of(config, timings, raw.interruption)
     return PluginFacts(
         name=offer.plugin,
         distribution=offer.distribution,

@@ -15,8 +15,9 @@ from typing import IO, TypeVar
 
 from pydantic import ValidationError
 
-from llmb import workloads
+from llmb import endings, workloads
 from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting
+from llmb.endings import Progress, RunPhase
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
@@ -72,6 +73,10 @@ class Examined:
 
     evidence: dict[str, str]
     failures: tuple[str, ...]
+    #: What ended the audit before its end: a signal, or a full disk. None where nothing did.
+    ended: LlmbError | KeyboardInterrupt | None = None
+    #: Files of whole weights that are kept until the audit is finished, with their digests.
+    weights: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -129,12 +134,14 @@ class Examiner:
         say: Callable[[str], None],
         show: Callable[[Silence | None], None],
         only: audited.OnePart | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Read and write in ``folders``; ``show`` what the processes do that say nothing.
 
         ``only``: the worker was to show one part of the model, and nothing of what was replaced.
+        ``progress`` is told which process is at work.
         """
-        self._only = only
+        self._only, self._progress = only, progress or Progress()
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
         self._log, self._say, self._show = log, say, show
@@ -147,7 +154,12 @@ class Examiner:
         return (audited.PART_HONEST, audited.PART_REFERENCE)
 
     def examine(self, streamed: Streamed) -> Examined:
-        """Return what the two processes have shown of a worker that has gone."""
+        """Return what the two processes have shown of a worker that has gone.
+
+        Raises:
+            Interrupted: a signal came.
+            NotEnoughSpaceError: the disk is full.
+        """
         if streamed.failure is not None:
             return Examined({}, (f"the worker died while being audited: {streamed.failure}",))
         try:
@@ -164,7 +176,7 @@ class Examiner:
                 try:
                     task.child.begin()
                 except LlmbError as error:
-                    task.fail(error)
+                    self._failed(task, error)
             self._do(shown, *((right,) if reference.shared else ()))
             if honest.reference_passes and audited.DEVICE_REFERENCE not in shown.evidence:
                 right.order = reference.model_copy(
@@ -264,7 +276,11 @@ class Examiner:
             libraries = names.libraries
         _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
         kept = next((step for step in steps.steps if step.weights_kept), None)
-        passes = (*probed.passes, *(["step"] if kept else []))
+        # Where a disk was full, whole weights are gone once the audit is finished.
+        if audited.STEP_WEIGHTS not in streamed.scratch:
+            kept = None
+        probes = probed.passes if audited.LIVE_WEIGHTS in streamed.scratch else ()
+        passes = (*probes, *(["step"] if kept else []))
         if self._only is not None:
             passes = tuple(name for name in self._only.passes if name in probed.passes)
         # The probes are of one sequence; a real step has the whole batch.
@@ -361,6 +377,8 @@ class Examiner:
         """
         waiting = [task for task in tasks if not task.is_over]
         for task in waiting:
+            of_honest = task.child.module == _HONEST_RUN
+            self._progress.enter(RunPhase.HONEST_RUN if of_honest else RunPhase.REFERENCE)
             self._say(f"computing {task.what}")
             task.child.send(task.order)
             task.vigil.restart()
@@ -370,7 +388,7 @@ class Examiner:
                 try:
                     heard = self._hear(task, _IDLE_S / len(waiting))
                 except LlmbError as error:
-                    task.fail(error)
+                    self._failed(task, error)
                 else:
                     if not heard:
                         moments = (task.vigil.moment() for task in waiting)
@@ -379,6 +397,16 @@ class Examiner:
                     waiting.remove(task)
                     if task.child.module == _HONEST_RUN:
                         task.end()
+
+    def _failed(self, task: _AuditTask, error: LlmbError) -> None:
+        """Note that the process of ``task`` failed; the run goes on without its part.
+
+        Raises:
+            LlmbError: the run cannot go on.
+        """
+        if not endings.goes_on(self._progress.phase, error):
+            raise error
+        task.fail(error)
 
     def _hear(self, task: _AuditTask, timeout_s: float) -> bool:
         """Take the next message of a task's process; tell whether one came within ``timeout_s``.

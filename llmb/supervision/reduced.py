@@ -19,7 +19,8 @@ from pathlib import Path
 from llmb.audit.compared_rows import ComparedRows, Rows, stored_calls
 from llmb.audit.distance import gap
 from llmb.config import Precision
-from llmb.errors import RunFailedError
+from llmb.endings import is_out_of_space
+from llmb.errors import NotEnoughSpaceError, RunFailedError
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Array, StoredArray
 from llmb.records.audited import LedgerEvidence
@@ -63,13 +64,30 @@ def reduced(folder: Path, files: Mapping[str, str], run: EvidenceFacts) -> dict[
 
     Raises:
         RunFailedError: a file is missing, is not what its process wrote, or no evidence.
+        NotEnoughSpaceError: the disk is full; the files are as they were.
     """
     found = {name: _read(folder, name, files[name]) for name in _READ if name in files}
-    digests = dict(files)
-    for name, data in smaller(found, run).items():
-        (folder / name).write_bytes(data)
-        digests[name] = hashlib.sha256(data).hexdigest()
-    return digests
+    after = smaller(found, run)
+    _replace(folder, after)
+    return {**files, **{name: hashlib.sha256(data).hexdigest() for name, data in after.items()}}
+
+
+def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Put ``files`` into ``folder``: all of them, or none where one finds no room."""
+    parts = {folder / name: folder / f"{name}.part" for name in files}
+    try:
+        for path, part in parts.items():
+            part.write_bytes(files[path.name])
+    except OSError as error:
+        for part in parts.values():
+            part.unlink(missing_ok=True)
+        kind = NotEnoughSpaceError if is_out_of_space(error) else RunFailedError
+        raise kind(
+            f"cannot write {len(files)} files of evidence "
+            f"({sum(map(len, files.values())) / 1e6:.1f} MB): {error.strerror}"
+        ) from error
+    for path, part in parts.items():
+        part.replace(path)
 
 
 def smaller(files: Mapping[str, bytes], run: EvidenceFacts) -> dict[str, bytes]:

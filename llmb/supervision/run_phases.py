@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
+from llmb import endings
 from llmb.config import AuditMode, Mode, RankAddress, RunConfig
+from llmb.endings import Kept, Progress, RunPhase
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
-from llmb.records import audited, draws, time_stamp
+from llmb.records import audited, draws, evidence, time_stamp
 from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
@@ -96,6 +98,8 @@ class RunPhases:
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     #: Is asked for time stamps of each window; None of none.
     authority: TimeAuthority | None = None
+    #: In which phase the run is.
+    progress: Progress = field(default_factory=Progress)
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.
@@ -104,22 +108,28 @@ class RunPhases:
         faster than FP32: its products are held against those. Where they would take minutes, a
         debug run is held against nothing.
         """
+        endings.raise_noted()
         kind = "debug" if waivers(config) else "official"
         if config.precision.is_slow and kind == "debug":
             return None
         config = config.model_copy(update={"precision": config.precision.computing})
+        self.progress.enter(RunPhase.CEILINGS)
         self.say("measuring the device's ceiling")
         seconds = _CALIBRATION_S[kind]
         try:
             with self.directory.child_log() as log:
                 return calibrate(self.negotiated, config, seconds, log)
-        except LlmbError as error:  # the timed window is worth more than its denominator
+        except LlmbError as error:
+            if not endings.goes_on(self.progress.phase, error):
+                raise
             self.directory.log(f"the ceiling was not measured: {error}")
             return None
 
     def repeat(self, config: RunConfig, number: int) -> Repeat:
         """Return one timed window, from a fresh worker, and what the audit saw of it."""
+        endings.raise_noted()
         of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
+        self.progress.enter(RunPhase.WARM_UP)
         self.say(f"starting worker{of}")
         folders = Folders(self.directory.evidence_folder(number), None)
         drawn = self._drawn(config, number)
@@ -131,13 +141,13 @@ class RunPhases:
             window = replace(window, audits=())
             streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
             streamed, notes = self._stamped(config, folders, streamed, stamps)
-            off = Examined({}, ("the audit was switched off: --audit off",))
+            off = Examined({}, ("the audit was switched off: --audit off",), _ended(streamed))
             return Repeat(streamed, off, notes)
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
             streamed, notes = self._stamped(config, folders, streamed, stamps)
-            return Repeat(streamed, self._examined(config, folders, streamed), notes)
+            return Repeat(streamed, self.examined(config, folders, streamed), notes)
 
     def _stamped(
         self, config: RunConfig, folders: Folders, streamed: Streamed, stamps: RepeatStamps | None
@@ -167,20 +177,53 @@ class RunPhases:
         if not window.audits:
             drawn = replace(drawn, ledger=False)
         streamed = self._work(config, window, 0, only.parameter, folders, drawn, only)
-        return Repeat(streamed, self._examined(config, folders, streamed, only))
+        return Repeat(streamed, self.examined(config, folders, streamed, only))
 
-    def _examined(
+    def examined(
         self,
         config: RunConfig,
         folders: Folders,
         streamed: Streamed,
         only: OnePart | None = None,
     ) -> Examined:
-        """Return what honest run and reference run have shown of a worker that has gone."""
+        """Return what honest run and reference run have shown of a worker that has gone.
+
+        A signal, or a full disk, ends the audit: the evidence of the worker is kept as it is, and
+        where the disk has room its whole weights, too.
+        """
+        try:
+            if (ended := _ended(streamed)) is not None:
+                raise ended
+            return self._examined(config, folders, streamed, only)
+        except (LlmbError, KeyboardInterrupt) as error:
+            found = endings.ending(self.progress.phase, endings.event_of(error))
+            if found.kept is not Kept.TIMING or found.exit_code is None:
+                raise
+            self._remove_unannounced(folders.evidence, streamed.evidence)
+            weights = self._keep_weights(folders, streamed) if found.keeps_weights else {}
+            why = f"the audit ended early, {self.progress.text}: {error}"
+            return Examined(dict(streamed.evidence), (why,), error, weights)
+
+    def _keep_weights(self, folders: Folders, streamed: Streamed) -> dict[str, str]:
+        """Move the worker's whole weights to where ``llmb audit --resume`` finds them."""
+        if folders.scratch is None:
+            return {}
+        kept = {
+            name: digest
+            for name, digest in streamed.scratch.items()
+            if name in (audited.LIVE_WEIGHTS, audited.STEP_WEIGHTS)
+        }
+        for name in kept:
+            self.directory.keep(folders.scratch / name)
+        return kept
+
+    def _examined(
+        self, config: RunConfig, folders: Folders, streamed: Streamed, only: OnePart | None
+    ) -> Examined:
         log, show = self.directory.child_log, self.display.message
-        examined = Examiner(self.negotiated, config, folders, log, self.say, show, only).examine(
-            streamed
-        )
+        examined = Examiner(
+            self.negotiated, config, folders, log, self.say, show, only, self.progress
+        ).examine(streamed)
         for failure in examined.failures:
             self.directory.log(failure)
         files = {**streamed.evidence, **examined.evidence}
@@ -192,8 +235,9 @@ class RunPhases:
             drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
         steps = len(streamed.timing.commitments)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
-        kept = reduced(folders.evidence, files, run)
-        self._remove_unannounced(folders.evidence, kept)
+        with endings.held(raises=False):  # what the whole audit has shown is there
+            kept = reduced(folders.evidence, files, run)
+            self._remove_unannounced(folders.evidence, kept)
         return replace(examined, evidence=kept)
 
     def _remove_unannounced(self, folder: Path, announced: Mapping[str, str]) -> None:
@@ -202,8 +246,9 @@ class RunPhases:
         The judges of the run do not read these files. The judges of its bundle would read them, and
         could find another verdict.
         """
+        ours = {time_stamp.START, time_stamp.STOP, evidence.REPEAT}
         for path in sorted(folder.iterdir()):
-            if path.is_file() and path.name not in {*announced, time_stamp.START, time_stamp.STOP}:
+            if path.is_file() and path.name not in {*announced, *ours}:
                 path.unlink()
                 self.directory.log(f"removed {path.name}: no process that ended well announced it")
 
@@ -300,7 +345,10 @@ class RunPhases:
             clock_kind = self.negotiated.offer.step_clock
             lacks = self.negotiated.offer.lacks
             show = self.display.message
-            return drive(child, config, window, number, drawn, clock_kind, show, lacks, stamps)
+            progress = self.progress
+            return drive(
+                child, config, window, number, drawn, clock_kind, show, lacks, stamps, progress
+            )
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self.profile and folders is not None and number == 0
@@ -310,6 +358,15 @@ class RunPhases:
         """Show and log that ``phase`` has begun."""
         self.display.phase(phase)
         self.directory.log(f"{clock.utc_now().isoformat()} {phase}")
+
+
+def _ended(streamed: Streamed) -> LlmbError | KeyboardInterrupt | None:
+    """Return what ended the whole run, once its window was complete; None where nothing did."""
+    failure = streamed.failure
+    if failure is None:
+        return None
+    goes_on = isinstance(failure, LlmbError) and endings.goes_on(RunPhase.EVIDENCE, failure)
+    return None if goes_on else failure
 
 
 def _text(folder: Path | None) -> str:

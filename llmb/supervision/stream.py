@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from llmb import workloads
+from llmb import endings, workloads
 from llmb.config import Mode, RunConfig
+from llmb.endings import Progress, RunPhase
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
@@ -153,7 +154,7 @@ class Streamed:
     #: Whole weights in the scratch folder, for the audit: file name -> sha256.
     scratch: dict[str, str]
     #: What ended the worker after its window was complete, None if nothing did.
-    failure: LlmbError | None = None
+    failure: LlmbError | KeyboardInterrupt | None = None
     #: The steps it was asked to look at, by number.
     asked: Mapping[int, AuditedRequest] = field(default_factory=dict)
     #: Seeds of the tokens of all steps that were ordered, from the first.
@@ -248,6 +249,7 @@ def drive(
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
     lacks: Lacks | None = None,
     stamps: RepeatStamps | None = None,
+    progress: Progress | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
 
@@ -256,34 +258,46 @@ def drive(
     ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
     was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
     Time ``stamps`` are asked for at fences, and what they say is mixed into what is drawn; no step
-    waits for one.
+    waits for one. ``progress`` is told in which phase the stream is. An early warning (SIGUSR1)
+    ends the stream after the step that is being computed.
 
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
+        Interrupted: a signal came before the window was complete.
     """
     log = _StreamLog()
     answers = AuditAnswers(window, drawn)
     listener = _Listener(child, config, window, repeat, log, answers, stamps)
+    progress = progress or Progress()
     lacks = lacks or Lacks()
     patience = Patience(lacks)
     vigil = Vigil(child, config.device, lacks.minutes_per_program)
-    while True:
-        try:
-            message = child.receive(_IDLE_S)
-            patience.heard(message)
-        except LlmbError as error:
-            if not listener.complete:
-                raise
-            # The window is complete and its stamps are here: they are worth keeping.
-            return _streamed(log, config, window, step_clock, drawn.nonce, error)
-        if isinstance(message, Worked):
-            return _streamed(log, config, window, step_clock, drawn.nonce)
-        listener.take(message)
-        if message is None:
-            display(vigil.moment(listener.computing))
-        elif isinstance(message, (Phase, Tick, Fence)):
-            vigil.restart()
-            display(message)
+    try:
+        with endings.held(endings.WARNING):
+            while True:
+                progress.enter(listener.phase, listener.done)
+                try:
+                    message = child.receive(_IDLE_S)
+                    patience.heard(message)
+                except LlmbError as error:
+                    if not listener.complete:
+                        raise
+                    # The window is complete and its stamps are here: they are worth keeping.
+                    return _streamed(log, config, window, step_clock, drawn.nonce, error)
+                if isinstance(message, Worked):
+                    return _streamed(log, config, window, step_clock, drawn.nonce)
+                listener.take(message)
+                if message is None:
+                    display(vigil.moment(listener.computing))
+                elif isinstance(message, (Phase, Tick, Fence)):
+                    vigil.restart()
+                    display(message)
+                if isinstance(message, Tick) or listener.computing is None:
+                    endings.raise_noted()
+    except KeyboardInterrupt as error:
+        if not listener.complete:
+            raise
+        return _streamed(log, config, window, step_clock, drawn.nonce, error)
 
 
 @dataclass
@@ -310,6 +324,22 @@ class _Listener:
         """The step of the stream that has begun and not ended, None if there is none."""
         index = len(self.log.steps)
         return index if index < min(self._sent, self.window.end) else None
+
+    @property
+    def phase(self) -> RunPhase:
+        """The phase of the run in which the stream is."""
+        if self.complete:
+            return RunPhase.EVIDENCE
+        began = len(self.log.steps) >= self.window.start
+        return RunPhase.WINDOW if began else RunPhase.WARM_UP
+
+    @property
+    def done(self) -> str:
+        """How many steps are done, in words; nothing before the window and after it."""
+        timed = len(self.log.steps) - self.window.start
+        if timed < 0 or self.complete:
+            return ""
+        return f"after {min(timed, self.window.timed)} of {self.window.timed} timed steps"
 
     def take(self, message: Message | None) -> None:
         if isinstance(message, Ready):
@@ -447,7 +477,7 @@ def _streamed(
     window: Window,
     step_clock: StepClock,
     nonce: str,
-    failure: LlmbError | None = None,
+    failure: LlmbError | KeyboardInterrupt | None = None,
 ) -> Streamed:
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
     if window.start not in by_step or window.stop not in by_step:

@@ -17,7 +17,14 @@ from typing import TypeVar
 
 import llmb
 import llmb.errors
-from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
+from llmb.endings import is_out_of_space
+from llmb.errors import (
+    LlmbError,
+    NotEnoughMemoryError,
+    NotEnoughSpaceError,
+    RunFailedError,
+    is_out_of_memory,
+)
 from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire import messages
@@ -135,7 +142,11 @@ def serve(work: Callable[[Channel], None]) -> None:
         channel.send(Failure(error=next(ours), message=_sayable(str(error))))
     except Exception as error:  # plugin code may raise anything; the traceback goes to log.txt
         traceback.print_exc()
-        kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
+        kind: type[LlmbError] = RunFailedError
+        if is_out_of_memory(error):
+            kind = NotEnoughMemoryError
+        elif is_out_of_space(error):
+            kind = NotEnoughSpaceError
         first_line = (str(error).splitlines() or [""])[0]
         text = _sayable(f"{type(error).__name__}: {first_line}")
         channel.send(Failure(error=kind.__name__, message=text))

@@ -50,10 +50,19 @@ def test_rates_lie_evenly_by_their_logarithm_from_the_workloads_own_to_the_large
     assert math.isclose(below, 0.5, abs_tol=0.04)
 
 
-@pytest.mark.parametrize("optimizer", [STEEP, SGD], ids=lambda o: f"{o.name} {o.lr}")
-def test_a_steep_rate_and_that_of_sgd_stay_as_they_are(optimizer: Optimizer) -> None:
-    drawn = Draws(NONCE, optimizer, ledger=True)
-    assert {drawn.rate(step) for step in range(20)} == {optimizer.lr}
+def test_a_steep_rate_is_drawn_as_that_of_the_fixed_workload_is() -> None:
+    drawn = Draws(NONCE, STEEP, ledger=True)
+    assert [drawn.rate(n) for n in range(20)] == [DRAWN.rate(n) for n in range(20)]
+
+
+def test_a_rate_of_its_own_that_is_smaller_is_where_the_range_begins() -> None:
+    drawn = Draws(NONCE, replace(STEEP, lr=1e-6), ledger=True)
+    assert 1e-6 <= min(drawn.rate(step) for step in range(2000)) < 1.05e-6
+
+
+def test_the_rate_of_sgd_stays_as_it_is() -> None:
+    drawn = Draws(NONCE, SGD, ledger=True)
+    assert {drawn.rate(step) for step in range(20)} == {SGD.lr}
     assert not drawn.varies
 
 
@@ -85,8 +94,10 @@ def test_window_audits_and_places_are_drawn_apart() -> None:
 @pytest.mark.parametrize(
     ("rates", "optimizer", "steps"),
     [
-        ([1.5e-3] * 50, Optimizer(lr=1.5e-3), 11),
-        ([3e-3] * 50, Optimizer(lr=3e-3), 4),
+        ([6e-4] * 50, Optimizer(lr=6e-4), 4),
+        ([1e-3] * 50, Optimizer(lr=1e-3), 3),
+        ([3e-3] * 50, Optimizer(lr=3e-3), 1),
+        ([3e-4] * 80, Optimizer(lr=3e-4), 67),
         ([1e-4] * 50, OFFICIAL_OPTIMIZER, 50),
         ([1e-1] * 50, Optimizer(name="SGD", lr=1e-1), 50),
         ([1e-5] * 500, OFFICIAL_OPTIMIZER, 80),
@@ -183,9 +194,10 @@ def test_of_no_steps_none_is_recomputed_and_of_one_that() -> None:
         (DRAWN, 70, True),
         (DRAWN, 81, False),
         (replace(DRAWN, ledger=False), 10, False),
-        (Draws(NONCE, Optimizer(lr=3e-3), ledger=True), 8, False),
+        (Draws(NONCE, Optimizer(lr=3e-3), ledger=True, constant_rate=True), 8, False),
+        (Draws(NONCE, Optimizer(lr=3e-3), ledger=True), 70, True),
     ],
-    ids=["70 steps", "81 steps", "no ledger", "steep"],
+    ids=["70 steps", "81 steps", "no ledger", "steep and constant", "steep"],
 )
 def test_all_steps_are_compared_where_they_are_few_and_honest_runs_stay_together(
     drawn: Draws, steps: int, compared: bool

@@ -1,0 +1,52 @@
+"""What a wrong command line is answered: one line, and a second with the nearest right value."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+import click
+
+from llmb.cli.text import printable
+
+#: A word that has less in common with what was typed is no help.
+_ALIKE = 0.6
+
+
+def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that tell a user what is wrong with the command line, and what is near.
+
+    Example: ``--precison: there is no such option`` and ``did you mean --precision?``.
+    """
+    said, typed, known = _said(error, commands)
+    yield f"llmb: {printable(said)}"
+    near = difflib.get_close_matches(typed, known, n=1, cutoff=_ALIKE) if typed else []
+    if near:
+        yield f"did you mean {near[0]}?"
+    elif isinstance(error, click.UsageError) and error.ctx is not None:
+        yield f"{error.ctx.command_path} --help shows what there is"
+
+
+def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return what is wrong, the word that was typed, and the words that would be right."""
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption):
+        known = [] if context is None else _options(context.command)
+        return f"{error.option_name}: there is no such option", error.option_name, known
+    if isinstance(error, click.BadParameter) and isinstance(error.param, click.Parameter):
+        choices = (
+            list(error.param.type.choices) if isinstance(error.param.type, click.Choice) else []
+        )
+        typed = error.message.partition("'")[2].partition("'")[0]
+        return _one_line(error.format_message()), typed if choices else "", list(map(str, choices))
+    text = _one_line(error.format_message())
+    typed = text.partition("No such command '")[2].partition("'")[0]
+    return text, typed, list(commands) if typed else []
+
+
+def _options(command: click.Command) -> list[str]:
+    return [name for param in command.params for name in (*param.opts, *param.secondary_opts)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
