@@ -29,6 +29,7 @@ from llmb.supervision.assembly import Raw, Repeat, assemble, interruption_of
 from llmb.supervision.choices import check_installed
 from llmb.supervision.negotiation import Negotiated, negotiate
 from llmb.supervision.run_phases import Display, RunPhases
+from llmb.supervision.space import check_space
 from llmb.supervision.time_authority import TimeAuthority
 from llmb.wire import forking
 
@@ -94,6 +95,7 @@ def run(
             negotiated = negotiate(request, workload, place, estimate=True)
             created, config = clock.utc_now(), negotiated.config
             label = f"{config.workload}-{config.precision.name}-{config.plugin}"
+            check_space(output, config, workloads.of(config))
             progress.enter(RunPhase.CEILINGS)
             with endings.held():
                 directory = RunDirectory(output, created, label)

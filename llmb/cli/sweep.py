@@ -13,6 +13,7 @@ import click
 from llmb.cli import run
 from llmb.cli.run_options import OF_RANKS
 from llmb.cli.text import printable
+from llmb.endings import Interrupted
 from llmb.errors import AuditInvalidError, NotEnoughMemoryError, RunFailedError, UsageError
 
 if TYPE_CHECKING:
@@ -117,9 +118,10 @@ def command(ctx: click.Context, /, **flags: Any) -> None:
     try:
         with fork_server(directory.plan.ground.plugin):
             states = execution.carry_out(directory, planned, watcher)
-    except KeyboardInterrupt:
-        click.echo(f"llmb: to go on: {_resume(directory.path)}", err=True)
-        raise
+    except KeyboardInterrupt as error:
+        by = error.by if isinstance(error, Interrupted) else "SIGINT"
+        line = f"interrupted by {by}: finished runs are kept; to go on: {_resume(directory.path)}"
+        raise Interrupted(by, line) from error
     found = overview.summed(directory.plan, states)
     _draw(directory, found)
     _print(directory, found, as_json=flags["as_json"])

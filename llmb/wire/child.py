@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import IO
 
 import llmb
 import llmb.errors
+from llmb import endings
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
@@ -32,6 +34,8 @@ _CONNECT_S = 300.0  # importing torch from a cold network file system takes minu
 _EXIT_S = 20.0
 _SLICE_S = 1.0  # how often a silent child is looked after
 _FAREWELL_S = 0.2
+#: A scheduler signals every process of a job: within so many seconds of each other.
+_ECHO_S = 0.5
 
 
 class Child:
@@ -188,7 +192,10 @@ class Child:
                 "--batch-size, or end other programs"
             )
         if code < 0:
-            return RunFailedError(f"{self.module} was killed by {_signal_name(-code)}")
+            name = _signal_name(-code)
+            if name in endings.STOPPING:
+                time.sleep(_ECHO_S)  # the same signal, sent to this process, interrupts here
+            return RunFailedError(f"{self.module} was killed by {name}")
         return RunFailedError(f"{self.module} ended early with exit status {code}")
 
     def begin(self) -> None:

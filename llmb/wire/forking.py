@@ -40,8 +40,9 @@ sys.path = [root, *(place for place in sys.path if place)]
 import llmb
 from llmb.observe.executed_code import listen
 listen()
-from llmb.plugin.builtin.host import give_up_tracing, leave
+from llmb.plugin.builtin.host import give_up_tracing, ignore_early_warning, leave
 give_up_tracing()
+ignore_early_warning()
 del sys.path[0]
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 leave()

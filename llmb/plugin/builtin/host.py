@@ -108,6 +108,15 @@ def oom_kills() -> int | None:
     return None
 
 
+def ignore_early_warning() -> None:
+    """Let SIGUSR1 pass: a scheduler sends it to every process of a job, and means the supervisor.
+
+    Example: ``sbatch --signal=USR1@120``.
+    """
+    if hasattr(signal, "SIGUSR1"):  # not on Windows
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
 def die_with_parent() -> None:
     """Make this process end with its parent, and the first to go when memory runs out (Linux)."""
     if sys.platform == "linux":
