@@ -22,7 +22,7 @@ from llmb.records.canonical import pretty_bytes
 from llmb.records.ceiling import Ceiling, Ceilings
 from llmb.records.reproduction import Original
 from llmb.records.run_directory import LOG, RunDirectory, check_writable
-from llmb.records.run_record import RunRecord
+from llmb.records.run_record import Interruption, RunRecord
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision import following, run_phases, selection
 from llmb.supervision.assembly import Raw, Repeat, assemble, interruption_of
@@ -42,6 +42,14 @@ class Finished:
     path: Path
 
 
+@dataclass
+class _Kept:
+    """What a run that ends early has left."""
+
+    is_recorded: bool = False
+    interruption: Interruption | None = None
+
+
 @dataclass(frozen=True)
 class RunContext:
     """What is settled of a run before the first of its workers is started."""
@@ -59,6 +67,7 @@ class RunContext:
     created: datetime
     began_ns: int
     progress: Progress
+    kept: _Kept
 
 
 def run(
@@ -88,7 +97,7 @@ def run(
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     check_writable(output)
-    progress, directory = Progress(), None
+    progress, kept, directory = Progress(), _Kept(), None
     try:
         with forking.noted() as starts:
             display.phase("asking the plugins")
@@ -113,12 +122,13 @@ def run(
                 created,
                 began_ns,
                 progress,
+                kept,
             )
             return _run(context, starts)
     except (LlmbError, KeyboardInterrupt) as error:
         if directory is None:
             raise
-        raise _told(error, directory, progress) from error
+        raise _told(error, directory, progress, kept, place) from error
     except BaseException as error:
         if directory is not None:
             directory.abandon(f"{type(error).__name__}: {error}")
@@ -191,33 +201,41 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
         record = assemble(raw, directory)
         directory.log(f"finished: {record.result.tokens_per_second:.2f} tokens/s")
         directory.finish(pretty_bytes(record))
+        context.kept.is_recorded, context.kept.interruption = True, interruption
     if ended is not None:
         raise ended
     return Finished(record, directory.path)
 
 
 def _told(
-    error: LlmbError | KeyboardInterrupt, directory: RunDirectory, progress: Progress
+    error: LlmbError | KeyboardInterrupt,
+    directory: RunDirectory,
+    progress: Progress,
+    kept: _Kept,
+    place: RankAddress | None,
 ) -> LlmbError | Interrupted:
     """Return ``error`` as one line that names the run directory, and what to do next."""
-    path, log = directory.path, directory.path / LOG
-    record = directory.record()
-    if record is None:
-        directory.abandon(f"{error}, {progress.text}")
-        said, there = f"{error} {progress.text}", f"no result, see {log}"
-    elif record.interruption is None:
-        said, there = f"{error}", f"the run was complete by then: {path}"
+    path = directory.path
+    stopped = isinstance(error, KeyboardInterrupt)
+    said = str(error) or "interrupted"
+    if not kept.is_recorded:
+        # A launcher ends the other ranks where one has failed.
+        why = ", maybe by its launcher because another rank had failed" if stopped and place else ""
+        directory.abandon(f"{said} {progress.text}{why}" if stopped else said)
+        there = f"see {path / LOG}"
+        if isinstance(error, LlmbError):
+            return type(error)(f"{said} ({there})")
+        said, there = f"{said} {progress.text}", f"no result, {there}"
+    elif kept.interruption is None:
+        there = f"the run was complete by then: {path}"
     else:
-        said = f"{error} {record.interruption.phase}"
-        there = f"the timing is kept: {path}"
-        if record.interruption.evidence:
+        said, there = f"{said} {kept.interruption.phase}", f"the timing is kept: {path}"
+        if kept.interruption.evidence:
             there += f"; to finish its audit: llmb audit --resume {path}"
-    if isinstance(error, KeyboardInterrupt):
-        by = error.by if isinstance(error, Interrupted) else "SIGINT"
-        return Interrupted(by, f"{said}: {there}")
-    if record is None:
-        return type(error)(f"{error} (see {log})")
-    return type(error)(f"{error}: {there}")
+    if isinstance(error, LlmbError):
+        return type(error)(f"{said}: {there}")
+    by = error.by if isinstance(error, Interrupted) else "SIGINT"
+    return Interrupted(by, f"{said}: {there}")
 
 
 def foresee(request: RunRequest, nproc: int) -> None:

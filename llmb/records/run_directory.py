@@ -14,7 +14,6 @@ from typing import IO
 from llmb.errors import RunFailedError, UsageError
 from llmb.records.evidence import EVIDENCE_FOLDER
 from llmb.records.redact import redact_paths
-from llmb.records.run_record import RunRecord
 
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
@@ -122,13 +121,6 @@ class RunDirectory:
             (self.path / _RESERVE).unlink(missing_ok=True)
             os.replace(self.path / (RECORD + ".part"), self.path / RECORD)
         self._log.close()
-
-    def record(self) -> RunRecord | None:
-        """Return the record, None where there is none."""
-        try:
-            return RunRecord.model_validate_json((self.path / RECORD).read_bytes())
-        except OSError:
-            return None
 
     def abandon(self, reason: str) -> None:
         """Write down why the run did not finish, even on a full disk; nothing after ``finish``."""

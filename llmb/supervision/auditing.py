@@ -160,6 +160,7 @@ class Examiner:
             Interrupted: a signal came.
             NotEnoughSpaceError: the disk is full.
         """
+        self._progress.enter(RunPhase.HONEST_RUN)
         if streamed.failure is not None:
             return Examined({}, (f"the worker died while being audited: {streamed.failure}",))
         try:

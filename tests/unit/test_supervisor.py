@@ -11,6 +11,7 @@ import pytest
 
 from llmb import supervisor
 from llmb.config import BF16, FP32, AuditMode, Mode, RankAddress, RunRequest
+from llmb.endings import Interrupted
 from llmb.errors import RunFailedError, UnavailableError, UsageError
 from llmb.records.seed_commitment import SeedCommitment
 from llmb.supervision.negotiation import Negotiated
@@ -34,7 +35,10 @@ class Scene:
         self.asked: list[tuple[Any, ...]] = []
         self.config, self.offered, self.notes = CONFIG, offer(), ("a note",)
         self.ceilings: list[Any] = ["before", "after"]
+        #: What a repeat raises, or ends with once its window is complete; and which repeat.
         self.error: BaseException | None = None
+        self.ended: BaseException | None = None
+        self.fails_in = 0
         self.raw: Any = None
         self.options: dict[str, Any] = {}
         self.loads = [host_load(load_1min=1.0), host_load(load_1min=2.0)]
@@ -59,9 +63,11 @@ class Scene:
 
             def repeat(self, config: Any, number: int) -> Any:
                 scene.calls.append(("repeat", number, config.batch_size))
-                if scene.error is not None:
+                if scene.error is not None and number == scene.fails_in:
                     raise scene.error
-                return number
+                ended = scene.ended if number == scene.fails_in else None
+                examined = SimpleNamespace(weights={})
+                return SimpleNamespace(number=number, ended=ended, files={}, examined=examined)
 
             def search_batch_size(self, config: Any) -> Any:
                 scene.calls.append("search")
@@ -108,7 +114,8 @@ def test_repeats_lie_between_two_ceilings_and_two_readings_of_the_host(
 ) -> None:
     done = supervisor.run(REQUEST, tmp_path, Silent())
     assert scene.calls == [("ceiling", 1), ("repeat", 0, 1), ("repeat", 1, 1), ("ceiling", 1)]
-    assert scene.raw.repeats == (0, 1)
+    assert [repeat.number for repeat in scene.raw.repeats] == [0, 1]
+    assert scene.raw.interruption is None
     assert scene.raw.ceilings == ceilings(1.0, 2.0)
     assert (scene.raw.load_before.load_1min, scene.raw.load_after.load_1min) == (1.0, 2.0)
     assert scene.raw.real_s >= 0
@@ -162,7 +169,7 @@ def test_ranks_search_for_nothing(scene: Scene, tmp_path: Path) -> None:
     supervisor.run(request, tmp_path, Silent(), place=PLACE)
     assert "search" not in scene.calls
     expected = {"profile": False, "place": PLACE, "rank_timeout_s": 7.0, "authority": None}
-    assert scene.options == expected
+    assert {name: scene.options[name] for name in expected} == expected
     assert scene.asked[0][2] == PLACE
 
 
@@ -170,7 +177,7 @@ def test_ranks_search_for_nothing(scene: Scene, tmp_path: Path) -> None:
     ("error", "words"),
     [
         (RunFailedError("the worker died"), "the run did not finish: the worker died"),
-        (KeyboardInterrupt(), "the run did not finish: interrupted by the user\n"),
+        (KeyboardInterrupt(), "the run did not finish: interrupted while the device's ceiling"),
         (ZeroDivisionError("a defect"), "the run did not finish: ZeroDivisionError: a defect"),
     ],
     ids=repr,
@@ -191,13 +198,36 @@ def test_an_error_keeps_its_kind_and_names_the_log(scene: Scene, tmp_path: Path)
         supervisor.run(REQUEST, tmp_path, Silent())
 
 
+def test_repeats_before_one_that_fails_are_recorded(scene: Scene, tmp_path: Path) -> None:
+    scene.error, scene.fails_in = RunFailedError("the worker died"), 1
+    with pytest.raises(RunFailedError, match=r"the worker died"):
+        supervisor.run(REQUEST, tmp_path, Silent())
+    assert [repeat.number for repeat in scene.raw.repeats] == [0]
+    assert scene.raw.config.repeats == 1
+    found = scene.raw.interruption
+    assert (found.by, found.repeat, found.repeats) == ("the worker died", 1, 2)
+    assert scene.raw.ceilings is None, "the second was not measured"
+
+
+def test_a_repeat_that_ends_after_its_window_is_the_last_and_is_recorded(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.ended = Interrupted("SIGTERM")
+    with pytest.raises(Interrupted, match="interrupted by SIGTERM"):
+        supervisor.run(REQUEST, tmp_path, Silent())
+    assert [call[0] for call in scene.calls] == ["ceiling", "repeat"]
+    assert [repeat.number for repeat in scene.raw.repeats] == [0]
+    assert scene.raw.interruption.by == "SIGTERM"
+    assert list(tmp_path.glob("*/record.json")), "what was measured is kept"
+
+
 def test_an_interrupted_rank_may_have_been_ended_by_its_launcher(
     scene: Scene, tmp_path: Path
 ) -> None:
     scene.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         supervisor.run(REQUEST, tmp_path, Silent(), place=PLACE)
-    assert "or by its launcher because another rank had failed" in log_of(tmp_path)
+    assert "maybe by its launcher because another rank had failed" in log_of(tmp_path)
 
 
 @pytest.mark.parametrize(("precision", "notes"), [(BF16, 1), (SLOW, 2)])

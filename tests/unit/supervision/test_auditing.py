@@ -86,6 +86,7 @@ LEFT: dict[str, Frozen] = {
 }
 #: What the supervisor asked for: just what the worker shows.
 LAST = AuditedRequest(seed=99, token_seed=1012, last=True)
+WEIGHTS = {audited.LIVE_WEIGHTS: "d" * 64, audited.STEP_WEIGHTS: "d" * 64}
 ASKED = {7: AuditedRequest(seed=57, token_seed=1007, last=False), 12: LAST}
 
 
@@ -184,6 +185,7 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
         lacks: Lacks = Lacks(),  # noqa: B008 (frozen)
         told: RepeatTiming | None = None,
         more: Mapping[str, str] | None = None,
+        scratch: Mapping[str, str] | None = None,
         **left: Frozen | None,
     ) -> Examined:
         files = {**LEFT, **{name.replace("__", "."): value for name, value in left.items()}}
@@ -197,7 +199,7 @@ def examine(tmp_path: Path, child: type[FakeChild]) -> Examine:
             None,
             {name: "c" * 64 for name, value in files.items() if value is not None}
             | {**(more or {})},
-            {audited.LIVE_WEIGHTS: "d" * 64},
+            WEIGHTS if scratch is None else dict(scratch),
             failure,
             ASKED if asked is None else asked,
             token_seeds=tuple(range(1000, 1013)),
@@ -323,6 +325,7 @@ def test_both_are_told_where_the_workers_files_are_and_what_they_must_hold(
         assert order.digests == {
             **dict.fromkeys(LEFT, "c" * 64),
             audited.LIVE_WEIGHTS: "d" * 64,
+            audited.STEP_WEIGHTS: "d" * 64,
         }
 
 
@@ -334,6 +337,15 @@ def test_the_calibrator_is_ordered_an_honest_run_and_the_verifier_the_reference(
     assert isinstance(child.ordered[REFERENCE_RUN], ReferenceOrder)
     assert child.ordered[REFERENCE_RUN].stored_dtypes == {"w": "float32"}
     assert child.ordered[HONEST_RUN].library_modules == ("acme", "acme.kernels")
+
+
+def test_without_the_workers_weights_no_pass_is_made_again(
+    examine: Examine, child: type[FakeChild]
+) -> None:
+    examine(scratch={})
+    for order in child.ordered.values():
+        assert order.passes == ()
+        assert order.step is None
 
 
 def test_neither_is_told_the_runs_own_seed(examine: Examine, child: type[FakeChild]) -> None:

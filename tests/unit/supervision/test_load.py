@@ -22,15 +22,17 @@ FORWARD = workloads.find("litgpt-forward", {})
 
 def test_the_load_of_a_run_follows_from_its_configuration() -> None:
     config = run_config(workload="llama-2-7b", sac_freq="3/4")
-    assert Load.of(config, LLAMA) == Load(Mode.TRAIN, recomputed=24)
+    assert Load.of(config, LLAMA) == Load(Mode.TRAIN, recomputed=24, copied=False)
     by_operation = config.model_copy(update={"sac_freq": "op"})
-    assert Load.of(by_operation, LLAMA) == Load(Mode.TRAIN)
+    assert Load.of(by_operation, LLAMA) == Load(Mode.TRAIN, copied=False)
+    constant = config.model_copy(update={"constant_rate": True})
+    assert Load.of(constant, LLAMA) == Load(Mode.TRAIN, recomputed=24, copied=True)
     generating = run_config(
         workload="litgpt-generation", mode=Mode.GENERATE, prompt_length=6, new_tokens=200
     )
     assert Load.of(generating, GENERATION) == Load(Mode.GENERATE, 0, cached=206, generated=200)
     without = config.model_copy(update={"audit": AuditMode.OFF})
-    bare = Load(Mode.TRAIN, recomputed=24, audited=False)
+    bare = Load(Mode.TRAIN, recomputed=24, audited=False, copied=False)
     assert Load.of(without, LLAMA) == bare
     forward = run_config(workload="litgpt-forward", mode=Mode.FORWARD)
     assert Load.of(forward, FORWARD) == Load(Mode.FORWARD)
@@ -117,7 +119,7 @@ def test_what_is_computed_again_makes_a_run_fit() -> None:
     request = RunRequest(workload="llama-2-7b", precision="BF16", batch_size=8)
     plain = selection.resolve(offer(), request, LLAMA)
     every = request.model_copy(update={"sac_freq": "1/1"})
-    need = needed_bytes(LLAMA, plain.precision, 8)
+    need = needed_bytes(LLAMA, plain.precision, 8, Load.of(plain, LLAMA))
     small = offer(available_memory_bytes=need - 10**9)
     with pytest.raises(NotEnoughMemoryError, match="needs about"):
         selection.resolve(small, request, LLAMA)
