@@ -35,7 +35,7 @@ from llmb.reference.data import Batch, make_batch
 from llmb.reference.models import build, initial_value
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
-from llmb.reference.shapes import LlamaShape
+from llmb.reference.shapes import LlamaShape, Shape
 from llmb.reference.train_loop import Step, train_loop
 from llmb.workloads.start import last_norm, start_gain
 
@@ -45,17 +45,36 @@ _sdpa = F.scaled_dot_product_attention
 
 
 def _linear(module: nn.Linear, x: Tensor) -> Tensor:
-    return F.linear(x.float(), module.weight.float()).bfloat16()
+    bias = None if module.bias is None else module.bias.float()
+    return F.linear(x.float(), module.weight.float(), bias).bfloat16()
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **_: Any) -> Tensor:
-    return _sdpa(q.float(), k.float(), v.float(), mask, is_causal=mask is None).bfloat16()
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    **_: Any,
+) -> Tensor:
+    return _sdpa(q.float(), k.float(), v.float(), mask, is_causal=is_causal).bfloat16()
 
 
-def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, **_: Any) -> Tensor:
+def _explicit(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    is_causal: bool = False,
+    **_: Any,
+) -> Tensor:
     scores = (q.float() @ k.float().transpose(-1, -2)).bfloat16() * q.shape[-1] ** -0.5
-    seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    weights = F.softmax(scores.float().masked_fill(~seen, float("-inf")), -1).bfloat16()
+    if is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~seen, float("-inf"))
+    weights = F.softmax(scores.float(), -1).bfloat16()
     return (weights.float() @ v.float()).bfloat16()
 
 
@@ -68,6 +87,14 @@ def products(*, explicit: bool) -> Iterator[None]:
         patch.object(F, "scaled_dot_product_attention", attention),
     ):
         yield
+
+
+def first_value(shape: Shape, seed: int, gain: float, name: str, size: Any) -> Tensor:
+    """Return the first value of a parameter: with gains of ``gain`` in the norm before the head."""
+    if name != last_norm(shape):
+        return initial_value(name, size, seed, shape)
+    drawn = initial_value(name, torch.Size((1, *size)), seed, shape)[0]
+    return drawn.sign() * gain if gain > 1 else torch.ones(size)
 
 
 class Late:
@@ -98,10 +125,7 @@ class Training:
         self._shape, self._seed, self._gain, self._rates = shape, seed, gain, rates
 
     def _value(self, name: str, size: Any) -> Tensor:
-        if name != last_norm(self._shape):
-            return initial_value(name, size, self._seed, self._shape)
-        drawn = initial_value(name, torch.Size((1, *size)), self._seed, self._shape)[0]
-        return drawn.sign() * self._gain if self._gain > 1 else torch.ones(size)
+        return first_value(self._shape, self._seed, self._gain, name, size)
 
     def _batches(self, seed: int) -> list[Batch]:
         return [make_batch(1000 * self._seed + seed, 1, self._shape)]
