@@ -16,7 +16,7 @@ from typing import Any
 
 from llmb import __version__
 from llmb.audit import judgement, rules
-from llmb.audit.bench import Facts
+from llmb.audit.bench import Facts, sharp_of
 from llmb.config import BF16, Mode, RunConfig
 from llmb.measure import metrics, statistics
 from llmb.records import ceiling, draws, evidence, run_record
@@ -29,7 +29,6 @@ from llmb.reference import pins
 from llmb.reference.shapes import LlamaShape
 from llmb.submission import manifest
 from llmb.workloads import WORKLOADS, arithmetic
-from llmb.workloads.start import starts_sharp
 from tests import builders_evidence
 
 PLUGIN_FILES = {"__init__.py": b'"""A plugin."""\n', "kernels/fused.py": b"FAST = True\n"}
@@ -320,7 +319,7 @@ def _audit(draft: RunRecord, plugin: Mapping[str, bytes], program: str | None) -
         helpers=draft.plugin.declared_helpers,
         variables=draft.plugin.environment,
         is_debug=draft.class_ == "debug",
-        sharp_start=starts_sharp(draft.config, draft.workload.optimizer),
+        sharp_start=sharp_of(draft.config, draft.workload),
     )
     return judgement.judge(run_files(draft, plugin, program).get, facts).audit
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from llmb.audit.distance import gaps
 from llmb.audit.precision import Measured
 from llmb.audit.rule import Evidence, Rule
-from llmb.config import Mode, Parallelism, Precision
+from llmb.config import Mode, Parallelism, Precision, RunConfig
 from llmb.records import arrays, audited, draws, evidence
 from llmb.records.arrays import Arrays
 from llmb.records.ceiling import Ceilings
@@ -111,10 +111,15 @@ def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[
         is_debug=record.class_ == "debug",
         records_steps=record.plugin.lacks.eager_kernels,
         constant_rate=record.config.constant_rate,
-        sharp_start=record.rules_version != "2"
-        and starts_sharp(record.config, record.workload.optimizer),
+        sharp_start=record.rules_version != "2" and sharp_of(record.config, record.workload),
         rules_version=record.rules_version if known else RULES_VERSION,
     )
+
+
+def sharp_of(config: RunConfig, workload: WorkloadFacts) -> bool:
+    """Tell whether the softmax of a run of ``config`` was sharp from the first step."""
+    dropout = float(workload.shapes.get("dropout") or 0.0)
+    return starts_sharp(config, workload.optimizer, workload.parameters, dropout)
 
 
 @dataclass

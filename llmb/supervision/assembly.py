@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from llmb import __version__, workloads
-from llmb.audit.bench import Facts, UnreadableError
+from llmb.audit.bench import Facts, UnreadableError, sharp_of
 from llmb.audit.judgement import Judgement, judge
 from llmb.audit.time import LEAST_WINDOW_S
 from llmb.config import (
@@ -61,7 +61,6 @@ from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.stream import Streamed
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import flops_of, parameter_count
-from llmb.workloads.start import starts_sharp
 
 E = TypeVar("E", bound=Frozen)
 _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
@@ -158,7 +157,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
         is_debug=bool(waivers_of(raw.config, timings, raw.interruption)),
         records_steps=raw.negotiated.offer.lacks.eager_kernels,
         constant_rate=raw.config.constant_rate,
-        sharp_start=starts_sharp(raw.config, workload.optimizer),
+        sharp_start=sharp_of(raw.config, workload),
     )
     judged = _judge(raw, directory, facts)
     record = _record(raw, directory, timing, result, system, plugin, workload, judged)

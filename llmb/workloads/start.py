@@ -13,12 +13,15 @@ from llmb.inputs.checkpoint import open_checkpoint
 from llmb.records import draws
 from llmb.reference.recipe import Optimizer
 from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
+from llmb.workloads.arithmetic import parameter_count
 from llmb.workloads.workload import Workload
 
 #: Standard deviation of the logits of the first step, nearly. With gains of 1 it is 0.4 for
 #: llama-45m and 1.1 for llama-1.4b: a softmax so flat that a plugin could expand it and make no
 #: logits (docs/adr/0048).
 _DEVIATION = 2.3
+#: A constant learning rate up to which a sharp start keeps honest runs together.
+_GENTLE = 1e-4
 
 
 def last_norm(shape: Shape) -> str:
@@ -28,13 +31,25 @@ def last_norm(shape: Shape) -> str:
     return "transformer.ln_f.weight" if isinstance(shape, Gpt2Shape) else "model.norm.weight"
 
 
-def starts_sharp(config: RunConfig, optimizer: Optimizer) -> bool:
-    """Tell whether the first step's softmax is sharp: in trainings whose learning rate is drawn.
+def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropout: float) -> bool:
+    """Tell whether the first step's softmax is sharp, in a model of so many ``parameters``.
 
-    At the larger rates of other workloads honest runs would drift apart sooner.
+    So it is in trainings whose learning rate is drawn, and in those whose own is no larger. At the
+    constant rates of other workloads honest runs would drift apart sooner. A device that records
+    its steps is taken for one that does not.
     """
     own = config.weights is not None or config.constant_rate
-    return config.mode is Mode.TRAIN and not own and draws.varies(optimizer)
+    if config.mode is not Mode.TRAIN or own or not draws.varies(optimizer):
+        return False
+    why_constant = draws.why_no_ledger(
+        config.mode.value,
+        config.precision,
+        mesh=config.parallelism,
+        state=draws.state_bytes(parameters, config.precision, optimizer),
+        dropout=dropout,
+        records_steps=False,
+    )
+    return why_constant is None or optimizer.lr <= _GENTLE
 
 
 def start_gain(shape: Shape) -> float:
@@ -60,7 +75,8 @@ def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[
             told = f"--weights {config.weights.path!r}: the files have changed since"
             raise RunFailedError(told)
         return found.value
-    if not starts_sharp(config, workload.recipe.optimizer):
+    dropout, parameters = getattr(shape, "dropout", 0.0), parameter_count(shape)
+    if not starts_sharp(config, workload.recipe.optimizer, parameters, dropout):
         return None
     from llmb.reference.models import initial_value  # takes torch, which light rooms do without
 

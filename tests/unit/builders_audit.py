@@ -20,7 +20,7 @@ from torch import nn
 
 from llmb import workloads
 from llmb.audit import judgement
-from llmb.audit.bench import Facts
+from llmb.audit.bench import Facts, sharp_of
 from llmb.audit.judgement import Judgement
 from llmb.config import BF16, AuditMode, Mode, Parallelism, RunConfig
 from llmb.errors import RunFailedError
@@ -59,7 +59,7 @@ from llmb.wire.messages import (
     StreamToReplay,
     WorkOrder,
 )
-from llmb.workloads.start import starts_sharp, values_of
+from llmb.workloads.start import values_of
 from tests import builders
 from tests.unit.builders_runtime import run_config, timing, workload_facts
 
@@ -416,13 +416,14 @@ def _again(config: RunConfig, line: Line) -> dict[str, Any]:
 
 def facts(config: RunConfig, repeats: int = 1) -> Facts:
     """Return what is judged beside the evidence: a quiet host and no ceiling."""
+    workload = workload_facts().model_copy(update={"mode": config.mode.value})
     return Facts(
         precision=config.precision,
         repeats=[timing([1000], warmup_steps=WARMUP)] * repeats,
         shown=(),
         reference=pins.pinned_digests(),
         pinned=pins.pinned_digests(),
-        workload=workload_facts().model_copy(update={"mode": config.mode.value}),
+        workload=workload,
         parallelism=Parallelism(),
         ceilings=None,
         peak_flops=None,
@@ -431,7 +432,7 @@ def facts(config: RunConfig, repeats: int = 1) -> Facts:
         helpers=(),
         variables=(),
         is_debug=True,
-        sharp_start=starts_sharp(config, workloads.of(config).recipe.optimizer),
+        sharp_start=sharp_of(config, workload),
     )
 
 

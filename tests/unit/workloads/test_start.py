@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llmb import workloads
-from llmb.config import Mode, RunConfig, WeightsSource
+from llmb.config import FP16, FP32, Mode, Parallelism, RunConfig, WeightsSource
 from llmb.records import draws
 from llmb.reference.data import make_batch
 from llmb.reference.models import build, initial_value, model_of
@@ -107,13 +107,27 @@ def test_other_runs_start_from_plain_weights(changes: dict[str, object]) -> None
 
 def test_a_checkpoints_weights_stay_as_they_are() -> None:
     source = WeightsSource(path="/nowhere", sha256="a" * 64)
-    assert not starts_sharp(run_config(weights=source), OFFICIAL_OPTIMIZER)
-    assert starts_sharp(run_config(), OFFICIAL_OPTIMIZER)
+    assert not starts_sharp(run_config(weights=source), OFFICIAL_OPTIMIZER, 10**9, 0.0)
+    assert starts_sharp(run_config(), OFFICIAL_OPTIMIZER, 10**9, 0.0)
 
 
-def test_where_the_learning_rate_is_too_large_to_be_drawn_weights_are_plain() -> None:
-    named = {name: workloads.WORKLOADS[name] for name in ("gpt2-125m", "alcf-7b", "litgpt-train")}
-    assert all(values_of(run_config(), one) is None for one in named.values())
+@pytest.mark.parametrize(
+    ("name", "changes", "sharp"),
+    [
+        ("gpt2-125m", {}, True),
+        ("gpt2-125m", {"precision": FP16}, False),
+        ("llama-45m", {"precision": FP16}, True),
+        ("gpt2-1.5b", {"parallelism": Parallelism(dp_shard=2), "precision": FP32}, False),
+        ("nemo-bert-base", {}, False),
+        ("litgpt-train", {}, False),
+    ],
+    ids=["drawn", "no ledger", "no ledger, a small rate", "too large", "dropout", "SGD"],
+)
+def test_a_start_is_sharp_where_rates_are_drawn_or_small(
+    name: str, changes: dict[str, object], sharp: bool
+) -> None:
+    found = values_of(run_config(workload=name, **changes), workloads.WORKLOADS[name])
+    assert (found is not None) is sharp
 
 
 @pytest.mark.parametrize(
@@ -129,4 +143,5 @@ def test_no_workload_whose_rate_is_drawn_starts_with_a_softmax_that_is_flat() ->
     for one in drawn:
         shape = one.shape
         deviation = start_gain(shape) * shape.initializer_range * shape.hidden_size**0.5
-        assert 1.9 < deviation < 2.9, one.name
+        assert deviation > 1.5, one.name  # nanotron-llama2-7b: 1.6, 2.2 and more elsewhere
+        assert deviation < 2.9 or start_gain(shape) == 1, one.name
