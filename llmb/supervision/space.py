@@ -26,10 +26,10 @@ def needed_bytes(config: RunConfig, workload: Workload) -> int:
 
     Example: 8.6 GB of llama-1.4b in BF16, of which 3 MB stay.
     """
+    if config.audit is AuditMode.OFF:
+        return 0  # some hundred KB
     parameters = parameter_count(workload.shape)
     evidence = min(1.0, parameters / _SMALL) * _EVIDENCE_BYTES
-    if config.audit is AuditMode.OFF:
-        return int(evidence)
     copies = _LIVE
     if config.mode is Mode.TRAIN:
         copies += _REPLAYED if compares_all(config, workload) else _REPLAYED + 1
@@ -47,9 +47,8 @@ def check_space(output: Path, config: RunConfig, workload: Workload) -> None:
     """
     needed, free = needed_bytes(config, workload), shutil.disk_usage(output).free
     if needed > free:
-        what = "whole weights while it is audited, and evidence"
-        without = "" if config.audit is AuditMode.OFF else ", or --audit off for a debug run"
         raise NotEnoughSpaceError(
-            f"--output-dir {output}: {free / 1e9:.2f} GB are free, and the run writes "
-            f"{needed / 1e9:.2f} GB ({what}): make room, or choose another folder{without}"
+            f"--output-dir {output}: {free / 1e9:.3f} GB are free, and the run needs "
+            f"{needed / 1e9:.3f} GB while it is audited, mostly for whole weights: make room, or "
+            "choose another folder"
         )

@@ -158,8 +158,8 @@ def test_a_worker_that_is_killed_is_a_failed_run_that_names_the_signal(tmp_path:
     with harness.running(tmp_path / "out", *TINY, *LONG) as started:
         started.wait_for("first step done")
         children = psutil.Process(started.process.pid).children(recursive=True)
-        busiest = max(children, key=lambda child: child.cpu_times().user)
-        busiest.send_signal(signal.SIGTERM)
+        worker = max(children, key=lambda child: child.create_time())
+        worker.send_signal(signal.SIGTERM)
         code = started.wait()
     done = Ended(code, "", started.stderr, started.output)
     assert code == FAILED
