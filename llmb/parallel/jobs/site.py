@@ -1,0 +1,183 @@
+"""What one cluster wants in a job file: account, queue, modules, network. A TOML file says it.
+
+Every value is refused here if it could end a line of a job file or a directive in it. Whoever
+writes the file quotes it besides.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from llmb.config import Frozen
+from llmb.errors import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_MOST_BYTES = 2**20
+#: Characters of a wrong value that are repeated.
+_SHOWN = 60
+#: Variables by which a launcher tells each rank where it stands.
+_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+_OF_LAUNCHERS += ("MASTER_PORT", "GROUP_RANK", "NODE_RANK")
+
+
+def _line(text: str) -> str:
+    if not text or not text.isprintable():
+        raise ValueError("one line of readable characters is needed")
+    return text
+
+
+def _line_or_nothing(text: str) -> str:
+    return text and _line(text)
+
+
+def _of_nobody_else(name: str) -> str:
+    if name in _OF_LAUNCHERS or name.startswith(("PET_", "SLURM_", "TORCHELASTIC_")):
+        raise ValueError("the launcher sets this variable; leave it out")
+    return name
+
+
+_Line = Annotated[str, AfterValidator(_line)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,:@+-]{0,99}$")]
+_Variable = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$"), AfterValidator(_of_nobody_else)
+]
+_Resource = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9./-]{0,250}[a-z0-9])?$")]
+
+
+class Site(Frozen):
+    """The keys of a site file. All may be left out."""
+
+    #: Who pays: ``sbatch --account``, ``qsub -A``.
+    account: _Name | None = None
+    #: The partition of Slurm, the queue of PBS.
+    partition: _Name | None = None
+    qos: _Name | None = None
+    #: Kind of node, for example ``gpu&hbm80g``.
+    constraint: (
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_(\[][A-Za-z0-9_.,:@+&|*()\[\]-]{0,99}$")] | None
+    ) = None
+    #: For ``module load``, in this order.
+    modules: tuple[
+        Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+/-]{0,199}$")], ...
+    ] = ()
+    #: The folder of a Python environment with llmb in it; its ``bin/activate`` is sourced.
+    venv: Annotated[str, Field(pattern=r"^/"), AfterValidator(_line)] | None = None
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_.:/@+-]{0,499}$")] | None = None
+    #: What starts the image on a node, ``{image}`` in its place.
+    container: tuple[_Line, ...] = ()
+    #: The network that ranks meet on, such as ``hsn0``; several with commas.
+    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$")] | None = None
+    environment: Mapping[_Variable, Annotated[str, AfterValidator(_line_or_nothing)]] = {}
+    #: More directives, such as ``--mem=0`` or ``-l filesystems=home``.
+    directives: tuple[Annotated[str, Field(pattern=r"^-"), AfterValidator(_line)], ...] = ()
+    #: One a device.
+    ranks_per_node: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
+    #: Kubernetes: what the cluster calls a device.
+    resource: _Resource | None = None
+    #: Kubernetes: other limits of a pod, such as ``memory = "512Gi"``.
+    limits: Mapping[
+        _Resource, Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?[A-Za-z]{0,2}$")]
+    ] = {}
+    #: Kubernetes: the persistent volume claim that takes the run directories.
+    claim: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?$")] | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables of every rank; what ``environment`` says comes first."""
+        names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+        networks = dict.fromkeys(names, self.interface) if self.interface else {}
+        return {**networks, **self.environment}
+
+    @property
+    def before_program(self) -> tuple[str, ...]:
+        """Words that come before the program on a node; none without a container."""
+        return tuple(word.replace("{image}", self.image or "") for word in self.container)
+
+
+#: What a value of these keys may be made of.
+_RULES = {
+    "account": "letters, digits and . _ , : @ + - are allowed",
+    "partition": "letters, digits and . _ , : @ + - are allowed",
+    "qos": "letters, digits and . _ , : @ + - are allowed",
+    "constraint": "letters, digits and . _ , : @ + - & | * ( ) [ ] are allowed",
+    "modules": "letters, digits and . _ , + / - are allowed",
+    "venv": "write the whole path, from /",
+    "image": "letters, digits and . _ : / @ + - are allowed",
+    "interface": "write it as hsn0, or hsn0,hsn1",
+    "environment": "letters, digits and _ are allowed",
+    "directives": "write it as it follows #SBATCH or #PBS: --mem=0",
+    "resource": "write it as vendor.example/gpu",
+    "limits": 'write it as memory = "512Gi"',
+    "claim": "small letters, digits and . - are allowed",
+}
+_TYPES = {
+    "string_type": "text in quotes is needed",
+    "tuple_type": 'a list is needed, as in ["a", "b"]',
+    "mapping_type": 'a table is needed, as in { NAME = "value" }',
+    "int_type": "a whole number is needed",
+}
+
+
+def load(path: Path) -> Site:
+    """Return what the site file ``path`` says.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or has a key or a value that cannot be.
+    """
+    where = f"--site {path}"
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise UsageError(f"{where}: longer than {_MOST_BYTES} bytes: that is no site file")
+        data = tomllib.loads(raw.decode())
+    except OSError as error:
+        raise UsageError(f"{where}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(f"{where}: not TOML: {said}") from None
+    site = checked(data, f"{where}: ")
+    needs_image = any("{image}" in word for word in site.container)
+    if needs_image and site.image is None:
+        raise UsageError(f"{where}: container names {{image}}: add the key image")
+    return site
+
+
+def checked(data: Mapping[str, Any], before: str) -> Site:
+    """Return the site of ``data``; ``before`` begins the line that refuses it.
+
+    Raises:
+        UsageError: a key is unknown, or a value is not of its kind.
+    """
+    try:
+        return Site.model_validate(data)
+    except ValidationError as error:
+        raise UsageError(before + _first_fault(error)) from None
+
+
+def _first_fault(error: ValidationError) -> str:
+    """Return in one line which key is wrong, its value, and what is right."""
+    first = error.errors()[0]
+    key, *rest = map(str, first["loc"])
+    where = ".".join((key, *(name for name in rest if name != "[key]")))
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, Site.model_fields, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{key!r} is unknown; keys are {', '.join(Site.model_fields)}{hint}"
+    given = repr(first["input"])
+    shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}..."
+    if first["type"] == "string_pattern_mismatch":
+        said = _RULES[key]
+    else:
+        said = _TYPES.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return f"{where if where.isprintable() else key} is {shown}: {said}"
