@@ -46,6 +46,8 @@ class Scheduler:
                 f"--print {self.name}: name a container image with llmb in it: --image "
                 "registry.example/llmb:latest, or image in the file of --site"
             )
+        if site.image is None and any("{image}" in word for word in site.container):
+            raise UsageError("container: it starts {image}: add the key image, or --image")
         if site.image is not None and not (self.needs_image or site.container):
             raise UsageError(
                 f"image: {self.name} starts no container by itself; the key container of a site "

@@ -29,7 +29,7 @@ def trainjob(job: LaunchJob) -> str:
         "kind": "TrainingRuntime",
         "metadata": {"name": _NAME},
         "spec": {
-            "mlPolicy": {"numNodes": job.nodes, "torch": {"numProcPerNode": job.ranks_per_node}},
+            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
             "template": {
                 "spec": {
                     "replicatedJobs": [
@@ -78,7 +78,6 @@ def jobset(job: LaunchJob) -> str:
         {"name": "PET_NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": _INDEX}}},
     )
     container: dict[str, object] = {**_command(job), "env": [*environment, *_environment(job)]}
-    container["ports"] = [{"containerPort": PORT}]
     container |= {"resources": {"limits": _limits(job)}} if _limits(job) else {}
     indexed = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
     written = {

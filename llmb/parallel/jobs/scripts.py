@@ -8,7 +8,7 @@ import shlex
 from llmb.parallel.jobs.job import PORT, LaunchJob
 
 #: Directives of a site that ask for devices in the place of llmb's own.
-_DEVICES = re.compile(r"--(gres|gpus|gpus-per-\w+|tres-per-\w+)\b|-G")
+_DEVICES = re.compile(r"--gres[ =]gpu|--gpus|--tres-per-|-G")
 
 
 def slurm(job: LaunchJob) -> str:
@@ -28,7 +28,7 @@ def slurm(job: LaunchJob) -> str:
     ]
     if job.on_devices and not any(_DEVICES.match(each) for each in site.directives):
         directives.insert(3, f"--gpus-per-node={job.ranks_per_node}")
-    before = "".join(f"{shlex.quote(word)} " for word in site.before_program)
+    container = f"    {shlex.join(site.before_program)} \\\n" if site.container else ""
     return f"""\
 {_head(job, "#SBATCH", directives)}
 # Submit with sbatch, in an environment in which `llmb --version` answers.
@@ -36,7 +36,7 @@ def slurm(job: LaunchJob) -> str:
 # Each node's number is known on that node alone; ranks are then where Slurm has put them.
 # The early warning is for llmb, which keeps what is measured: torchrun would end of it.
 srun --kill-on-bad-exit=1 --cpu-bind=none \\
-    {before}bash -c 'trap "" USR1; exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun \\
+{container}    bash -c 'trap "" USR1; exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun \\
     --nnodes="$SLURM_NNODES" --nproc-per-node={job.ranks_per_node} --max-restarts=0 \\
     --master-addr="$first" --master-port={PORT} -m llmb {job.command}
 """

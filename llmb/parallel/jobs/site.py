@@ -123,8 +123,9 @@ _RULES = {
 _TYPES = {
     "string_type": "text in quotes is needed",
     "tuple_type": 'a list is needed, as in ["a", "b"]',
-    "mapping_type": 'a table is needed, as in { NAME = "value" }',
+    "dict_type": 'a table is needed, as in { NAME = "value" }',
     "int_type": "a whole number is needed",
+    "greater_than_equal": "1 or more is needed",
 }
 
 
@@ -146,11 +147,7 @@ def load(path: Path) -> Site:
     except (ValueError, RecursionError) as error:
         said = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(f"{where}: not TOML: {said}") from None
-    site = checked(data, f"{where}: ")
-    needs_image = any("{image}" in word for word in site.container)
-    if needs_image and site.image is None:
-        raise UsageError(f"{where}: container names {{image}}: add the key image")
-    return site
+    return checked(data, f"{where}: ")
 
 
 def checked(data: Mapping[str, Any], before: str) -> Site:
