@@ -120,5 +120,6 @@ def test_an_early_warning_reaches_llmb_which_keeps_what_is_measured(
     cluster.call(["scancel", "--signal=USR1", job.number])
     assert job.end() != 0
     assert "interrupted by SIGUSR1" in job.text
+    assert "User defined signal" not in job.text  # torchrun has ended by itself
     ended = harness.Ended(0, job.text, "", tmp_path / "out")
     assert ended.record["timing"]["timed_steps"] == 20

@@ -30,6 +30,9 @@ _OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER
 _OF_LAUNCHERS += ("MASTER_PORT", "GROUP_RANK", "NODE_RANK")
 
 
+_INTERFACES = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(,[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"
+
+
 def _line(text: str) -> str:
     if not text or not text.isprintable():
         raise ValueError("one line of readable characters is needed")
@@ -76,7 +79,7 @@ class Site(Frozen):
     #: What starts the image on a node, ``{image}`` in its place.
     container: tuple[_Line, ...] = ()
     #: The network that ranks meet on, such as ``hsn0``; several with commas.
-    interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+(,[A-Za-z0-9_.-]+)*$")] | None = None
+    interface: Annotated[str, Field(pattern=_INTERFACES)] | None = None
     environment: Mapping[_Variable, Annotated[str, AfterValidator(_line_or_nothing)]] = {}
     #: More directives, such as ``--mem=0`` or ``-l filesystems=home``.
     directives: tuple[Annotated[str, Field(pattern=r"^-"), AfterValidator(_line)], ...] = ()

@@ -45,8 +45,14 @@ def test_a_file_that_is_named_is_written_once(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("--", "run", "--bogus", "3"), "--bogus: there is no such option"),
-        (("--nodes", "4", "--", "run", "--dp-shard", "7"), "--dp-shard"),
-        (("--nodes", "4", "--", "run", "--tp", "64"), "--tp"),
+        (
+            ("--nodes", "4", "--", "run", "--dp-shard", "7"),
+            "dp_shard 7 x dp_replicate 4 makes 28 ranks, and there are 32",
+        ),
+        (
+            ("--nodes", "4", "--", "run", "--tp", "64"),
+            "tp 64 makes 64 ranks, and there are 32: start 64, or let",
+        ),
         (("--", "sweep"), "'sweep' has no ranks; a job file starts `llmb run`"),
         (("--", "run", "--scaling", "1,2"), "--scaling: the scheduler starts the ranks"),
         (("--", "run", "--help"), "--help starts no ranks"),

@@ -17,6 +17,8 @@ from llmb.parallel.jobs.kinds import SCHEDULERS
 from llmb.parallel.jobs.site import Site
 from tests import needs
 
+pytestmark = pytest.mark.full  # the schemas are 100 MB
+
 HOSTILE = "a: b\"c'd {e} [f] #g | > & * ! % @ ` $(HOME) $$(HOME) ${HOME} \\n — ü"
 SITE = Site(
     image="registry.example/llmb:0.2",

@@ -12,6 +12,7 @@ from llmb.errors import UsageError
 from llmb.parallel.jobs.job import LaunchJob, with_verb
 from llmb.parallel.jobs.kinds import SCHEDULERS
 from llmb.parallel.jobs.site import Site
+from llmb.parallel.jobs.yaml import yaml
 from tests import needs
 
 HOSTILE = ("run", "--workload", 'a b\'; rm -rf "$HOME" #', "--dp-shard", "$(touch pwned)", "`x`")
@@ -162,6 +163,28 @@ def test_a_kind_of_file_refuses_a_key_that_it_has_no_place_for() -> None:
         with pytest.raises(UsageError) as refused:
             SCHEDULERS[scheduler].check(site)
         assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize("scheduler", ["trainjob", "jobset"])
+def test_kubernetes_starts_each_pod_once_with_shared_memory_and_a_volume(scheduler: str) -> None:
+    text = SCHEDULERS[scheduler].write(job(site=Site(image="a/b:c", resource="vendor.example/gpu")))
+    for words in (
+        'args: ["-m", "llmb", "run", "--dp-shard", "8"]\n',
+        'image: "a/b:c"\n',
+        "backoffLimit: 0\n",
+        "activeDeadlineSeconds: 5400\n",
+        "restartPolicy: Never\n",
+        'sizeLimit: "4Gi"\n',
+        "claimName: llmb-runs\n",
+        "vendor.example/gpu: 4\n",
+    ):
+        assert text.count(words) == 1
+
+
+def test_a_text_of_yaml_is_a_text() -> None:
+    assert yaml({"a": "yes", "b": ["no", "1"], "c: d": "1.0", "e": 1, "f": {"g": []}}) == (
+        'a: "yes"\nb: ["no", "1"]\n"c: d": "1.0"\ne: 1\nf:\n  g: []\n'
+    )
 
 
 def test_arguments_that_begin_with_an_option_are_those_of_run() -> None:
