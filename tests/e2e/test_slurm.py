@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from tests.e2e import harness, slurm_cluster
 from tests.e2e.slurm_cluster import Cluster
 
 pytestmark = pytest.mark.long
+RUN = ("run", "--device=cpu", "--precision=FP32", *harness.TINY_RUN)
+RUN += ("--dp-shard=2", "--output-dir=out")
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +37,33 @@ def job_file(folder: Path, *words: str) -> Path:
 
 
 class Submitted:
-    """A job of two nodes with one rank each, in the folder in which it runs."""
+    """A job that was given to Slurm, in the folder in which it runs."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
-        self.cluster, self.folder = cluster, folder
-        self.said = folder / "said"
-        nodes = ("--nodes=2", "--ranks-per-node=1", "--minutes=5")
-        run = ("run", "--device=cpu", "--precision=FP32", *harness.TINY, "--batch-size=1")
-        file = job_file(folder, *nodes, "--", *run, "--dp-shard=2", "--output-dir=out", *flags)
-        torchrun = folder / "bin" / "torchrun"
-        torchrun.parent.mkdir()
-        torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
-        torchrun.chmod(0o755)
+    def __init__(self, cluster: Cluster, file: Path) -> None:
+        self.folder = file.parent
+        self.said = self.folder / "said"
+        program = self.folder / "bin" / "torchrun"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+        program.chmod(0o755)
         env = {**harness.environment(), "SLURM_CONF": cluster.environment["SLURM_CONF"]}
-        env["PATH"] = f"{torchrun.parent}:{env['PATH']}"
+        env["PATH"] = f"{program.parent}:{env['PATH']}"
         submit = ["sbatch", "--parsable", "--wait", f"--output={self.said}", str(file)]
-        self.process = subprocess.Popen(submit, env=env, cwd=folder, stdout=subprocess.PIPE)
-        with self.process.stdout as said:  # type: ignore[union-attr]
-            self.number = said.readline().decode().strip()
+        self.process = subprocess.Popen(
+            submit, env=env, cwd=self.folder, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        with self.process.stdout as said:
+            self.number = said.readline().strip()
 
     @property
     def text(self) -> str:
         return self.said.read_text() if self.said.exists() else ""
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record that the run has left."""
+        return harness.Ended(0, self.text, "", self.folder / "out").record
 
     def wait_for(self, words: str) -> None:
         """Return when the job has said ``words``."""
@@ -104,22 +113,38 @@ def test_slurm_takes_every_key_of_a_site_file_as_it_is_meant(
     assert "TresPerNode=gres:gpu:4" in shown
 
 
+def of_two_nodes(cluster: Cluster, folder: Path, *flags: str) -> Submitted:
+    """Submit llmb's own job of two nodes with one rank each."""
+    nodes = ("--nodes=2", "--ranks-per-node=1", "--minutes=5")
+    return Submitted(cluster, job_file(folder, *nodes, "--", *RUN, *flags))
+
+
 def test_the_ranks_of_two_nodes_run(cluster: Cluster, tmp_path: Path) -> None:
-    job = Submitted(cluster, tmp_path, harness.UNAUDITED, "--timed-steps=20")
+    job = of_two_nodes(cluster, tmp_path, harness.UNAUDITED)
     assert job.end() == 0, job.text
-    ended = harness.Ended(0, job.text, "", tmp_path / "out")
-    ranks = ended.record["topology"]["ranks"]
-    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert [rank["rank"] for rank in job.record["topology"]["ranks"]] == [0, 1]
+
+
+def test_srun_starts_ranks_without_torchrun(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "job.sh"
+    command = shlex.join(harness.llmb_command(*RUN, harness.UNAUDITED))
+    file.write_text(
+        "#!/bin/bash\n#SBATCH --nodes=2\n"
+        f"export MASTER_ADDR={slurm_cluster.NODES[0]} MASTER_PORT={free_port()}\n"
+        f"srun --ntasks-per-node=1 {command}\n"
+    )
+    job = Submitted(cluster, file)
+    assert job.end() == 0, job.text
+    assert [rank["rank"] for rank in job.record["topology"]["ranks"]] == [0, 1]
 
 
 def test_an_early_warning_reaches_llmb_which_keeps_what_is_measured(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    job = Submitted(cluster, tmp_path, "--timed-steps=20", "--audit=full")
+    job = of_two_nodes(cluster, tmp_path, "--audit=full")
     job.wait_for("honest")
     cluster.call(["scancel", "--signal=USR1", job.number])
     assert job.end() != 0
     assert "interrupted by SIGUSR1" in job.text
     assert "User defined signal" not in job.text  # torchrun has ended by itself
-    ended = harness.Ended(0, job.text, "", tmp_path / "out")
-    assert ended.record["timing"]["timed_steps"] == 20
+    assert job.record["timing"]["timed_steps"] == 20
