@@ -42,14 +42,12 @@ class _Needed(NamedTuple):
 @click.option(
     "--ranks-per-node",
     type=click.IntRange(min=1),
-    show_default=f"the site's, or {_RANKS_PER_NODE}",
-    help="One a device.",
+    help=f"One a device: the site's number, or {_RANKS_PER_NODE}, unless given.",
 )
 @click.option(
     "--minutes",
     type=click.IntRange(min=1),
-    show_default=str(_MINUTES),
-    help="Time limit. Not of torchrun.",
+    help=f"Time limit, {_MINUTES} unless given. torchrun has none.",
 )
 @click.option(
     "--site",

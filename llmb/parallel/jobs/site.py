@@ -26,8 +26,10 @@ _MOST_BYTES = 2**20
 #: Characters of a wrong value that are repeated.
 _SHOWN = 60
 #: Variables by which a launcher tells each rank where it stands.
-_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-_OF_LAUNCHERS += ("MASTER_PORT", "GROUP_RANK", "NODE_RANK")
+_OF_LAUNCHERS = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT"),
+)
 
 
 _INTERFACES = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(,[A-Za-z0-9_][A-Za-z0-9_.-]*)*$"

@@ -12,9 +12,10 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 
 
 def yaml(value: object) -> str:
-    """Return ``value``, made of mappings, lists, texts and whole numbers, as a YAML document.
+    """Return ``value`` as a YAML document: mappings, of texts, whole numbers, and lists of either.
 
-    Lists of texts stand on one line. Texts are JSON strings, which YAML reads as JSON does.
+    Lists of texts stand on one line, lists of mappings on several. Texts are JSON strings,
+    which YAML reads as JSON does.
     """
     return "\n".join(_lines(value)) + "\n"
 
@@ -22,36 +23,32 @@ def yaml(value: object) -> str:
 def _lines(value: object) -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, each in value.items():
-            if _is_short(each):
-                yield f"{_scalar(key)}: {_short(each)}"
-            else:
+            short = _short(each)
+            if short is None:
                 yield f"{_scalar(key)}:"
                 yield from (f"  {line}" for line in _lines(each))
+            else:
+                yield f"{_scalar(key)}: {short}"
     else:
         assert isinstance(value, Sequence)
         for each in value:
-            first, *others = [_short(each)] if _is_short(each) else _lines(each)
+            first, *others = _lines(each)
             yield f"- {first}"
             yield from (f"  {line}" for line in others)
 
 
-def _is_short(value: object) -> bool:
-    if isinstance(value, (str, int)):
-        return True
-    is_list = isinstance(value, Sequence)
-    return not value or (is_list and all(isinstance(each, (str, int)) for each in value))
-
-
-def _short(value: object) -> str:
+def _short(value: object) -> str | None:
+    """Return ``value`` in one line, None where it takes more."""
     if isinstance(value, (str, int)):
         return _scalar(value)
     if isinstance(value, Mapping):
-        return "{}"
+        return None if value else "{}"
     assert isinstance(value, Sequence)
-    return json.dumps(list(value), ensure_ascii=False)
+    is_flat = all(isinstance(each, (str, int)) for each in value)
+    return json.dumps(list(value), ensure_ascii=False) if is_flat else None
 
 
-def _scalar(value: object) -> str:
+def _scalar(value: str | int) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
     return json.dumps(value, ensure_ascii=False)
