@@ -17,10 +17,10 @@ _RANKS_PER_NODE, _MINUTES = 8, 60
 
 
 class _Needed(NamedTuple):
-    """What each rank of a run needs."""
+    """Memory of each rank, and the kind of memory."""
 
     memory_bytes: int
-    #: The run says that it computes on processors.
+    #: The run names a processor as its device.
     on_processors: bool
 
 
@@ -128,10 +128,10 @@ def command(
 
 
 def _site(file: Path | None, options: dict[str, str | None]) -> Site:
-    """Return what the site file says, and ``options`` of the command line before it.
+    """Return the site file, overridden by ``options`` of the command line.
 
     Raises:
-        UsageError: one of them cannot be.
+        UsageError: a key or a value is wrong.
     """
     from llmb.parallel.jobs import site
 
@@ -143,7 +143,7 @@ def _site(file: Path | None, options: dict[str, str | None]) -> Site:
 
 
 def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
-    """Return what each rank needs, nearly.
+    """Return the estimated memory of each rank.
 
     Raises:
         UsageError: so many ranks cannot run ``arguments``; click's own where they are misspelt.

@@ -1,5 +1,5 @@
-"""Job files that start the ranks of one run: llmb writes them, a scheduler runs them.
+"""Job files that start the ranks of a run: llmb writes a file, a scheduler runs the file.
 
-``job`` says what is asked for, ``site`` what a cluster wants to be told, ``scripts`` writes shell
-scripts, ``kubernetes`` writes YAML, ``kinds`` lists them all.
+``job`` holds nodes, ranks and arguments; ``site`` reads a cluster's TOML file; ``scripts`` writes
+shell scripts; ``kubernetes`` writes YAML; ``kinds`` lists the kinds of job files.
 """

@@ -1,4 +1,4 @@
-"""What a job file asks a scheduler for."""
+"""A run of many ranks: nodes, ranks per node, time limit and the arguments of llmb."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field
 
 from llmb.parallel.jobs.site import Site
 
-#: Where rank 0 is met.
+#: TCP port at which rank 0 listens.
 PORT = 29500
-#: Seconds before the time limit at which a scheduler's early warning is wished for.
+#: Seconds between the early warning of a scheduler and the time limit.
 _WARNING_S = 120
 
 
 @dataclass(frozen=True)
 class LaunchJob:
-    """One run of ``nodes`` times ``ranks_per_node`` ranks."""
+    """A run of ``nodes`` times ``ranks_per_node`` ranks."""
 
     nodes: int
     ranks_per_node: int
-    #: What follows ``llmb``, such as ``run --dp-shard 8``.
+    #: Arguments of llmb, for example ``("run", "--dp-shard", "8")``.
     arguments: tuple[str, ...]
     minutes: int = 60
     site: Site = field(default_factory=Site)
-    #: False: the ranks compute on processors, and need no accelerator.
+    #: False: the ranks compute on processors, and the job asks for no accelerator.
     on_devices: bool = True
 
     @property
     def command(self) -> str:
-        """The arguments of llmb as a shell takes them."""
+        """The arguments of llmb, quoted for a shell."""
         return shlex.join(self.arguments)
 
     @property
@@ -39,10 +39,10 @@ class LaunchJob:
 
     @property
     def warning_s(self) -> int:
-        """Seconds before the limit at which llmb is warned: 120, or a quarter of a short job."""
+        """Seconds between early warning and limit: 120, or a quarter of a job under 8 minutes."""
         return min(_WARNING_S, self.minutes * 60 // 4)
 
 
 def with_verb(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return ``arguments`` of llmb, with ``run`` in front where they begin with an option."""
+    """Return ``arguments`` with ``run`` in front, if the first argument is an option."""
     return ("run", *arguments) if not arguments or arguments[0].startswith("-") else (*arguments,)

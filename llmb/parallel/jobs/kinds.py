@@ -1,4 +1,4 @@
-"""The kinds of job files, and which keys of a site file each has a place for."""
+"""The kinds of job files, and the keys of a site file that each kind uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmb.parallel.jobs import kubernetes, scripts
 from llmb.parallel.jobs.job import LaunchJob
 from llmb.parallel.jobs.site import Site
 
-#: Names that are kept for a kind that has another now.
+#: Old name -> name of the kind.
 ALIASES = {"k8s": "trainjob"}
 _SHARED = {"image", "interface", "environment", "ranks_per_node"}
 _SHELL = _SHARED | {"modules", "venv", "container"}
@@ -20,27 +20,27 @@ _CLUSTER = _SHARED | {"resource", "limits", "claim"}
 
 @dataclass(frozen=True)
 class Scheduler:
-    """One kind of job file."""
+    """A kind of job file."""
 
     name: str
     write: Callable[[LaunchJob], str]
-    #: Keys of a site file that this kind has a place for.
+    #: Keys of a site file that this kind uses.
     keys: frozenset[str]
-    #: Pods run an image, whatever the site.
+    #: The job runs in a container image, whether or not the site has ``container``.
     needs_image: bool = False
-    #: Whoever starts the ranks ends them after ``--minutes``.
+    #: The scheduler ends the job after ``--minutes``.
     has_limit: bool = True
 
     def check(self, site: Site) -> None:
-        """Refuse a site with a key that would be lost in this kind of file.
+        """Refuse a site with a key that this kind does not use.
 
         Raises:
-            UsageError: it has one, or an image that nothing would start, or none where one must be.
+            UsageError: there is such a key, the image is missing, or nothing would start the image.
         """
         lost = [name for name in site.model_fields_set if name not in self.keys]
         if lost:
             known = ", ".join(name for name in Site.model_fields if name in self.keys)
-            raise UsageError(f"{lost[0]}: {self.name} has no place for it; it takes {known}")
+            raise UsageError(f"{lost[0]}: not a key of {self.name}, which uses {known}")
         if self.needs_image and site.image is None:
             raise UsageError(
                 f"--print {self.name}: name a container image with llmb in it: --image "

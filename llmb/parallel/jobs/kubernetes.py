@@ -8,7 +8,7 @@ from llmb.parallel.jobs.job import PORT, LaunchJob
 from llmb.parallel.jobs.yaml import yaml
 
 _NAME = "llmb"
-#: Trainer looks for these two names.
+#: Name of container and replicated job, and label, by which Trainer finds the training step.
 _NODE = "node"
 _STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
@@ -17,10 +17,10 @@ _CLAIM = "llmb-runs"
 
 
 def trainjob(job: LaunchJob) -> str:
-    """Return a TrainingRuntime and a TrainJob of it: Trainer tells torchrun where nodes meet.
+    """Return a TrainingRuntime and a TrainJob: Trainer sets the variables that torchrun reads.
 
-    The runtime is the job's own: a TrainJob of somebody else's runtime cannot say that a pod that
-    fails is not started again.
+    A TrainJob cannot set backoffLimit and restartPolicy of the cluster's runtime
+    ``torch-distributed``, so the file brings a runtime.
     """
     pod = _pod(job, {})
     group = "trainer.kubeflow.org"
@@ -66,7 +66,7 @@ def trainjob(job: LaunchJob) -> str:
 
 
 def jobset(job: LaunchJob) -> str:
-    """Return a JobSet: a pod a node, which meet at the name that its headless service gives."""
+    """Return a JobSet of one pod per node; rank 0 has a host name of the headless service."""
     meeting = {
         "PET_NNODES": job.nodes,
         "PET_NPROC_PER_NODE": job.ranks_per_node,
@@ -115,7 +115,7 @@ def _claim(job: LaunchJob) -> str:
 
 
 def _once(job: LaunchJob, pod: Mapping[str, object]) -> dict[str, object]:
-    """Return the spec of a Job that ends with its time limit, and is not tried again."""
+    """Return the spec of a Job with a time limit and without retries."""
     return {
         "backoffLimit": 0,
         "activeDeadlineSeconds": job.minutes * 60,
@@ -124,7 +124,7 @@ def _once(job: LaunchJob, pod: Mapping[str, object]) -> dict[str, object]:
 
 
 def _pod(job: LaunchJob, container: Mapping[str, object]) -> dict[str, object]:
-    """Return a pod with room for what ranks share: container runtimes give 64 MiB of /dev/shm."""
+    """Return a pod with 1 GiB of /dev/shm per rank: container runtimes give 64 MiB in all."""
     shared = {"medium": "Memory", "sizeLimit": f"{job.ranks_per_node}Gi"}
     return {
         "restartPolicy": "Never",
@@ -163,5 +163,5 @@ def _limits(job: LaunchJob) -> dict[str, object]:
 
 
 def _literal(text: str) -> str:
-    """Return ``text`` so that Kubernetes, which puts variables for $(NAME), leaves it alone."""
+    """Escape dollars: Kubernetes would replace ``$(NAME)`` by the value of a variable."""
     return text.replace("$", "$$")

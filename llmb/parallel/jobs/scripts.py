@@ -7,12 +7,12 @@ import shlex
 
 from llmb.parallel.jobs.job import PORT, LaunchJob
 
-#: Directives of a site that ask for devices in the place of llmb's own.
+#: Directives of a site that replace ``--gpus-per-node``.
 _DEVICES = re.compile(r"--gres[ =]gpu|--gpus|--tres-per-|-G")
 
 
 def slurm(job: LaunchJob) -> str:
-    """Return a batch script: torchrun once a node, which starts that node's ranks."""
+    """Return a batch script: srun starts torchrun once per node, torchrun starts the ranks."""
     site = job.site
     asked = {"account": site.account, "partition": site.partition}
     asked |= {"qos": site.qos, "constraint": site.constraint}
@@ -33,8 +33,8 @@ def slurm(job: LaunchJob) -> str:
 {_head(job, "#SBATCH", directives)}
 # Submit with sbatch, in an environment in which `llmb --version` answers.
 {_prepared(job)}first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-# Each node's number is known on that node alone; ranks are then where Slurm has put them.
-# The early warning is for llmb, which keeps what is measured: torchrun would end of it.
+# SLURM_NODEID is known on each node alone, so a shell on the node reads the variable.
+# SIGUSR1 warns llmb of the time limit. torchrun ignores the signal: by default it would end.
 srun --kill-on-bad-exit=1 --cpu-bind=none \\
 {container}    bash -c 'trap "" USR1; exec torchrun --node-rank="$SLURM_NODEID" "$@"' torchrun \\
     --nnodes="$SLURM_NNODES" --nproc-per-node={job.ranks_per_node} --max-restarts=0 \\
@@ -43,7 +43,7 @@ srun --kill-on-bad-exit=1 --cpu-bind=none \\
 
 
 def pbs(job: LaunchJob) -> str:
-    """Return a batch script: mpiexec starts every rank; llmb reads its place from PALS or PMI."""
+    """Return a batch script: mpiexec starts every rank; llmb reads the rank from PALS or PMI."""
     site = job.site
     asked = {"-A": site.account, "-q": site.partition}
     directives = [
@@ -69,7 +69,7 @@ mpiexec -n {job.nodes * job.ranks_per_node} --ppn {job.ranks_per_node} {before}l
 
 
 def torchrun(job: LaunchJob) -> str:
-    """Return a script for machines without a scheduler, with the line to type on each node."""
+    """Return a script for machines without a scheduler; comments hold the line for each node."""
     before = "".join(f"{shlex.quote(word)} " for word in job.site.before_program)
     ranks = f"--nproc-per-node={job.ranks_per_node} --max-restarts=0"
     if job.nodes == 1:
@@ -92,15 +92,15 @@ exec {before}torchrun --nnodes={job.nodes} --node-rank="$node" {ranks} \\
 
 
 def _head(job: LaunchJob, mark: str, directives: list[str]) -> str:
-    """Return the first lines; modules are functions of a login shell."""
+    """Return shebang and directives; ``module`` is a function of login shells."""
     shell = "#!/bin/bash -l" if job.site.modules else "#!/usr/bin/env bash"
     return "\n".join((shell, *(f"{mark} {each}" for each in directives)))
 
 
 def _prepared(job: LaunchJob) -> str:
-    """Return the lines that make the environment.
+    """Return the lines that prepare the environment, and ``set -euo pipefail``.
 
-    Modules and environments come before ``set -u``: they read variables that are not set.
+    Scripts of modules and of Python environments read unset variables: ``set -u`` comes last.
     """
     site = job.site
     lines = [f"module load {shlex.join(site.modules)} || exit 1"] if site.modules else []

@@ -1,7 +1,7 @@
-"""What one cluster wants in a job file: account, queue, modules, network. A TOML file says it.
+"""Site files: account, queue, modules, network and more of a cluster, in TOML.
 
-Every value is refused here if it could end a line of a job file or a directive in it. Whoever
-writes the file quotes it besides.
+A value with a line break, or with characters that could end a directive, is refused here. The
+writers of job files quote every value besides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
 _MOST_BYTES = 2**20
 #: Characters of a wrong value that are repeated.
 _SHOWN = 60
-#: Variables by which a launcher tells each rank where it stands.
+#: Variables that launchers set in the environment of each rank.
 _OF_LAUNCHERS = (
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
     *("MASTER_ADDR", "MASTER_PORT"),
@@ -60,9 +60,9 @@ _Resource = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9./-]{0,250}[a-z0-9])
 
 
 class Site(Frozen):
-    """The keys of a site file. All may be left out."""
+    """The keys of a site file. Every key is optional."""
 
-    #: Who pays: ``sbatch --account``, ``qsub -A``.
+    #: The project that pays: ``sbatch --account``, ``qsub -A``.
     account: _Name | None = None
     #: The partition of Slurm, the queue of PBS.
     partition: _Name | None = None
@@ -75,41 +75,41 @@ class Site(Frozen):
     modules: tuple[
         Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.,+/-]{0,199}$")], ...
     ] = ()
-    #: The folder of a Python environment with llmb in it; its ``bin/activate`` is sourced.
+    #: Folder of a Python environment with llmb; job files source ``bin/activate``.
     venv: Annotated[str, Field(pattern=r"^/"), AfterValidator(_line)] | None = None
     image: Annotated[str, Field(pattern=r"^[A-Za-z0-9/][A-Za-z0-9_.:/@+-]{0,499}$")] | None = None
-    #: What starts the image on a node, ``{image}`` in its place.
+    #: Words before the program of a node, for example ``apptainer exec {image}``.
     container: tuple[_Line, ...] = ()
-    #: The network that ranks meet on, such as ``hsn0``; several with commas.
+    #: Network interfaces of the ranks, for example ``hsn0`` or ``hsn0,hsn1``.
     interface: Annotated[str, Field(pattern=_INTERFACES)] | None = None
     environment: Mapping[_Variable, Annotated[str, AfterValidator(_line_or_nothing)]] = {}
-    #: More directives, such as ``--mem=0`` or ``-l filesystems=home``.
+    #: Further directives, for example ``--mem=0`` or ``-l filesystems=home``.
     directives: tuple[Annotated[str, Field(pattern=r"^-"), AfterValidator(_line)], ...] = ()
-    #: One a device.
+    #: Normally the number of devices of a node.
     ranks_per_node: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
-    #: Kubernetes: what the cluster calls a device.
+    #: Kubernetes: name of a device, for example ``vendor.example/gpu``.
     resource: _Resource | None = None
-    #: Kubernetes: other limits of a pod, such as ``memory = "512Gi"``.
+    #: Kubernetes: further limits of a pod, for example ``memory = "512Gi"``.
     limits: Mapping[
         _Resource, Annotated[str, Field(pattern=r"^[0-9]+(\.[0-9]+)?[A-Za-z]{0,2}$")]
     ] = {}
-    #: Kubernetes: the persistent volume claim that takes the run directories.
+    #: Kubernetes: persistent volume claim for the run directories.
     claim: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?$")] | None = None
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of every rank; what ``environment`` says comes first."""
+        """Environment variables of every rank; ``environment`` overrides ``interface``."""
         names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
         networks = dict.fromkeys(names, self.interface) if self.interface else {}
         return {**networks, **self.environment}
 
     @property
     def before_program(self) -> tuple[str, ...]:
-        """Words that come before the program on a node; none without a container."""
+        """Words before the program of a node, with the name of the image; empty: no container."""
         return tuple(word.replace("{image}", self.image or "") for word in self.container)
 
 
-#: What a value of these keys may be made of.
+#: Key -> how to write a value whose pattern does not match.
 _RULES = {
     "account": "letters, digits and . _ , : @ + - are allowed",
     "partition": "letters, digits and . _ , : @ + - are allowed",
@@ -135,10 +135,10 @@ _TYPES = {
 
 
 def load(path: Path) -> Site:
-    """Return what the site file ``path`` says.
+    """Read the site file ``path``.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, or has a key or a value that cannot be.
+        UsageError: the file cannot be read, is not TOML, or has an unknown key or a wrong value.
     """
     where = f"--site {path}"
     try:
@@ -156,10 +156,10 @@ def load(path: Path) -> Site:
 
 
 def checked(data: Mapping[str, Any], before: str) -> Site:
-    """Return the site of ``data``; ``before`` begins the line that refuses it.
+    """Validate ``data``; error messages begin with ``before``.
 
     Raises:
-        UsageError: a key is unknown, or a value is not of its kind.
+        UsageError: a key is unknown, or a value has the wrong type or characters.
     """
     try:
         return Site.model_validate(data)
@@ -168,7 +168,7 @@ def checked(data: Mapping[str, Any], before: str) -> Site:
 
 
 def _first_fault(error: ValidationError) -> str:
-    """Return in one line which key is wrong, its value, and what is right."""
+    """Return one line: the first wrong key, the wrong value, and how to write the value."""
     first = error.errors()[0]
     key, *rest = map(str, first["loc"])
     where = ".".join((key, *(name for name in rest if name != "[key]")))

@@ -1,4 +1,4 @@
-"""Writes values as YAML in which no text can be anything but a text."""
+"""A writer of YAML that quotes strings: no string can change the structure of a document."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-#: What needs no quotes. Words that YAML takes for a truth value or for nothing are left out below.
+#: Strings without quotes, unless YAML reads the word as a boolean or null (``_WORDS``).
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9/_.-]*")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "y", "n", "null"}
 
 
 def yaml(value: object) -> str:
-    """Return ``value`` as a YAML document: mappings, of texts, whole numbers, and lists of either.
+    """Return ``value``, of mappings, lists, strings and integers, as a YAML document.
 
-    Lists of texts stand on one line, lists of mappings on several. Texts are JSON strings,
-    which YAML reads as JSON does.
+    A list of strings takes one line, a list of mappings several. Quoted strings are JSON strings;
+    YAML reads JSON strings as JSON does.
     """
     return "\n".join(_lines(value)) + "\n"
 
@@ -38,7 +38,7 @@ def _lines(value: object) -> Iterator[str]:
 
 
 def _short(value: object) -> str | None:
-    """Return ``value`` in one line, None where it takes more."""
+    """Return ``value`` in one line, None if ``value`` takes several lines."""
     if isinstance(value, (str, int)):
         return _scalar(value)
     if isinstance(value, Mapping):

@@ -150,12 +150,12 @@ def test_no_value_ends_a_directive() -> None:
     assert text.splitlines()[1 : 1 + len(directives)] == directives
 
 
-def test_a_kind_of_file_refuses_a_key_that_it_has_no_place_for() -> None:
+def test_a_kind_of_file_refuses_a_key_that_it_does_not_use() -> None:
     for scheduler, site, said in (
-        ("pbs", Site(qos="regular"), "qos: pbs has no place for it; it takes account, partition"),
-        ("torchrun", Site(account="m1"), "account: torchrun has no place for it"),
-        ("trainjob", Site(image="a", modules=("b",)), "modules: trainjob has no place for it"),
-        ("slurm", Site(claim="a"), "claim: slurm has no place for it"),
+        ("pbs", Site(qos="regular"), "qos: not a key of pbs, which uses account, partition"),
+        ("torchrun", Site(account="m1"), "account: not a key of torchrun"),
+        ("trainjob", Site(image="a", modules=("b",)), "modules: not a key of trainjob"),
+        ("slurm", Site(claim="a"), "claim: not a key of slurm"),
         ("slurm", Site(image="a"), "image: slurm starts no container by itself"),
         ("slurm", Site(container=("x", "{image}")), "container: it starts {image}: add the key"),
         ("jobset", Site(), "--print jobset: name a container image with llmb in it"),
