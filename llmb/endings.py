@@ -169,7 +169,7 @@ def goes_on(phase: RunPhase, error: LlmbError) -> bool:
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """In which phase a run is: whoever does the work says so."""
 
     phase: RunPhase = RunPhase.ASKING
@@ -206,11 +206,13 @@ _signals = _Signals()
 def listen() -> None:
     """Let signals end this command as ``Interrupted``; for the main thread of a command line.
 
-    A signal that is ignored stays ignored: ``nohup`` ignores SIGHUP on purpose.
+    A signal that is ignored stays ignored: ``nohup`` ignores SIGHUP on purpose. The early warning
+    is taken anyway: a job file lets torchrun, which would end of it, start ranks with it ignored.
     """
     for name in (*STOPPING, WARNING):
         number = getattr(signal, name, None)  # Windows has two of them
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+        ignored = number is not None and signal.getsignal(number) is signal.SIG_IGN
+        if number is not None and (name == WARNING or not ignored):
             signal.signal(number, _take)
 
 

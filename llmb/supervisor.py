@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmb import endings, workloads
 from llmb.config import RankAddress, RunRequest
-from llmb.endings import Interrupted, Progress, RunPhase
+from llmb.endings import Interrupted, RunPhase, RunProgress
 from llmb.errors import LlmbError, UnavailableError
 from llmb.measure import clock, host
 from llmb.parallel.place import last_of
@@ -43,7 +43,7 @@ class Finished:
 
 
 @dataclass
-class _Kept:
+class _RunOutcome:
     """What a run that ends early has left."""
 
     is_recorded: bool = False
@@ -66,8 +66,8 @@ class RunContext:
     notes: tuple[str, ...]
     created: datetime
     began_ns: int
-    progress: Progress
-    kept: _Kept
+    progress: RunProgress
+    kept: _RunOutcome
 
 
 def run(
@@ -97,7 +97,7 @@ def run(
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
     check_installed(request.executor)
     check_writable(output)
-    progress, kept, directory = Progress(), _Kept(), None
+    progress, kept, directory = RunProgress(), _RunOutcome(), None
     try:
         with forking.noted() as starts:
             display.phase("asking the plugins")
@@ -210,8 +210,8 @@ def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
 def _told(
     error: LlmbError | KeyboardInterrupt,
     directory: RunDirectory,
-    progress: Progress,
-    kept: _Kept,
+    progress: RunProgress,
+    kept: _RunOutcome,
     place: RankAddress | None,
 ) -> LlmbError | Interrupted:
     """Return ``error`` as one line that names the run directory, and what to do next."""

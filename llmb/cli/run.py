@@ -191,7 +191,7 @@ def mesh_of(flags: Mapping[str, Any], world_size: int) -> Parallelism:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
             f"{product} makes {mesh.world_size} ranks, and there are {world_size}: "
-            "start as many with --nproc"
+            f"start {mesh.world_size}, or let these options make {world_size}"
         )
     return mesh
 

@@ -14,7 +14,7 @@ _ALIKE = 0.6
 
 
 def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
-    """Yield the lines that tell a user what is wrong with the command line, and what is near.
+    """Yield what is wrong with the command line; then, if there is one, the nearest right word.
 
     Example: ``--precison: there is no such option`` and ``did you mean --precision?``.
     """
@@ -23,8 +23,6 @@ def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]
     near = difflib.get_close_matches(typed, known, n=1, cutoff=_ALIKE) if typed else []
     if near:
         yield f"did you mean {near[0]}?"
-    elif isinstance(error, click.UsageError) and error.ctx is not None:
-        yield f"{error.ctx.command_path} --help shows what there is"
 
 
 def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, str, list[str]]:

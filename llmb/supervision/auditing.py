@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from llmb import endings, workloads
 from llmb.config import AuditMode, Frozen, Mode, RunConfig, idle_waiting
-from llmb.endings import Progress, RunPhase
+from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.plugin.builtin import host
@@ -134,14 +134,14 @@ class Examiner:
         say: Callable[[str], None],
         show: Callable[[Silence | None], None],
         only: audited.OnePart | None = None,
-        progress: Progress | None = None,
+        progress: RunProgress | None = None,
     ) -> None:
         """Read and write in ``folders``; ``show`` what the processes do that say nothing.
 
         ``only``: the worker was to show one part of the model, and nothing of what was replaced.
         ``progress`` is told which process is at work.
         """
-        self._only, self._progress = only, progress or Progress()
+        self._only, self._progress = only, progress or RunProgress()
         self._negotiated, self._config = negotiated, for_children(config)
         self._folders = folders
         self._log, self._say, self._show = log, say, show

@@ -10,7 +10,7 @@ from typing import IO, Literal, Protocol
 
 from llmb import endings
 from llmb.config import AuditMode, Mode, RankAddress, RunConfig
-from llmb.endings import Kept, Progress, RunPhase
+from llmb.endings import Kept, RunPhase, RunProgress
 from llmb.errors import LlmbError, NotEnoughMemoryError
 from llmb.measure import clock, statistics
 from llmb.records import audited, draws, evidence, time_stamp
@@ -99,7 +99,7 @@ class RunPhases:
     #: Is asked for time stamps of each window; None of none.
     authority: TimeAuthority | None = None
     #: In which phase the run is.
-    progress: Progress = field(default_factory=Progress)
+    progress: RunProgress = field(default_factory=RunProgress)
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
         """Return what the device attains; None where that fails.

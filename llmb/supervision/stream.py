@@ -15,7 +15,7 @@ from functools import cached_property
 
 from llmb import endings, workloads
 from llmb.config import Mode, RunConfig
-from llmb.endings import Progress, RunPhase
+from llmb.endings import RunPhase, RunProgress
 from llmb.errors import LlmbError, RunFailedError
 from llmb.measure import clock
 from llmb.measure.summary import EnergyMeter
@@ -249,7 +249,7 @@ def drive(
     display: Callable[[Phase | Tick | Fence | Silence | None], None],
     lacks: Lacks | None = None,
     stamps: RepeatStamps | None = None,
-    progress: Progress | None = None,
+    progress: RunProgress | None = None,
 ) -> Streamed:
     """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
 
@@ -268,7 +268,7 @@ def drive(
     log = _StreamLog()
     answers = AuditAnswers(window, drawn)
     listener = _Listener(child, config, window, repeat, log, answers, stamps)
-    progress = progress or Progress()
+    progress = progress or RunProgress()
     lacks = lacks or Lacks()
     patience = Patience(lacks)
     vigil = Vigil(child, config.device, lacks.minutes_per_program)

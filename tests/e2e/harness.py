@@ -82,9 +82,8 @@ class Ended:
 
     @property
     def said(self) -> list[str]:
-        """What a user is told beyond usage hints and progress."""
-        lines = [line.strip() for line in self.stderr.splitlines()]
-        return [line for line in lines if line and not line.startswith(("Usage:", "Try "))]
+        """What a user is told: every line on stderr."""
+        return [line.strip() for line in self.stderr.splitlines() if line.strip()]
 
     def evidence(self, name: str, repeat: int = 0) -> dict[str, Any]:
         return json.loads((self.directory / f"evidence/repeat-{repeat}/{name}").read_bytes())

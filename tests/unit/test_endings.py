@@ -116,6 +116,13 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+def test_an_early_warning_is_taken_by_whoever_was_started_with_it_ignored() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # a job file: torchrun would end of it
+    endings.listen()
+    with pytest.raises(Interrupted, match="SIGUSR1"):
+        send("SIGUSR1")
+
+
 def test_a_signal_waits_for_the_end_of_what_must_not_be_cut() -> None:
     endings.listen()
     done = []

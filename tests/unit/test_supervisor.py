@@ -115,7 +115,6 @@ def test_repeats_lie_between_two_ceilings_and_two_readings_of_the_host(
     done = supervisor.run(REQUEST, tmp_path, Silent())
     assert scene.calls == [("ceiling", 1), ("repeat", 0, 1), ("repeat", 1, 1), ("ceiling", 1)]
     assert [repeat.number for repeat in scene.raw.repeats] == [0, 1]
-    assert scene.raw.interruption is None
     assert scene.raw.ceilings == ceilings(1.0, 2.0)
     assert (scene.raw.load_before.load_1min, scene.raw.load_after.load_1min) == (1.0, 2.0)
     assert scene.raw.real_s >= 0

@@ -376,9 +376,12 @@ def test_where_no_step_can_be_replayed_it_says_why(
 
 
 @pytest.mark.parametrize(
-    ("name", "judged"), [("h.0.attn.c_attn.weight", True), ("h.0.b.bias", False)]
+    ("name", "judged"),
+    [("h.0.mlp.c_fc.weight", True), ("h.0.attn.c_attn.weight", False), ("h.0.b.bias", False)],
 )
-def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged: bool) -> None:
+def test_small_elements_of_a_bias_or_of_fused_weights_are_not_judged_by_themselves(
+    name: str, judged: bool
+) -> None:
     ledger = LedgerEvidence(segments=(LedgerSegment(name=name, elements=64),))
     right = [1.0 if number < 24 else 1e-4 for number in range(64)] * 3
     shown = [value if value == 1 else 2 * value for value in right]
@@ -389,11 +392,22 @@ def test_small_elements_of_a_bias_are_not_judged_by_themselves(name: str, judged
     assert (
         found
         == [
-            "half the elements of h.0.attn.c_attn.weight are more than 1 of themselves off "
+            "half the elements of h.0.mlp.c_fc.weight are more than 1 of themselves off "
             "(limit 0.0625)"
         ]
         * judged
     )
+
+
+def test_large_elements_of_fused_weights_are_judged_by_themselves() -> None:
+    name = "h.0.attn.c_attn.weight"
+    ledger = LedgerEvidence(segments=(LedgerSegment(name=name, elements=64),))
+    right = [1.0 if number < 24 else 1e-4 for number in range(64)] * 3
+    shown = [1.1 * value for value in right]
+    error = HonestError(of_all=0.1, of_parts={name: 0.1}, times=3.0)
+    compared = ComparedRows.of(Rows(ledger, shown), Rows(ledger, right))
+    assert compared.medians[name] == pytest.approx(0.1)
+    assert StepByStep(compared, error, 0.0625).faults() == []
 
 
 def of_steps(*distances: float) -> StepByStep:

@@ -45,7 +45,12 @@ def refused(command: click.Command, words: Sequence[str]) -> str:
         (
             launch.command,
             ("--print", "slurm", "--image", "x", "--", "run"),
-            "--image: slurm knows that itself",
+            "image: slurm starts no container by itself",
+        ),
+        (
+            launch.command,
+            ("--print", "torchrun", "--minutes", "5", "--", "run"),
+            "--minutes: torchrun ends no run after a time",
         ),
         (launch.command, ("--print", "slurm", "--", "run", "a\x1b"), "not readable text"),
         (
@@ -56,7 +61,7 @@ def refused(command: click.Command, words: Sequence[str]) -> str:
         (
             launch.command,
             ("--print", "k8s", "--resource", "a b", "--", "run"),
-            "--resource a b: write it as vendor.example/gpu",
+            "--resource is 'a b': write it as vendor.example/gpu",
         ),
         (report.command, ("--json", "--csv"), "choose one format"),
         (report.command, ("--json", "--format", "html"), "choose one format"),
