@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from llmb.config import RankAddress
 from llmb.errors import RunFailedError
-from llmb.parallel.ranks import Ranks, _differences, _ranks_in
+from llmb.parallel.ranks import Ranks, _differences
 from tests.unit.builders_runtime import run_config
 
 
@@ -69,20 +69,6 @@ def test_a_rank_that_was_asked_for_anything_else_but_seed_and_device_is_not_as_r
 
 def test_ranks_that_are_alike_differ_in_nothing() -> None:
     assert _differences(LEADING, dict(LEADING)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms", (1, 3)),
-        ("[Rank 0]: Ranks 2 failed to pass", (2,)),
-        ("something else", ()),
-    ],
-)
-def test_the_ranks_that_a_barrier_names_are_read_from_its_words(
-    text: str, ranks: tuple[int, ...]
-) -> None:
-    assert _ranks_in(text) == ranks
 
 
 def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked_otherwise() -> (
