@@ -26,6 +26,8 @@ _BEAT_S = 0.5
 _ANSWER_S = 3.0
 #: Why the run has failed, and the rank that asks who is missing: the first of each is kept.
 _FAILED, _ALARM = "failed", "alarm"
+#: How many ranks know why the run has failed.
+_KNOWN = "known"
 
 
 class Lookout:
@@ -52,7 +54,8 @@ class Lookout:
             timeout_s: how long a rank waits for a message of another, to be named in words.
             give_up: called once, with the reason, where another rank ended the run.
         """
-        self._rank, self._store, self._give_up = rank, store, give_up
+        self._rank, self._world_size, self._store = rank, world_size, store
+        self._give_up = give_up
         watched = range(world_size if rank == 0 else 1)
         self._inquiry, self._keys = Inquiry(watched, timeout_s), [key(each) for each in watched]
         self._main = threading.main_thread().ident or 0
@@ -95,13 +98,25 @@ class Lookout:
                 if not self._said:
                     self._wake.wait(_BEAT_S)
                     self._wake.clear()
-            if self._said and self._rank == 0:  # whose end may be the store's: let all read it
-                time.sleep(2 * _BEAT_S)
+            if self._said:
+                self._part()
         except RuntimeError:
-            self._said = UNREACHABLE
+            self._said = self._said or UNREACHABLE
         self._told.set()
         if self._said and not (self._ended or self._cause or self._symptom):
             self._give_up(self._said)
+
+    def _part(self) -> None:
+        """Say that this rank knows the answer; rank 0, whose end may be the store's, leaves last.
+
+        It stays as long as others still come, of which some are slow and some are no more.
+        """
+        known = self._store.add(_KNOWN, 1)
+        while self._rank == 0:
+            time.sleep(2 * _BEAT_S)
+            before, known = known, self._store.add(_KNOWN, 0)
+            if known in (before, self._world_size):
+                return
 
     def _turn(self) -> str:
         """Give a sign of life; return why the run has failed, nothing if it has not."""
