@@ -86,7 +86,7 @@ class Lookout:
         beats = self._beats
         while not self._told.wait(_ANSWER_S):
             if beats == self._beats:
-                return UNREACHABLE
+                return self._said or UNREACHABLE
             beats = self._beats
         return self._said
 
@@ -115,6 +115,7 @@ class Lookout:
         while self._rank == 0:
             time.sleep(2 * _BEAT_S)
             before, known = known, self._store.add(_KNOWN, 0)
+            self._beats += 1
             if known in (before, self._world_size):
                 return
 

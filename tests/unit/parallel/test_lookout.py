@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
+from llmb.parallel import lookout as lookouts
 from llmb.parallel.lookout import Lookout, announce
 from llmb.parallel.missing import SILENT
 from llmb.parallel.place import UNREACHABLE
@@ -207,6 +208,16 @@ def test_others_name_rank_0_where_it_is_rank_0_that_is_silent(monkeypatch):
     assert set(turns[-2].values()) == {""}
     (said,) = set(turns[-1].values())
     assert said.startswith("rank 0 ended while the others were at work")
+
+
+@pytest.mark.parametrize(("counts", "looks"), [((1, 3, 5, 5, 9), 3), ((1, 4, 8, 8), 2)])
+def test_rank_0_stays_until_all_know_why_or_nobody_comes_any_more(monkeypatch, counts, looks):
+    lookout, slept = Crowd(monkeypatch, 8).ranks[0], []
+    monkeypatch.setattr(lookouts.time, "sleep", slept.append)
+    known = iter(counts)
+    lookout._store.add = lambda key, amount: next(known)
+    lookout._part()
+    assert len(slept) == looks
 
 
 @pytest.fixture(scope="module")

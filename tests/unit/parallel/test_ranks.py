@@ -85,7 +85,7 @@ def test_who_did_not_come_is_what_rank_0_says_to_all() -> None:
         "ranks 1, 3 did not come to there:1",
     )
     for rank in (0, 2):
-        with pytest.raises(RunFailedError, match=said):
+        with pytest.raises(RunFailedError, match="ranks 1, 3 did not come to there:1"):
             _wait_for_all(place(rank, 4), store, 0.0)
 
 
