@@ -80,10 +80,7 @@ def test_rank_0_alone_looks_for_all_others_and_each_of_them_asks_for_its_word() 
 
 
 def test_who_did_not_come_is_what_rank_0_says_to_all() -> None:
-    store, said = (
-        Met({f"alive/{rank}": "" for rank in (0, 2)}),
-        "ranks 1, 3 did not come to there:1",
-    )
+    store = Met({f"alive/{rank}": "" for rank in (0, 2)})
     for rank in (0, 2):
         with pytest.raises(RunFailedError, match="ranks 1, 3 did not come to there:1"):
             _wait_for_all(place(rank, 4), store, 0.0)
