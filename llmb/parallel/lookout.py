@@ -18,7 +18,7 @@ from types import FrameType
 
 from torch._C._distributed_c10d import Store
 
-from llmb.parallel.missing import Inquiry, Sign, key, read
+from llmb.parallel.missing import SILENT, Inquiry, Sign, key, read
 from llmb.parallel.place import UNREACHABLE
 
 _BEAT_S = 0.5
@@ -109,15 +109,15 @@ class Lookout:
     def _part(self) -> None:
         """Say that this rank knows the answer; rank 0, whose end may be the store's, leaves last.
 
-        It stays as long as others still come, of which some are slow and some are no more.
+        It stays until all who are alive know why, or nobody else comes any more.
         """
-        known = self._store.add(_KNOWN, 1)
-        while self._rank == 0:
-            time.sleep(2 * _BEAT_S)
-            before, known = known, self._store.add(_KNOWN, 0)
+        known, quiet = self._store.add(_KNOWN, 1), 0
+        awaited = self._world_size - len(self._inquiry.silent())
+        while self._rank == 0 and known < awaited and quiet < SILENT:
+            time.sleep(_BEAT_S)
             self._beats += 1
-            if known in (before, self._world_size):
-                return
+            before, known = known, self._store.add(_KNOWN, 0)
+            quiet = quiet + 1 if known == before else 0
 
     def _turn(self) -> str:
         """Give a sign of life; return why the run has failed, nothing if it has not."""

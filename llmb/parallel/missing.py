@@ -69,20 +69,24 @@ class Inquiry:
         if self._count > 1:  # a last sign may have been on its way when the alarm was raised
             self._readings.append(signs)
 
+    def silent(self) -> list[int]:
+        """Return the ranks that have stopped to show signs; none if it is early."""
+        if len(self._readings) <= SILENT:
+            return []
+        each = zip(self._ranks, self._readings[0], self._readings[-1], strict=True)
+        return [rank for rank, before, now in each if before.beats == now.beats]
+
     def gone(self, witness: int, symptom: str) -> str:
-        """Return which ranks have stopped to show signs; nothing if none has, or it is early.
+        """Return in words which ranks are silent; nothing if none is, or it is early.
 
         ``witness`` is the rank that raised the alarm, ``symptom`` the error that it had.
         """
-        if len(self._readings) <= SILENT:
+        silent = self.silent()
+        if not silent:
             return ""
-        before, now = self._readings[0], self._readings[-1]
-        at = [i for i in range(len(now)) if now[i].beats == before[i].beats]
-        if not at:
-            return ""
-        where = now[at[0]].where
+        where = self._readings[-1][self._ranks.index(silent[0])].where
         return (
-            f"{named([self._ranks[i] for i in at])} ended while the others were at work, or cannot "
+            f"{named(silent)} ended while the others were at work, or cannot "
             f"be reached ({f'last seen in {where}; ' if where else ''}rank {witness}: {symptom})"
         )
 

@@ -210,13 +210,24 @@ def test_others_name_rank_0_where_it_is_rank_0_that_is_silent(monkeypatch):
     assert said.startswith("rank 0 ended while the others were at work")
 
 
-@pytest.mark.parametrize(("counts", "looks"), [((1, 3, 5, 5, 9), 3), ((1, 4, 8, 8), 2)])
-def test_rank_0_stays_until_all_know_why_or_nobody_comes_any_more(monkeypatch, counts, looks):
-    lookout, slept = Crowd(monkeypatch, 8).ranks[0], []
+@pytest.mark.parametrize(
+    ("dead", "counts", "looks"),
+    [
+        ((), [4, 7, 8], 3),
+        ((3, 5), [4, 6], 2),
+        ((3,), [], 6),
+    ],
+    ids=["all", "all who are alive", "until nobody comes any more"],
+)
+def test_rank_0_stays_until_the_others_know_why(monkeypatch, dead, counts, looks):
+    crowd, slept = Crowd(monkeypatch, 8), []
+    crowd.error_everywhere(dead)
+    while not crowd.turn(dead)[0]:
+        pass
     monkeypatch.setattr(lookouts.time, "sleep", slept.append)
-    known = iter(counts)
-    lookout._store.add = lambda key, amount: next(known)
-    lookout._part()
+    known = iter([1, *counts, *[1] * 6])
+    crowd.ranks[0]._store.add = lambda key, amount: next(known)
+    crowd.ranks[0]._part()
     assert len(slept) == looks
 
 
