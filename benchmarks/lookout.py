@@ -12,6 +12,7 @@ each a client of its own; a process that is killed is then 8 ranks.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -213,10 +214,9 @@ def measure(name: str, ranks: int, per_process: int, warm_s: float) -> dict[str,
     """Cause the fault `name` and return when who said what."""
     crowd = Crowd(FATES[name], ranks, per_process)
     try:
-        messages = crowd.messages(120.0)
-        for count, _ in enumerate(messages, 1):
-            if count == crowd.processes:
-                break
+        came = sum(1 for _ in itertools.islice(crowd.messages(300.0), crowd.processes))
+        if came < crowd.processes:
+            raise SystemExit(f"{name}: {came} of {crowd.processes} processes came")
         os.close(crowd.begin)
         time.sleep(warm_s)
         hit = {crowd.at(place): sent for place, sent in crowd.fate.signals.items()}

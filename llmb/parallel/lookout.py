@@ -23,7 +23,7 @@ from llmb.parallel.place import UNREACHABLE
 
 _BEAT_S = 0.5
 #: A store that has not answered for so long has gone with its host.
-_ANSWER_S = 3.0
+_ANSWER_S = 5.0
 #: Why the run has failed, and the rank that asks who is missing: the first of each is kept.
 _FAILED, _ALARM = "failed", "alarm"
 #: How many ranks know why the run has failed.
