@@ -216,6 +216,14 @@ def listen() -> None:
             signal.signal(number, _take)
 
 
+def stop_listening() -> None:
+    """Ignore signals from here on: the command is over, and Python takes a while to leave."""
+    for name in (*STOPPING, WARNING):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is _take:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _take(number: int, frame: FrameType | None) -> None:
     name = signal.Signals(number).name
     if name in _signals.held:

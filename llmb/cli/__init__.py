@@ -112,6 +112,8 @@ def main() -> None:
         with suppress(OSError):
             click.echo(f"llmb: cannot write the output: {error.strerror}", err=True)
         os._exit(RunFailedError.exit_code)  # the interpreter would try to flush once more
+    finally:
+        endings.stop_listening()
 
 
 def _say_interrupted(line: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any
@@ -19,16 +20,18 @@ from llmb.config import Frozen, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.observe.shards import whole
-from llmb.parallel.lookout import Lookout
-from llmb.parallel.place import UNREACHABLE
+from llmb.parallel.lookout import Lookout, announce
+from llmb.parallel.missing import key, named
 from llmb.reference.pins import actual_digests, reference_digest
 
-#: Of a wait for a rank whose connection is there: it answers at once, or it hangs.
-_NAMING_S = 2.0
 #: How much longer the others try to connect, where rank 0 opens the store when it comes.
 _AHEAD_S = 600.0
-#: How often those who have come look for the rest.
-_ASK_S = 0.1
+#: How often each asks whether all have come; of many ranks seldom enough for one store.
+_ASK_S, _ASKS_PER_S = 0.1, 4000
+#: How much later than rank 0 the others learn who did not come.
+_WORD_S = 10.0
+#: Nothing where all have come, or who has not.
+_MET = "met"
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
 _OF_OTHERS = (
     *("gloo", "nccl", "timed out", "pair closure"),
@@ -65,11 +68,10 @@ class Ranks:
             RunFailedError: they did not all come.
         """
         self.place, self.limit = place, timedelta(seconds=timeout_s)
-        self._timeout_s = timeout_s
         try:
             store = _store(place, self.limit, hosting=place.leads and not place.store_is_there)
-            _wait_for_all(place, PrefixStore(f"llmb/{repeat}/here", store), timeout_s)
             beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self.limit))
+            _wait_for_all(place, beside, timeout_s)
             dist.init_process_group(
                 backend,
                 store=PrefixStore(f"llmb/{repeat}", store),
@@ -80,7 +82,7 @@ class Ranks:
             #: What the model communicates with.
             self.library: str = dist.get_backend()
             self._control = dist.new_group(backend="gloo", timeout=self.limit)
-            self.lookout = Lookout(place.rank, place.world_size, beside, give_up)
+            self.lookout = Lookout(place.rank, place.world_size, beside, timeout_s, give_up)
         except (RuntimeError, ValueError) as error:
             if "EADDRINUSE" in str(error):
                 raise RunFailedError(
@@ -153,7 +155,7 @@ class Ranks:
             LlmbError: instead of what was met here, with the rank that is at fault.
         """
         if isinstance(error, Exception):
-            said = self.lookout.fail(self._reason(error))
+            said = self._cause(error)
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
             if self.place.leads:  # of the others' errors their own supervisors say of whom they are
@@ -163,31 +165,15 @@ class Ranks:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _reason(self, error: Exception) -> str:
-        """Return which rank is at fault, and with what."""
-        if not self._is_of_others(error):
-            text, ours = _first_line(error), isinstance(error, LlmbError)
-            if ours and text.startswith("rank "):  # it says of whom it is
-                return text
-            kind = "" if ours else f"{type(error).__name__}: "
-            return f"rank {self.place.rank}: {kind}{text}"
-        gone = self.lookout.gone()
-        if gone is None:
-            return UNREACHABLE
-        if gone:
-            return (
-                f"{_named(gone)} ended while the others were at work, or cannot be reached "
-                f"({_first_line(error)})"
-            )
-        missing = self._missing()
-        if not missing:
-            said = self.lookout.word()
-            return said or f"rank {self.place.rank} could not communicate: {_first_line(error)}"
-        where = self.lookout.where(missing[0])
-        return (
-            f"{_named(missing)} did not come within {self._timeout_s:.0f} s: it hangs"
-            f"{' in ' if where else ''}{where}"
-        )
+    def _cause(self, error: Exception) -> str:
+        """Return which rank is at fault, and with what, as all ranks are told."""
+        text, ours = _first_line(error), isinstance(error, LlmbError)
+        if self._is_of_others(error):
+            return self.lookout.blame(text)
+        if ours and text.startswith("rank "):  # it says of whom it is
+            return self.lookout.fail(text)
+        kind = "" if ours else f"{type(error).__name__}: "
+        return self.lookout.fail(f"rank {self.place.rank}: {kind}{text}")
 
     def _is_of_others(self, error: Exception) -> bool:
         """Tell whether ``error`` is what a rank meets when another is gone or late."""
@@ -195,23 +181,6 @@ class Ranks:
         return isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and any(word in text for word in _OF_OTHERS)
         )
-
-    def _missing(self) -> tuple[int, ...]:
-        """Return the ranks that do not answer: rank 0 asks, and every sound rank answers.
-
-        It alone learns the names, and leaves the others to read them. Where it says nothing, it is
-        what does not answer.
-        """
-        wait_s = _NAMING_S if self.place.leads else _NAMING_S + 0.5
-        try:
-            dist.monitored_barrier(
-                self._control, timedelta(seconds=wait_s), wait_all_ranks=self.place.leads
-            )
-        except RuntimeError as error:
-            if self.place.leads:
-                return _ranks_in(str(error))
-            return () if self.lookout.word() else (0,)
-        return ()
 
 
 def _store(place: RankAddress, limit: timedelta, *, hosting: bool = False) -> TCPStore:
@@ -223,8 +192,8 @@ def _store(place: RankAddress, limit: timedelta, *, hosting: bool = False) -> TC
     return store
 
 
-def _wait_for_all(place: RankAddress, here: Store, timeout_s: float) -> None:
-    """Return when every rank is here.
+def _wait_for_all(place: RankAddress, beside: Store, timeout_s: float) -> None:
+    """Return when every rank is here: rank 0 looks for all, and the others wait for its word.
 
     However long rank 0 takes to come: before its worker it measures ceilings, and audits the repeat
     before. A network that is lost meanwhile ends the asking with an error.
@@ -232,23 +201,28 @@ def _wait_for_all(place: RankAddress, here: Store, timeout_s: float) -> None:
     Raises:
         RunFailedError: some rank has not come ``timeout_s`` after rank 0.
     """
-    here.set(str(place.rank), "")
-    while not here.check(["0"]):
-        time.sleep(_ASK_S)
-    deadline = clock.now_ns() + int(timeout_s * 1e9)
-    everybody = list(map(str, range(place.world_size)))
-    while not here.check(everybody):
-        if clock.now_ns() > deadline:
-            missing = [int(rank) for rank in everybody if not here.check([rank])]
-            raise RunFailedError(
-                f"{_named(missing)} did not come to {place.host}:{place.port} within "
-                f"{timeout_s:.0f} s"
-            )
-        time.sleep(_ASK_S)
+    announce(place.rank, beside)
+    pause_s = max(_ASK_S, place.world_size / _ASKS_PER_S)
 
+    def come(keys: list[str], limit_s: float = math.inf) -> bool:
+        deadline = clock.now_ns() + limit_s * 1e9
+        while not (here := beside.check(keys)) and clock.now_ns() <= deadline:
+            time.sleep(pause_s)
+        return here
 
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    come([key(0)])
+    where = f"{place.host}:{place.port} within {timeout_s:.0f} s"
+    if not place.leads:
+        said = come([_MET], timeout_s + _WORD_S)
+        reason = beside.get(_MET).decode() if said else f"rank 0 did not come to {where}"
+    elif come(everybody := [key(rank) for rank in range(place.world_size)], timeout_s):
+        beside.set(_MET, reason := "")
+    else:
+        missing = [rank for rank, one in enumerate(everybody) if not beside.check([one])]
+        beside.set(_MET, reason := f"{named(missing)} did not come to {where}")
+        time.sleep(2 * pause_s)  # the store ends with rank 0: let the others read it
+    if reason:
+        raise RunFailedError(reason)
 
 
 def _differences(leading: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
@@ -279,13 +253,6 @@ def _as_asked(config: dict[str, Any]) -> dict[str, Any]:
     with rank 0's ``config``.
     """
     return {**config, "precision": {**config["precision"], "native": None, "products": None}}
-
-
-def _ranks_in(text: str) -> tuple[int, ...]:
-    """Return the ranks that the message of a monitored barrier names."""
-    _, _, tail = text.partition("Ranks ")
-    digits = tail.partition(" failed")[0].replace(",", " ").split()
-    return tuple(int(word) for word in digits if word.isdigit())
 
 
 def _first_line(error: BaseException) -> str:

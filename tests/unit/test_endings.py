@@ -190,3 +190,16 @@ def test_without_a_signal_nothing_is_raised() -> None:
     with endings.held():
         pass
     endings.raise_noted()
+
+
+def test_a_command_that_is_over_is_not_ended_again() -> None:
+    endings.listen()
+    endings.stop_listening()
+    send("SIGTERM")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+def test_handlers_of_others_stay_as_they_are() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    endings.stop_listening()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from llmb.config import RankAddress
 from llmb.errors import RunFailedError
-from llmb.parallel.ranks import Ranks, _differences, _ranks_in
+from llmb.parallel.ranks import Ranks, _differences, _wait_for_all
 from tests.unit.builders_runtime import run_config
 
 
@@ -40,6 +40,50 @@ def test_a_port_that_another_program_has_is_named_with_what_to_do() -> None:
         f"rank 0 cannot listen at 127.0.0.1:{port}, where another program does: set MASTER_PORT "
         "to a free port"
     )
+
+
+class Met:
+    """A store in which all have come, or rank 0 has said who has not; counts keys asked for."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self.values, self.asked = values, []
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
+
+    def check(self, keys: list[str]) -> bool:
+        self.asked.append(len(keys))
+        return all(key in self.values for key in keys)
+
+
+def place(rank: int, world_size: int) -> RankAddress:
+    return RankAddress(
+        rank=rank,
+        world_size=world_size,
+        local_rank=0,
+        local_world_size=1,
+        host="there",
+        port=1,
+    )
+
+
+def test_rank_0_alone_looks_for_all_others_and_each_of_them_asks_for_its_word() -> None:
+    store = Met({f"alive/{rank}": "" for rank in range(64)})
+    _wait_for_all(place(0, 64), store, 1.0)
+    assert (max(store.asked), len(store.asked)) == (64, 2)
+    store.asked = []
+    _wait_for_all(place(7, 64), store, 1.0)
+    assert store.asked == [1, 1]
+
+
+def test_who_did_not_come_is_what_rank_0_says_to_all() -> None:
+    store = Met({f"alive/{rank}": "" for rank in (0, 2)})
+    for rank in (0, 2):
+        with pytest.raises(RunFailedError, match="ranks 1, 3 did not come to there:1"):
+            _wait_for_all(place(rank, 4), store, 0.0)
 
 
 LEADING = {
@@ -69,20 +113,6 @@ def test_a_rank_that_was_asked_for_anything_else_but_seed_and_device_is_not_as_r
 
 def test_ranks_that_are_alike_differ_in_nothing() -> None:
     assert _differences(LEADING, dict(LEADING)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks"),
-    [
-        ("Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms", (1, 3)),
-        ("[Rank 0]: Ranks 2 failed to pass", (2,)),
-        ("something else", ()),
-    ],
-)
-def test_the_ranks_that_a_barrier_names_are_read_from_its_words(
-    text: str, ranks: tuple[int, ...]
-) -> None:
-    assert _ranks_in(text) == ranks
 
 
 def test_ranks_may_have_found_another_way_of_multiplying_faster_but_not_be_asked_otherwise() -> (
