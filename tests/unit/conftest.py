@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,17 @@ import pytest
 #: Before torch is imported anywhere: models this small are slower on more threads, and several
 #: workers of pytest share the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+_TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """Put back what signals do to pytest: a command line takes them, and ignores them at its end."""
+    before = {number: signal.getsignal(number) for number in _TAKEN}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

@@ -86,14 +86,12 @@ def test_weights_are_kept_after_a_signal_and_not_on_a_full_disk() -> None:
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """Put back what signals do to pytest, and forget what was noted."""
-    names = (*endings.STOPPING, endings.WARNING)
-    before = {name: signal.getsignal(getattr(signal, name)) for name in names}
+    """Begin with the signals of a shell, and forget what was noted."""
+    for name in endings.STOPPING:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     endings._signals = endings._Signals()
     yield
     endings._signals = endings._Signals()
-    for name, handler in before.items():
-        signal.signal(getattr(signal, name), handler)
 
 
 def send(name: str) -> None:

@@ -35,10 +35,9 @@ def test_running_out_of_memory_is_a_failed_run() -> None:
 def test_the_tree_in_the_docstring_names_every_error_with_its_code() -> None:
     assert errors.__doc__
     drawn = [line.split() for line in errors.__doc__.splitlines() if "Error " in line]
-    table = {words[-7:][0]: words for words in drawn}
     for name, kind in vars(errors).items():
         if isinstance(kind, type) and issubclass(kind, errors.LlmbError):
-            (line,) = (words for words in table.values() if name in words)
+            (line,) = (words for words in drawn if name in words)
             assert line[line.index(name) + 1] == str(kind.exit_code)
 
 
