@@ -19,7 +19,7 @@ _TAKEN = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """Put back what signals do to pytest: a command line takes them, and ignores them at its end."""
+    """Put back what signals do to pytest: a command line takes them, and leaves them ignored."""
     before = {number: signal.getsignal(number) for number in _TAKEN}
     yield
     for number, handler in before.items():
