@@ -52,7 +52,7 @@ def check(done: Ended, code: int, *words: str) -> None:
         (["--seed=-1"], ["--seed", "-1"]),
         (["--seed=9223372036854775808"], ["--seed", "9223372036854775808"]),
         (["--preset=fast"], ["fast", "debug"]),
-        (["--speed=11"], ["--speed"]),
+        (["--frobnicate=11"], ["--frobnicate"]),
         (["fast"], ["fast"]),
         (["--device=\udcff"], ["--device", "not readable text"]),
     ],
