@@ -10,7 +10,7 @@ import click
 from llmb.cli.text import printable
 
 #: A word that has less in common with what was typed is no help.
-_ALIKE = 0.6
+_ALIKE = 0.65
 
 
 def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
