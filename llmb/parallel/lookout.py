@@ -60,7 +60,7 @@ class Lookout:
         self._inquiry, self._keys = Inquiry(watched, timeout_s), [key(each) for each in watched]
         self._main = threading.main_thread().ident or 0
         self._beats, self._cause, self._symptom = 0, "", ""
-        self._said, self._told = "", threading.Event()
+        self._raised, self._said, self._told = False, "", threading.Event()
         self._ended, self._wake = False, threading.Event()
         self.thread = threading.Thread(target=self._look, name="llmb-lookout", daemon=True)
         self.thread.start()
@@ -135,7 +135,9 @@ class Lookout:
         Of an alarm that others raise, rank 0 alone takes notice: it answers for all.
         """
         if symptom:
-            self._store.compare_set(_ALARM, "", f"{self._rank} {symptom}")
+            if not self._raised:
+                self._store.compare_set(_ALARM, "", f"{self._rank} {symptom}")
+                self._raised = True
         elif self._rank != 0 or not self._store.check([_ALARM]):
             return ""
         alarm, *signs = self._store.multi_get([_ALARM, *self._keys])

@@ -172,7 +172,7 @@ def test_one_rank_reads_all_signs_in_one_request_and_no_number_grows_with_the_ra
             }
     assert len(set(needed.values())) == 1
     turns, most = needed[8]
-    assert most <= 4 * turns + 1
+    assert most <= 3 * turns + 2
 
 
 def test_a_rank_that_works_on_is_not_dead_though_all_others_have_an_error(monkeypatch):
