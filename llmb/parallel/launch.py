@@ -49,7 +49,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
     )
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # a rank says why
     signals = (*endings.STOPPING, endings.WARNING)
     with _no_rank_left(), tempfile.TemporaryDirectory(prefix="llmb-") as folder:
         line = Path(folder) / "line"
