@@ -1,4 +1,4 @@
-"""What a wrong command line is answered: one line, and a second with the nearest right value."""
+"""The answer to a wrong command line: one line, and a second line with the nearest right word."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import click
 
 from llmb.cli.text import printable
 
-#: A word that has less in common with what was typed is no help.
+#: The least similarity of a right word to the typed word (difflib's ratio, from 0 to 1).
 _ALIKE = 0.65
 
 
 def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with the command line; then, if there is one, the nearest right word.
+    """Yield the fault of the command line; then the nearest right word, if any word is near.
 
     Example: ``--precison: there is no such option`` and ``did you mean --precision?``.
     """
@@ -26,7 +26,7 @@ def lines(error: click.ClickException, commands: Sequence[str]) -> Iterator[str]
 
 
 def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, str, list[str]]:
-    """Return what is wrong, the word that was typed, and the words that would be right."""
+    """Return the fault in words, the typed word, and all words that are right in its place."""
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         known = [] if context is None else _options(context.command)

@@ -185,9 +185,12 @@ def test_the_same_signal_said_twice_interrupts_once(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_signal_nothing_is_raised() -> None:
+    done = []
     with endings.held():
-        pass
+        done.append("inside")
     endings.raise_noted()
+    done.append("after")
+    assert done == ["inside", "after"]
 
 
 def test_a_command_that_is_over_is_not_ended_again() -> None:
