@@ -91,7 +91,7 @@ def test_the_job_of_a_trainjob_is_what_kubernetes_takes() -> None:
     container |= {name: trainer[name] for name in ("command", "args", "env")}
     container["resources"] = trainer["resourcesPerNode"]
     kubernetes.validate(spec, kubernetes.latest_version(), strict=True)
-    container["comand"] = container.pop("command")
+    container["execute"] = container.pop("command")
     with pytest.raises(kubernetes.ValidationError):
         kubernetes.validate(spec, kubernetes.latest_version(), strict=True)
 

@@ -71,7 +71,8 @@ def test_who_is_silent_is_gone_and_the_first_word_of_a_failure_counts(port):
     lookout = Lookout(0, 2, client(port), 8.0, said.append)
     expected = "rank 1 ended while the others were at work, or cannot be reached (rank 0: broken)"
     assert lookout.blame("broken") == expected
-    assert Lookout(1, 2, client(port), 8.0, said.append).fail("me too") == expected
+    # Rank 1 may hear of the end before it fails itself: then its own give_up is called as well.
+    assert Lookout(1, 2, client(port), 8.0, lambda _why: None).fail("me too") == expected
     assert said == []
 
 
