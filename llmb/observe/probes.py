@@ -17,12 +17,13 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from llmb.reference.data import Batch, make_batch
+from llmb.reference.loss import IGNORED
 from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
 from llmb.workloads.start import last_norm
 
@@ -39,7 +40,10 @@ _QUIET = 2.0**-8
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
 _LOUD = 64.0  # times: positions beside tokens
 #: What BERT's last matrix is scaled by: so near zero GELU is a straight line to within 2**-20.
-_STRAIGHT = 2.0**-20
+#: Numbers of FP16 have four bits there, and all of theirs near 2**-8.
+_STRAIGHT, _STRAIGHT_FP16 = 2.0**-20, 2.0**-8
+#: Targets from which on the probe ``head`` tells enough: of two, one alone decides the error.
+_TARGETS = 64
 
 
 @dataclass(frozen=True)
@@ -159,9 +163,10 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
 
 
 def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]:
-    model, own = parts(shape), channels(shape)
+    model, own, is_fp16 = parts(shape), channels(shape), dtype == "float16"
     power = _FAINT_CENTRED if model.centred else _FAINT
-    faint = 2.0 ** -(_FAINT_FP16 if dtype == "float16" else power)
+    faint = 2.0 ** -(_FAINT_FP16 if is_fp16 else power)
+    straight = _STRAIGHT_FP16 if is_fp16 else _STRAIGHT
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
@@ -175,7 +180,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     found |= dict.fromkeys(model.offsets, torch.zeros_like)
     found |= dict.fromkeys(model.gains, torch.ones_like)
     if model.between is not None:
-        found[model.between] = lambda value: (torch.eye(len(value)) * _STRAIGHT).to(value)
+        found[model.between] = lambda value: (torch.eye(len(value)) * straight).to(value)
     return found
 
 
@@ -207,8 +212,15 @@ def _only_rows(kept: Channels | None, scale: float) -> Callable[[Tensor], Tensor
 
 
 def batch(seed: int, probe: str, shape: Shape) -> Batch:
-    """Return the one sequence of ``probe``, on the CPU."""
-    return make_batch(token_seed(seed, probe), 1, shape)
+    """Return the one sequence of ``probe``, on the CPU.
+
+    In ``head``, where fewer than 64 tokens are targets, all are: of BERT's 16 tokens two would be.
+    """
+    made = make_batch(token_seed(seed, probe), 1, shape)
+    is_target = made.labels != IGNORED
+    if probe != HEAD or is_target.all() or is_target.sum() >= _TARGETS:
+        return made
+    return replace(made, labels=torch.where(is_target, made.labels, made.ids))
 
 
 def token_seed(seed: int, probe: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -15,7 +16,9 @@ from llmb.observe import probes
 from llmb.observe.passes import Sketches
 from llmb.observe.probes import HEAD, PROBES
 from llmb.reference import formats
+from llmb.reference.data import make_batch
 from llmb.reference.head import TiedHead
+from llmb.reference.loss import IGNORED
 from llmb.reference.models import build
 from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
 
@@ -40,14 +43,20 @@ BLOCKS = {"gpt2": "transformer.h", "bert": "bert.encoder.layer"}
 Cheat = Callable[[nn.Module], object]
 
 
-def shown(family: str, dtype: torch.dtype, cheat: Cheat | None = None) -> dict[str, list[float]]:
-    """Return what the probes show of a model in ``dtype`` with a post-processing."""
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+def shown(
+    family: str, dtype: torch.dtype, cheat: Cheat | None = None, run: torch.dtype = BF16
+) -> dict[str, list[float]]:
+    """Return what the probes of a ``run``'s type show of a model in ``dtype``, post-processed."""
     shape: Shape = SHAPES[family]
+    name_of_type = str(run).removeprefix("torch.")
     found: dict[str, list[float]] = {}
     for probe in PROBES:
-        model = build(shape, 7, torch.bfloat16).to(dtype).eval()
+        model = build(shape, 7, run).to(dtype).eval()
         with torch.no_grad():
-            for name, edit in probes.edits(probe, shape, "bfloat16").items():
+            for name, edit in probes.edits(probe, shape, name_of_type).items():
                 parameter = model.get_parameter(name)
                 parameter.copy_(edit(parameter))
         if cheat is not None:
@@ -62,28 +71,28 @@ def shown(family: str, dtype: torch.dtype, cheat: Cheat | None = None) -> dict[s
 
 
 @cache
-def reference(family: str) -> dict[str, list[float]]:
-    every = shown(family, torch.float64)
+def reference(family: str, run: torch.dtype) -> dict[str, list[float]]:
+    every = shown(family, torch.float64, run=run)
     return {n: a for n, a in every.items() if not n.startswith(f"{HEAD}/{BLOCKS[family]}")}
 
 
-def bits(family: str, arrays: dict[str, list[float]]) -> dict[str, float]:
+def bits(family: str, arrays: dict[str, list[float]], run: torch.dtype = BF16) -> dict[str, float]:
     return {
         f"{probe}/{name}": one.bits
         for probe in PROBES
-        for name, one in gaps(arrays, reference(family), f"{probe}/").items()
+        for name, one in gaps(arrays, reference(family, run), f"{probe}/").items()
     }
 
 
 @cache
-def honest(family: str) -> dict[str, float]:
-    return bits(family, shown(family, torch.bfloat16))
+def honest(family: str, run: torch.dtype = BF16) -> dict[str, float]:
+    return bits(family, shown(family, run, run=run), run)
 
 
-def lost(family: str, cheat: Cheat) -> dict[str, float]:
+def lost(family: str, cheat: Cheat, run: torch.dtype = BF16) -> dict[str, float]:
     """Return by item how many bits a cheat costs."""
-    found = bits(family, shown(family, torch.bfloat16, cheat))
-    return {item: value - found[item] for item, value in honest(family).items()}
+    found = bits(family, shown(family, run, cheat, run), run)
+    return {item: value - found[item] for item, value in honest(family, run).items()}
 
 
 FP8 = class_of("FP8", None).format
@@ -110,10 +119,29 @@ def test_every_parameter_but_a_keys_bias_has_a_gradient_that_can_be_compared(fam
     assert names - there == {n for n in names if n.endswith("attention.self.key.bias")}
 
 
+@pytest.mark.parametrize(("run", "least"), [(BF16, 4.5), (FP16, 6.0)])
 @pytest.mark.parametrize("family", SHAPES)
-def test_an_honest_run_in_sixteen_bits_has_at_least_five_bits_in_every_part(family: str) -> None:
-    low = min(honest(family).items(), key=lambda item: item[1])
-    assert low[1] > 4.5, sorted(honest(family).items(), key=lambda item: item[1])[:9]
+def test_an_honest_run_in_sixteen_bits_has_bits_left_in_every_part(
+    family: str, run: torch.dtype, least: float
+) -> None:
+    found = honest(family, run)
+    assert min(found.values()) > least, sorted(found.items(), key=lambda item: item[1])[:9]
+
+
+def test_the_head_probe_of_few_tokens_has_all_of_them_as_targets() -> None:
+    shape = replace(BERT, sequence_length=16)
+    masked = make_batch(probes.token_seed(4, HEAD), 1, shape)
+    batch = probes.batch(4, HEAD, shape)
+    told = masked.labels != IGNORED
+    assert 0 < told.sum() < 16
+    assert (batch.labels != IGNORED).all()
+    assert torch.equal(batch.labels[told], masked.labels[told])
+    assert torch.equal(batch.ids, masked.ids)
+    many = replace(BERT, sequence_length=512)
+    assert torch.equal(
+        probes.batch(4, HEAD, many).labels,
+        make_batch(probes.token_seed(4, HEAD), 1, many).labels,
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,6 +201,7 @@ def test_a_branch_that_is_left_out_has_no_bits_left(family: str, branch: str) ->
     assert {item for item, value in mine.items() if value > 0.5} <= biases
 
 
+@pytest.mark.parametrize("run", [BF16, FP16])
 @pytest.mark.parametrize(
     ("family", "out"),
     [
@@ -183,7 +212,7 @@ def test_a_branch_that_is_left_out_has_no_bits_left(family: str, branch: str) ->
     ],
 )
 def test_an_out_projection_that_is_wrong_in_its_forward_product_alone_shows_in_what_it_puts_out(
-    family: str, out: str
+    family: str, out: str, run: torch.dtype
 ) -> None:
     def cheat(model: nn.Module) -> None:
         module = model.get_submodule(out)
@@ -199,8 +228,9 @@ def test_an_out_projection_that_is_wrong_in_its_forward_product_alone_shows_in_w
 
         module.forward = forward
 
-    cost = lost(family, cheat)
+    cost = lost(family, cheat, run)
     own, layer = f"branches/out/{out}.weight", out.removeprefix(BLOCKS[family]).split(".")[1]
     others = {n: v for n, v in cost.items() if BLOCKS[family] in n and f".{layer}." not in n}
-    assert cost[own] > 1.0
-    assert max(others.values()) < 0.75, others
+    assert cost[own] > (1.0 if run == BF16 else 4.0)
+    # In FP16 branches are as loud as what they are added to, and what is wrong in one shows in all.
+    assert run == FP16 or max(others.values()) < 0.75, others
