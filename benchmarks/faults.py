@@ -3,8 +3,9 @@
 Each fault has a kind, a phase in which it comes, and a moment in that phase, all drawn from the
 seed. Counted as wrong: another exit code than the table's, more than one line, a traceback, a
 process that is left, scratch or temporary files that are left, a window that was complete and has
-no record. Printed is a line for each wrong ending, with the number that draws the same fault again,
-and a table: kind, ranks, faults, right, seconds from the fault to the exit (median and worst).
+no record, a rank that was killed and is not named. Printed is a line for each wrong ending, with
+the number that draws the same fault again, and a table: kind, ranks, faults, right, seconds from
+the fault to the exit (median and worst).
 
     python benchmarks/faults.py --faults 200
     python benchmarks/faults.py --only 17
@@ -94,18 +95,20 @@ def faults(count: int, seed: int, ranks: list[int]) -> Iterator[Fault]:
         yield Fault(number, kind, words, draw.uniform(0, 0.7), draw.choice(ranks))
 
 
-def inject(fault: Fault, process: subprocess.Popen[bytes], output: Path) -> None:
-    """Let the fault happen."""
+def inject(fault: Fault, process: subprocess.Popen[bytes], output: Path) -> str:
+    """Let the fault happen; return the rank that it happens to, nothing if it is not one alone."""
     whole, name = fault.kind.split(" ")[0], fault.kind.split(" ")[-1]
     if whole == "directory":
         for folder in output.glob("*"):
             shutil.rmtree(folder, ignore_errors=True)
-        return
+        return ""
     number = getattr(signal, name)
     below = psutil.Process(process.pid).children(recursive=True)
-    targets = []
+    targets, rank = [], ""
     if whole == "child":
         targets = [random.Random(fault.number).choice(below)] if below else []
+        with suppress(psutil.Error, IndexError):
+            rank = targets[0].environ().get("RANK", "")
     elif whole == "all":
         targets = below
     for target in targets:
@@ -114,6 +117,7 @@ def inject(fault: Fault, process: subprocess.Popen[bytes], output: Path) -> None
     if whole != "child":
         with suppress(ProcessLookupError):
             process.send_signal(number)
+    return rank
 
 
 def suffer(fault: Fault) -> Ending:
@@ -145,8 +149,7 @@ def suffer(fault: Fault) -> Ending:
     with suppress(psutil.NoSuchProcess):
         family = psutil.Process(process.pid).children(recursive=True)
     was_there = process.poll() is None
-    if was_there:
-        inject(fault, process, output)
+    rank = inject(fault, process, output) if was_there else ""
     at = time.monotonic()
     try:
         code = process.wait(LIMIT_S)
@@ -156,6 +159,8 @@ def suffer(fault: Fault) -> Ending:
     seconds = time.monotonic() - at
     _, alive = psutil.wait_procs(family, timeout=10)
     wrong = list(faulty(fault, code, said.read_text(), output, temporary, was_there))
+    if code != 0 and rank and fault.ranks > 1 and f"rank {rank}" not in said.read_text():
+        wrong.append(f"rank {rank} is not named")
     wrong += [f"process {one.pid} is left" for one in alive]
     for one in alive:
         one.kill()
