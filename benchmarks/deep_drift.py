@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from llmb.audit import ledger
+from llmb.audit.honest_error import drift
+from llmb.audit.step_by_step import LEFT_OUT
 from llmb.records import draws
 from llmb.records.draws import Draws
 from llmb.reference.data import Batch, make_batch
@@ -202,7 +203,7 @@ def main() -> None:
     )
     gain = start_gain(shape) if given.gain is None else given.gain
     marks = range(20, given.steps + 1, 20)
-    print(f"of {given.layers} layers rule L1 allows at least {ledger.drift(given.layers):.4f}")
+    print(f"of {given.layers} layers rule L1 allows at least {drift(given.layers):.4f}")
     print(f"gain {gain:g}, rates up to {given.largest:g}: honest errors after {[*marks]} steps")
     for seed in given.seeds:
         with patch.object(draws, "LARGEST_RATE", given.largest):
@@ -218,7 +219,7 @@ def main() -> None:
         honest = apart(right[:1], [training.wide()])
         far = [apart(other[:n], right[:n]) / honest for n in marks]
         steps = sorted(range(given.steps), key=lambda n: apart([other[n]], [right[n]]))
-        usual, furthest = steps[: given.steps - int(ledger.LEFT_OUT * given.steps)], steps[-1]
+        usual, furthest = steps[: given.steps - int(LEFT_OUT * given.steps)], steps[-1]
         least = apart([other[n] for n in usual], [right[n] for n in usual])
         worst = apart([other[furthest]], [right[furthest]])
         told = ", ".join(f"{one:.2f}" for one in far)

@@ -34,7 +34,8 @@ import torch
 from torch import Tensor
 
 from llmb import workloads
-from llmb.audit import equivalence, ledger
+from llmb.audit import equivalence
+from llmb.audit.honest_error import times_of
 from llmb.config import BF16, FP32, Mode, Parallelism, Precision, RankAddress, RunConfig
 from llmb.parallel.layout import Layout
 from llmb.parallel.ranks import Ranks
@@ -236,7 +237,7 @@ def agreement(recipe: Recipe, names: Sequence[str], precision: Precision, steps:
     whole, halved = (gradients(recipe, precision, rates, parts) for parts in (1, 2))
     (right,) = gradients(recipe, precision, rates[:1], 1, wide=True)
     honest = max(_apart(whole[:1], [right]), equivalence.least_error(precision))
-    limit = honest * (ledger._TIMES_IN_FP32 if precision is FP32 else ledger._TIMES)
+    limit = honest * (times_of(precision))
     apart = [_apart([a], [b]) for a, b in zip(halved, whole, strict=True)]
     compared = draws.steps_compared(rates, recipe.optimizer)
     together = _apart(halved[:compared], whole[:compared])

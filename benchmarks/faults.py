@@ -137,7 +137,7 @@ def suffer(fault: Fault) -> Ending:
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            preexec_fn=_like_a_terminal,
         )
     began = time.monotonic()
     while fault.words not in said.read_text() and process.poll() is None:
@@ -169,6 +169,12 @@ def suffer(fault: Fault) -> Ending:
     else:
         wrong.append(f"see {folder}")
     return Ending(fault, code, seconds, tuple(wrong))
+
+
+def _like_a_terminal() -> None:
+    """Let signals end the command, though ``nohup`` or a background job ignores them here."""
+    for name in SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
 
 
 def faulty(

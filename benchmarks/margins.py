@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb.audit import ledger, outputs, precision
+from llmb.audit import outputs, precision
+from llmb.audit.step_by_step import OF_A_STEP, StepByStep
 from llmb.records import members
 from llmb.records.bundle import from_files, parse_model
 from llmb.records.run_record import RunRecord
@@ -143,7 +144,7 @@ _OF_WORDS: dict[str, Callable[..., _Found]] = {
 }
 
 
-def _of_steps(steps: ledger.StepByStep) -> Iterator[Margin]:
+def _of_steps(steps: StepByStep) -> Iterator[Margin]:
     """Yield L1's numbers of a training: the distance of the parts that are nearest to a limit.
 
     Two steps are the honest run's own beside the reference run's; of a worker there are more.
@@ -159,7 +160,7 @@ def _of_steps(steps: ledger.StepByStep) -> Iterator[Margin]:
         limit = max(honest.limit(rough), steps._least_of_element or 0.0)
         yield Margin("L1", f"{whose}median element of a parameter", median, limit)
     in_one = steps._oddest_step()[0]
-    yield Margin("L1", f"{whose}worst parameter in one step", in_one, ledger._OF_A_STEP)
+    yield Margin("L1", f"{whose}worst parameter in one step", in_one, OF_A_STEP)
 
 
 def _of_probes(probes: precision.Probes) -> Iterator[Margin]:
@@ -191,7 +192,7 @@ def _of_logits(judged: outputs.Outputs) -> Iterator[Margin]:
 
 
 _ASKED: tuple[tuple[Any, str, Callable[[Any], Iterator[Margin]]], ...] = (
-    (ledger.StepByStep, "faults", _of_steps),
+    (StepByStep, "faults", _of_steps),
     (precision.Probes, "branches", _of_probes),
     (outputs.Outputs, "findings", _of_logits),
 )

@@ -1,7 +1,7 @@
 """How a command ends early: the one table that says what is kept, and with which exit code.
 
 A run is in one ``RunPhase`` at a time. An ``Event`` ends the run, or costs one part of the run:
-``ending`` says which. docs/endings.md shows the table. Signals are taken here and nowhere else.
+``ending`` says which; docs/architecture.md shows the table. Signals are taken here alone.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ from dataclasses import dataclass, replace
 
 from llmb.audit import equivalence, ledger
 from llmb.audit.bench import GRADIENTS, PRISTINE, WEIGHTS, Bench
+from llmb.audit.call_by_call import CallByCall
 from llmb.audit.compared_rows import ComparedRows, Rows, gaps_of_calls, stored_calls
 from llmb.audit.distance import Gap, gap, gaps, total
+from llmb.audit.honest_error import honest_error, times_of
 from llmb.audit.precision import ways
 from llmb.audit.rule import Evidence
+from llmb.audit.step_by_step import StepByStep
 from llmb.config import Precision
 from llmb.records import arrays, audited, evidence
 from llmb.records.arrays import Array, Arrays
@@ -161,7 +164,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
     count = min(len(shown), len(again))
     again = Rows(kept, made.rows[: count * (len(made.rows) // len(again))])
-    honest = ledger.honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
+    honest = honest_error(ways(made.reference, "host"), made.reference, _precision(bench))
     times = _ACROSS * (_OF_FEW if count < _FEW_STEPS else 1.0) * honest.times
     honest = replace(honest, times=times).drifting(_ACROSS * ledger.drift_of(bench))
     clips = bench.facts.workload.clip_grad_norm is not None
@@ -174,7 +177,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     least = None if least is None else _ACROSS * least
     steps = f"of steps {_numbers(range(count))}"
     own = ComparedRows.of(shown.of_gradients(), again.of_gradients())
-    gradients = ledger.StepByStep(own, honest, least)
+    gradients = StepByStep(own, honest, least)
     error, limit = gradients.together()
     first = _first_other(shown.of_gradients(), again.of_gradients(), max(_OF_A_STEP, limit))
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
@@ -182,7 +185,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
         right = again.of_moment(name)
         if len(right) > 1:  # of the first step all are zero
             own = ComparedRows.of(shown.of_moment(name), right)
-            moment = ledger.StepByStep(own, wider, None, name)
+            moment = StepByStep(own, wider, None, name)
             error, limit = moment.together()
             yield Compared(f"{name} {steps}", error, limit, tuple(moment.faults()))
 
@@ -203,13 +206,11 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
         return
     shown, again = Rows(kept, values[audited.ROWS]), Rows(kept, made.rows)
     precision = _precision(bench)
-    honest = ledger.honest_error(
-        ways(made.reference, "host"), made.reference, precision, trains=False
-    )
+    honest = honest_error(ways(made.reference, "host"), made.reference, precision, trains=False)
     stored = {name: arrays.values(one) for name, one in stored_calls(shown, again).items()}
     own = gaps_of_calls(stored, shown.names, made.calls)
-    calls = ledger.CallByCall(own, honest.of_all, _ACROSS * honest.times)
-    found = calls.finding((), len(again))
+    calls = CallByCall(own, honest.of_all, _ACROSS * honest.times)
+    found = calls.finding(ledger.L1, (), len(again))
     faults = (found.message,) if found.status is Status.FAIL else ()
     error, limit = calls.together()
     yield Compared(f"logits of {len(again)} calls", error, limit, faults)
@@ -236,7 +237,7 @@ def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
         limit = _OF_OTHERS
         if made.complete and known is not None and errors and name != "head":
             least = equivalence.least_error(_precision(bench))
-            times = ledger.times_of(_precision(bench), trains=bench.trains)
+            times = times_of(_precision(bench), trains=bench.trains)
             least_of_all = ledger.CLIPPED if bench.facts.workload.clip_grad_norm else 0.0
             limit = min(limit, max(least_of_all, _ACROSS * times * max([least, *errors])))
         error = total(gaps(seen, right, f"{name}/").values()).error

@@ -146,7 +146,8 @@ class RunPhases:
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
-            streamed, notes = self._stamped(config, folders, streamed, stamps)
+            with endings.held(raises=False):  # the window is complete: ``examined`` keeps it
+                streamed, notes = self._stamped(config, folders, streamed, stamps)
             return Repeat(streamed, self.examined(config, folders, streamed), notes)
 
     def _stamped(
@@ -192,6 +193,7 @@ class RunPhases:
         where the disk has room its whole weights, too.
         """
         try:
+            endings.raise_noted()
             if (ended := _ended(streamed)) is not None:
                 raise ended
             return self._examined(config, folders, streamed, only)
@@ -322,33 +324,66 @@ class RunPhases:
         only: OnePart | None = None,
         stamps: RepeatStamps | None = None,
     ) -> Streamed:
+        streamed = None
+        try:
+            with (
+                self.directory.child_log() as log,
+                Child("llmb.processes.worker", self.negotiated.terms.environment, log) as child,
+            ):
+                child.send(self._order(config, window, number, folders, only))
+                streamed = self._driven(child, config, window, number, label, drawn, stamps)
+        except KeyboardInterrupt as error:
+            if streamed is None:
+                raise
+            streamed = replace(streamed, failure=error)  # it came while the worker was ended
+        return streamed
+
+    def _order(
+        self,
+        config: RunConfig,
+        window: Window,
+        number: int,
+        folders: Folders | None,
+        only: OnePart | None,
+    ) -> WorkOrder:
+        return WorkOrder(
+            config=for_children(config),
+            evidence_folder=_text(folders.evidence if folders else None),
+            scratch_folder=_text(folders.scratch if folders else None),
+            collect_evidence=folders is not None,
+            profile_folder=self._profile_folder(folders, number),
+            place=self.place,
+            repeat=number,
+            rank_timeout_s=self.rank_timeout_s,
+            every_step=window.every_step,
+            only=only,
+        )
+
+    def _driven(
+        self,
+        child: Child,
+        config: RunConfig,
+        window: Window,
+        number: int,
+        label: str,
+        drawn: Draws,
+        stamps: RepeatStamps | None,
+    ) -> Streamed:
         tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
-        with (
-            self.directory.child_log() as log,
-            Child("llmb.processes.worker", self.negotiated.terms.environment, log) as child,
-        ):
-            child.send(
-                WorkOrder(
-                    config=for_children(config),
-                    evidence_folder=_text(folders.evidence if folders else None),
-                    scratch_folder=_text(folders.scratch if folders else None),
-                    collect_evidence=folders is not None,
-                    profile_folder=self._profile_folder(folders, number),
-                    place=self.place,
-                    repeat=number,
-                    rank_timeout_s=self.rank_timeout_s,
-                    every_step=window.every_step,
-                    only=only,
-                )
-            )
-            self.display.stream(window.end, tokens, label)
-            clock_kind = self.negotiated.offer.step_clock
-            lacks = self.negotiated.offer.lacks
-            show = self.display.message
-            progress = self.progress
-            return drive(
-                child, config, window, number, drawn, clock_kind, show, lacks, stamps, progress
-            )
+        self.display.stream(window.end, tokens, label)
+        offer, show = self.negotiated.offer, self.display.message
+        return drive(
+            child,
+            config,
+            window,
+            number,
+            drawn,
+            offer.step_clock,
+            show,
+            offer.lacks,
+            stamps,
+            self.progress,
+        )
 
     def _profile_folder(self, folders: Folders | None, number: int) -> str:
         wanted = self.profile and folders is not None and number == 0

@@ -14,7 +14,9 @@ from safetensors.torch import load, save
 from llmb.audit import one_part
 from llmb.audit.bench import Bench, UnreadableError
 from llmb.audit.compared_rows import ComparedRows, Rows
-from llmb.audit.ledger import HonestError, StepByStep, drift_of
+from llmb.audit.honest_error import HonestError
+from llmb.audit.ledger import drift_of
+from llmb.audit.step_by_step import StepByStep
 from llmb.config import BF16, FP16, FP32, Parallelism, Precision
 from llmb.records import audited, evidence
 from llmb.records.audited import LedgerEvidence, LedgerSegment

@@ -11,6 +11,7 @@ import pytest
 
 from llmb import workloads
 from llmb.config import BF16, FP32, AuditMode, RankAddress, RunConfig
+from llmb.endings import Interrupted, RunPhase
 from llmb.errors import NotEnoughMemoryError, RunFailedError
 from llmb.records.draws import Draws, nonce_of
 from llmb.records.run_directory import RunDirectory
@@ -202,6 +203,20 @@ def test_whole_weights_are_gone_too_when_the_worker_fails_or_the_user_interrupts
         line.run_phases.repeat(CONFIG, 0)
     assert line.scratch_seen == [True]
     assert line.left() == {"evidence", "plugin", "log.txt"}
+
+
+def test_a_signal_while_the_worker_of_a_complete_window_is_ended_keeps_the_timing(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: FakeChild) -> None:
+        line.run_phases.progress.enter(RunPhase.EVIDENCE)
+        raise Interrupted("SIGUSR1")
+
+    monkeypatch.setattr(FakeChild, "end", end)
+    found = line.run_phases.repeat(CONFIG, 0)
+    assert found.streamed.timing == STREAMED.timing
+    assert isinstance(found.examined.ended, Interrupted)
+    assert line.examined == []
 
 
 def test_every_repeat_has_a_window_and_a_nonce_of_its_own_and_its_number(line: Line) -> None:
