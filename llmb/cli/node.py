@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 from llmb.cli import run
 from llmb.cli.amounts import Amount
 from llmb.cli.run_options import OF_RANKS
+from llmb.endings import Interrupted
 from llmb.errors import RequirementError, UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _SHARE = Amount(min=0.0, max=1.0)
 #: Timed steps of a run, unless something else is said.
 _TIMED_STEPS = 20
+#: Options of an examination that hold for all of its steps, and so when it goes on.
+_KEPT = ("nproc", "preset", "seconds", "min_device", "min_together", "min_efficiency")
 #: Options of ``llmb run`` that an examination sets itself, or has no use for.
 _NOT_RUNS = (
     *("audit", "output_dir", "repeats", "profile", "seed_commitment", "timestamp", "as_json"),
@@ -73,10 +77,17 @@ _NOT_RUNS = (
     show_default=True,
     help="Where the folder of the examination goes.",
 )
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Go on with the examination in this folder, with its options.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF llmb run]")
-def command(arguments: tuple[str, ...], **flags: Any) -> None:
+@click.pass_context
+def command(ctx: click.Context, /, arguments: tuple[str, ...], **flags: Any) -> None:
     """Examine a new node and say whether it is fit: yes (exit code 0) or no (7), and why.
 
     Steps: 1 doctor, 2 each device's ceilings, 3 collectives between the devices, 4 each device
@@ -87,6 +98,7 @@ def command(arguments: tuple[str, ...], **flags: Any) -> None:
     llmb node                                       all accelerators; docs/node.md
     llmb node --preset debug --timed-steps 5        quick, to see that everything works
     llmb node --precision BF16 --submissions submissions --json > node.json
+    llmb node --resume runs/node-5f0c2a91           after Ctrl-C: finished steps are kept
     """
     from llmb.cli.node_tables import print_report
     from llmb.cli.progress import display
@@ -95,8 +107,13 @@ def command(arguments: tuple[str, ...], **flags: Any) -> None:
 
     with display(quiet=flags["quiet"]) as shown:
         shown.phase("asking the plugins")
-        plan = _plan(arguments, flags)
-        report = examine(plan, shown)
+        plan = _plan(arguments, flags) if flags["resume"] is None else _again(ctx, arguments, flags)
+        try:
+            report = examine(plan, shown)
+        except KeyboardInterrupt as error:
+            by = error.by if isinstance(error, Interrupted) else "SIGINT"
+            on = f"to go on: llmb node --resume {shlex.quote(str(plan.folder))}"
+            raise Interrupted(by, f"interrupted by {by}: finished steps are kept; {on}") from error
     (plan.folder / "node.json").write_bytes(pretty_bytes(report))
     if flags["as_json"]:
         click.echo(pretty_bytes(report), nl=False)
@@ -108,10 +125,14 @@ def command(arguments: tuple[str, ...], **flags: Any) -> None:
         raise RequirementError(f"this node is not fit: {report.reasons[0]}{more}")
 
 
-def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
-    """Return the examination that the options ask for, settled with the plugins."""
+def _plan(arguments: Sequence[str], flags: dict[str, Any], folder: Path | None = None) -> NodePlan:
+    """Return the examination that the options ask for, settled with the plugins.
+
+    It goes on in ``folder``, or has a new one.
+    """
     from llmb.config import environment
     from llmb.node import plan
+    from llmb.node.progress import NodeProgress, read
     from llmb.parallel.place import place_in
     from llmb.records.run_directory import check_writable
     from llmb.report.bundles import gather
@@ -121,14 +142,26 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
         raise UsageError("llmb node starts the ranks itself: leave torchrun or srun out")
     cache = Cache(usual_folder())
     below = flags["submissions"]
-    submissions = gather([below], cache.verified).entries if below else ()
+    submissions = gather([Path(below)], cache.verified).entries if below else ()
     check_writable(flags["output_dir"])
     given, request = _request(arguments, flags["preset"])
     if flags["preset"] is None and not plan.is_debug(request) and plan.is_processor(request):
         given, request = _request(arguments, "debug")
     negotiated, seats = plan.settle(request, flags["nproc"])
-    folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
-    folder.mkdir()
+    devices = tuple(seat.device for seat in seats)
+    if folder is None:
+        folder = flags["output_dir"] / f"node-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        progress = NodeProgress(
+            arguments=tuple(arguments),
+            options={name: flags[name] for name in _KEPT} | {"submissions": str(below or "")},
+            batch_size=negotiated.config.batch_size,
+            devices=devices,
+        )
+        progress.write(folder)
+    else:
+        progress = read(folder)
+        progress.check_same(devices, folder)
     device, together = flags["min_device"], flags["min_together"]
     return plan.NodePlan(
         request=request,
@@ -139,7 +172,27 @@ def _plan(arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
         seconds=flags["seconds"],
         folder=folder,
         submissions=submissions,
+        progress=progress,
     )
+
+
+def _again(ctx: click.Context, arguments: Sequence[str], flags: dict[str, Any]) -> NodePlan:
+    """Return the examination in the folder ``--resume``, with the options of its beginning.
+
+    Raises:
+        UsageError: other options were given, or it is no such folder.
+    """
+    from llmb.node.progress import read
+
+    default = click.core.ParameterSource.DEFAULT
+    names = (*_KEPT, "submissions", "output_dir")
+    given = [name for name in names if ctx.get_parameter_source(name) is not default]
+    if arguments or given:
+        word = arguments[0] if arguments else f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{word}: not with --resume, which has the options of the beginning")
+    folder: Path = flags["resume"]
+    progress = read(folder)
+    return _plan(progress.arguments, {**flags, **progress.options}, folder)
 
 
 def _request(arguments: Sequence[str], preset: str | None) -> tuple[tuple[str, ...], RunRequest]:

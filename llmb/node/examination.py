@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -15,8 +16,10 @@ from llmb.node import judgement
 from llmb.node.bus import RANK_TIMEOUT_S, time_collectives
 from llmb.node.nearest import nearest
 from llmb.node.plan import NodePlan, Seat
+from llmb.node.progress import NodeProgress
 from llmb.node.runs import NodeRun, on_cores
 from llmb.plugin.builtin.host import usable_cores
+from llmb.records.bundle import read_record
 from llmb.records.ceiling import Ceiling
 from llmb.records.node_report import (
     CollectiveRate,
@@ -54,13 +57,14 @@ class _NodeExamination:
 
     def __init__(self, plan: NodePlan, display: Display) -> None:
         self._plan, self._display = plan, display
-        self._began_ns = clock.now_ns()
-        self._devices = [seat.device for seat in plan.seats]
-        self._steps: list[NodeStep] = []
-        self._collectives: tuple[CollectiveRate, ...] = ()
-        self._ddp: Speed | None = None
-        self._record: RunRecord | None = None
-        self._batch_size = plan.config.batch_size
+        before = plan.progress
+        self._began_ns = clock.now_ns() - round(before.seconds * 1e9)
+        self._devices = [*before.devices]
+        self._steps: list[NodeStep] = [*before.steps]
+        self._collectives: tuple[CollectiveRate, ...] = before.collectives
+        self._ddp: Speed | None = before.ddp
+        self._record = _first_record(before, plan.folder)
+        self._batch_size = before.batch_size
 
     def carry_out(self) -> NodeReport:
         # Alone or beside the others, a device's processes compute with as many threads.
@@ -74,6 +78,21 @@ class _NodeExamination:
         return self._report()
 
     def _step(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool = False) -> None:
+        if name in {step.name for step in self._plan.progress.steps}:
+            return  # before an interruption
+        self._take(name, work, of_ranks=of_ranks)
+        self._plan.progress.model_copy(
+            update={
+                "seconds": (clock.now_ns() - self._began_ns) / 1e9,
+                "batch_size": self._batch_size,
+                "devices": tuple(self._devices),
+                "steps": tuple(self._steps),
+                "collectives": self._collectives,
+                "ddp": self._ddp,
+            }
+        ).write(self._plan.folder)
+
+    def _take(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool) -> None:
         if of_ranks and len(self._devices) == 1:
             message = "there is one device"
             self._steps.append(
@@ -257,3 +276,9 @@ class _NodeExamination:
         if self._record is None or not alone:
             return None
         return nearest(self._plan.submissions, self._record, median(alone))
+
+
+def _first_record(progress: NodeProgress, folder: Path) -> RunRecord | None:
+    """Return the record of the first run that a finished step has made, None without one."""
+    runs = [device.alone for device in progress.devices if device.alone]
+    return read_record(folder / runs[0].run) if runs else None

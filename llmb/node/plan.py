@@ -10,6 +10,7 @@ from llmb import workloads
 from llmb.config import Parallelism, RunConfig, RunRequest
 from llmb.errors import NotEnoughMemoryError, UsageError
 from llmb.node import judgement
+from llmb.node.progress import NodeProgress
 from llmb.node.runs import cores_of
 from llmb.parallel import checks
 from llmb.records.node_report import Limits, NodeDevice
@@ -51,6 +52,8 @@ class NodePlan:
     seconds: float
     folder: Path
     submissions: tuple[Entry, ...]
+    #: The options, and what was found before an interruption.
+    progress: NodeProgress
 
     @property
     def config(self) -> RunConfig:

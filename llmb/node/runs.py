@@ -18,6 +18,7 @@ from llmb.records.bundle import read_record
 from llmb.records.run_record import RunRecord
 
 _LOG = "run.log"
+_RECORDS = "*/record.json"
 _SLICE_S = 0.5
 _FAREWELL_S = 10.0
 
@@ -57,6 +58,8 @@ class NodeRun:
         """Start it: its run directory, and what it says, go to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
+        #: Of runs that an interruption has ended.
+        self._earlier = {*folder.glob(_RECORDS)}
         command = [sys.executable, "-m", "llmb", "run", *arguments, f"--output-dir={folder}"]
         with (folder / _LOG).open("wb") as log:
             self._process = subprocess.Popen(
@@ -96,7 +99,8 @@ class NodeRun:
         if code:
             raise RunFailedError(self._said(code))
         try:
-            path = next(found.parent for found in self._folder.glob("*/record.json"))
+            new = {*self._folder.glob(_RECORDS)} - self._earlier
+            path = next(found.parent for found in new)
             return path, read_record(path)
         except (StopIteration, BundleRefusedError) as error:
             raise RunFailedError(f"left no record that can be read (see {self._folder})") from error

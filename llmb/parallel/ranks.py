@@ -20,6 +20,7 @@ from llmb.config import Frozen, RankAddress, RunConfig
 from llmb.errors import LlmbError, NotEnoughMemoryError, RunFailedError, is_out_of_memory
 from llmb.measure import clock
 from llmb.observe.shards import whole
+from llmb.parallel import flight_recorder
 from llmb.parallel.lookout import Lookout, announce
 from llmb.parallel.missing import key, named
 from llmb.reference.pins import actual_digests, reference_digest
@@ -32,6 +33,8 @@ _ASK_S, _ASKS_PER_S = 0.1, 4000
 _WORD_S = 10.0
 #: Nothing where all have come, or who has not.
 _MET = "met"
+#: Rank 0's folder for the last collective calls of each rank.
+_CALLS = "calls"
 #: Words of the errors that libraries of collectives raise where a rank is gone or late.
 _OF_OTHERS = (
     *("gloo", "nccl", "timed out", "pair closure"),
@@ -59,10 +62,12 @@ class Ranks:
         repeat: int,
         timeout_s: float,
         give_up: Callable[[str], None],
+        calls_folder: str = "",
     ) -> None:
         """Meet the other ranks of repeat number ``repeat``; wait ``timeout_s`` for each message.
 
-        ``give_up`` is called from another thread, where another rank ends the run.
+        ``give_up`` is called from another thread, where another rank ends the run. Where a run
+        fails, every rank writes its last collective calls to rank 0's ``calls_folder``.
 
         Raises:
             RunFailedError: they did not all come.
@@ -71,7 +76,10 @@ class Ranks:
         try:
             store = _store(place, self.limit, hosting=place.leads and not place.store_is_there)
             beside = PrefixStore(f"llmb/{repeat}/lookout", _store(place, self.limit))
+            if place.leads:
+                beside.set(_CALLS, calls_folder)
             _wait_for_all(place, beside, timeout_s)
+            self._calls_folder = beside.get(_CALLS).decode()
             dist.init_process_group(
                 backend,
                 store=PrefixStore(f"llmb/{repeat}", store),
@@ -82,7 +90,8 @@ class Ranks:
             #: What the model communicates with.
             self.library: str = dist.get_backend()
             self._control = dist.new_group(backend="gloo", timeout=self.limit)
-            self.lookout = Lookout(place.rank, place.world_size, beside, timeout_s, give_up)
+            self._give_up = give_up
+            self.lookout = Lookout(place.rank, place.world_size, beside, timeout_s, self._ended)
         except (RuntimeError, ValueError) as error:
             if "EADDRINUSE" in str(error):
                 raise RunFailedError(
@@ -155,6 +164,7 @@ class Ranks:
             LlmbError: instead of what was met here, with the rank that is at fault.
         """
         if isinstance(error, Exception):
+            flight_recorder.keep(self._calls_folder, self.place.rank)
             said = self._cause(error)
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
@@ -164,6 +174,10 @@ class Ranks:
         self.lookout.end()
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _ended(self, reason: str) -> None:
+        flight_recorder.keep(self._calls_folder, self.place.rank)
+        self._give_up(reason)
 
     def _cause(self, error: Exception) -> str:
         """Return which rank is at fault, and with what, as all ranks are told."""

@@ -205,7 +205,8 @@ def met(
         channel.send(Failure(error=RunFailedError.__name__, message=reason))
 
     library, limit_s = backend.distributed_backend, order.rank_timeout_s
-    ranks = company.enter_context(Ranks(order.place, library, order.repeat, limit_s, give_up))
+    met_them = Ranks(order.place, library, order.repeat, limit_s, give_up, order.calls_folder)
+    ranks = company.enter_context(met_them)
     if before is not None:
         before.know(ranks.lookout.thread)
     return ranks, ranks.agree(order.config), SharedChannel(channel, ranks)

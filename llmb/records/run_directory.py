@@ -20,6 +20,8 @@ MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "source
 PLUGIN_FOLDER = "plugin"
 #: Traces for whoever made the run; no part of a bundle.
 PROFILE_FOLDER = "profile"
+#: Name of the folder with the last collective calls of each rank, where a run of ranks failed.
+CALLS_FOLDER = "collectives"
 #: Whole weights of a run whose audit was interrupted, until ``llmb audit --resume`` finishes it.
 UNFINISHED = "unfinished"
 #: Given back when the disk is full, so that the reason can still be written down.

@@ -17,7 +17,7 @@ from llmb.records import audited, draws, evidence, time_stamp
 from llmb.records.audited import OnePart
 from llmb.records.ceiling import Ceiling
 from llmb.records.draws import Draws
-from llmb.records.run_directory import PROFILE_FOLDER, RunDirectory
+from llmb.records.run_directory import CALLS_FOLDER, PROFILE_FOLDER, RunDirectory
 from llmb.records.run_record import BatchTrial, SearchLog
 from llmb.supervision import batch_search, memory, underflow
 from llmb.supervision.assembly import Repeat, waivers
@@ -355,6 +355,7 @@ class RunPhases:
             place=self.place,
             repeat=number,
             rank_timeout_s=self.rank_timeout_s,
+            calls_folder=str((self.directory.path / CALLS_FOLDER).resolve()) if self.place else "",
             every_step=window.every_step,
             only=only,
         )

@@ -145,6 +145,8 @@ class WorkOrder(Frozen):
     repeat: int = 0
     #: Seconds to wait for another rank.
     rank_timeout_s: float = Field(default=600.0, gt=0)
+    #: Where each rank writes its last collective calls, if the run fails: rank 0 says so.
+    calls_folder: str = ""
     #: Gradients of every step are compared (rule L1): no weights of an audited step are kept.
     every_step: bool = False
     #: The one part that is looked at, where a single judgement is repeated; None in every run.

@@ -113,10 +113,32 @@ def test_an_examination_that_is_interrupted_leaves_no_process(tmp_path: Path) ->
     assert "interrupted" in log.read_text()
 
 
+def test_an_examination_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with harness.running(out, "--nproc=2", *WHATEVER, *ON_CPU, verb="node") as started:
+        started.wait_for("share 0 alone")
+        ended = started.kill(signal.SIGTERM)
+    (folder,) = out.glob("node-*")
+    assert ended.code == 130
+    assert ended.said[-1].endswith(f"to go on: llmb node --resume {folder}")
+    before = json.loads((folder / "progress.json").read_bytes())
+    assert [step["name"] for step in before["steps"]] == ["doctor", "ceilings", "collectives"]
+
+    command = harness.llmb_command("node", "--resume", folder, "--json")
+    again = harness.ended(command, out, harness.environment(), None)
+    assert again.code == 0, again.stderr
+    report = json.loads(again.stdout)
+    assert set(status(report).values()) == {"done"}
+    assert report["steps"][:3] == before["steps"]
+    assert report["collectives"] == before["collectives"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "env", "code", "words"),
     [
         (("--audit=full",), {}, 2, "--audit: llmb node sets it itself"),
+        (("--resume=.",), {}, 2, "it is no folder of llmb node"),
+        (("--resume=.", "--nproc=2"), {}, 2, "--nproc: not with --resume"),
         (("--submissions=nowhere",), {}, 2, "there is nothing at 'nowhere'"),
         ((), {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, 2, "itself"),
         (("--plugin=none",), {}, 3, "'none'"),

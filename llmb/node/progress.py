@@ -1,0 +1,77 @@
+"""What an examination has found so far: enough to go on after an interruption."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from llmb import __version__
+from llmb.config import Frozen
+from llmb.errors import BundleRefusedError, UsageError
+from llmb.records import members, strict_json
+from llmb.records.bundle import parse_model
+from llmb.records.canonical import pretty_bytes
+from llmb.records.node_report import CollectiveRate, NodeDevice, NodeStep, Speed
+
+#: Name of the file in the folder of an examination.
+PROGRESS = "progress.json"
+SCHEMA: Literal["llmb.node-progress/1"] = "llmb.node-progress/1"
+
+
+class NodeProgress(Frozen):
+    """The options of an examination, and its finished steps."""
+
+    model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
+
+    schema_: Literal["llmb.node-progress/1"] = Field(alias="schema", default=SCHEMA)
+    llmb_version: str = __version__
+    #: Options of ``llmb run``, and of ``llmb node`` itself by name, as they were given.
+    arguments: tuple[str, ...]
+    options: dict[str, Any]
+    #: Seconds of all finished steps.
+    seconds: float = 0.0
+    batch_size: int
+    devices: tuple[NodeDevice, ...]
+    steps: tuple[NodeStep, ...] = ()
+    collectives: tuple[CollectiveRate, ...] = ()
+    ddp: Speed | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write it to ``folder``, whole or not at all."""
+        new = folder / f"{PROGRESS}.new"
+        new.write_bytes(pretty_bytes(self))
+        os.replace(new, folder / PROGRESS)
+
+    def check_same(self, devices: tuple[NodeDevice, ...], folder: Path) -> None:
+        """Hold what is left of the examination to the node and the llmb of its beginning.
+
+        Raises:
+            UsageError: something has changed, so that the figures would not compare.
+        """
+        now, then = (tuple(one.name for one in each) for each in (devices, self.devices))
+        differs = ""
+        if now != then:
+            differs = f"its devices are {', '.join(then)}, and here are {', '.join(now)}"
+        elif self.llmb_version != __version__:
+            differs = f"llmb {self.llmb_version} began it, and this is llmb {__version__}"
+        if differs:
+            raise UsageError(f"--resume {folder}: {differs}: begin a new examination")
+
+
+def read(folder: Path) -> NodeProgress:
+    """Return how far the examination in ``folder`` has come.
+
+    Raises:
+        UsageError: there is none.
+        BundleRefusedError: its file is damaged, or a newer llmb's.
+    """
+    file = folder / PROGRESS
+    if not file.is_file():
+        raise UsageError(f"{str(folder)!r} holds no {PROGRESS}: it is no folder of llmb node")
+    data = strict_json.loads(members.read_file(file), str(file))
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise BundleRefusedError(f"{str(file)!r} is not of schema {SCHEMA}: update llmb?")
+    return parse_model(NodeProgress, data, str(file))
