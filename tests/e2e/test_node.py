@@ -137,7 +137,6 @@ def test_an_examination_goes_on_where_it_was_interrupted(tmp_path: Path) -> None
     ("arguments", "env", "code", "words"),
     [
         (("--audit=full",), {}, 2, "--audit: llmb node sets it itself"),
-        (("--resume=.",), {}, 2, "it is no folder of llmb node"),
         (("--resume=.", "--nproc=2"), {}, 2, "--nproc: not with --resume"),
         (("--submissions=nowhere",), {}, 2, "there is nothing at 'nowhere'"),
         ((), {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}, 2, "itself"),
