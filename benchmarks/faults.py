@@ -159,7 +159,12 @@ def suffer(fault: Fault) -> Ending:
     seconds = time.monotonic() - at
     _, alive = psutil.wait_procs(family, timeout=10)
     wrong = list(faulty(fault, code, said.read_text(), output, temporary, was_there))
-    if code != 0 and rank and fault.ranks > 1 and f"rank {rank}" not in said.read_text():
+    if (
+        code not in (0, INTERRUPTED)
+        and rank
+        and fault.ranks > 1
+        and f"rank {rank}" not in said.read_text()
+    ):
         wrong.append(f"rank {rank} is not named")
     wrong += [f"process {one.pid} is left" for one in alive]
     for one in alive:
@@ -202,6 +207,8 @@ def faulty(
             yield "a complete window was lost"
     elif was_there:
         right = {0, UNAVAILABLE, FAILED}
+        if fault.kind == "child SIGTERM" and fault.ranks > 1 and "interrupted by SIGTERM" in last:
+            right.add(INTERRUPTED)  # the child was a rank's own ``llmb run``
     if code not in right:
         yield f"exit code {code}, not one of {sorted(right)}"
     if "Traceback" in text:
