@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from llmb.audit.honest_error import drift
 from llmb.audit.step_by_step import LEFT_OUT
+from llmb.families import family_of
 from llmb.records import draws
 from llmb.records.draws import Draws
 from llmb.reference.data import Batch, make_batch
@@ -38,7 +39,7 @@ from llmb.reference.optimizer import build_optimizer
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import LlamaShape, Shape
 from llmb.reference.train_loop import Step, train_loop
-from llmb.workloads.start import last_norm, start_gain
+from llmb.workloads.start import start_gain
 
 #: Elements of each gradient that are compared.
 _ELEMENTS = 2048
@@ -92,7 +93,7 @@ def products(*, explicit: bool) -> Iterator[None]:
 
 def first_value(shape: Shape, seed: int, gain: float, name: str, size: Any) -> Tensor:
     """Return the first value of a parameter: with gains of ``gain`` in the norm before the head."""
-    if name != last_norm(shape):
+    if name != family_of(shape).last_norm:
         return initial_value(name, size, seed, shape)
     drawn = initial_value(name, torch.Size((1, *size)), seed, shape)[0]
     return drawn.sign() * gain if gain > 1 else torch.ones(size)

@@ -213,7 +213,8 @@ def faulty(
         yield f"exit code {code}, not one of {sorted(right)}"
     if "Traceback" in text:
         yield "a traceback"
-    if code not in (0, INTERRUPTED) and not last.startswith("llmb: "):
+    before_python = code < 0 and not fault.words
+    if code not in (0, INTERRUPTED) and not before_python and not last.startswith("llmb: "):
         yield f"the last line is {last!r}"
     for path in (*output.glob("*/.scratch*"), *temporary.glob("llmb-*")):
         yield f"{path.name} is left"

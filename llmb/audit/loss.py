@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from llmb.audit.bench import Bench
 from llmb.audit.physics import shape_of
 from llmb.audit.rule import TRAINING, Rule
+from llmb.families import family_of
 from llmb.records import draws
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import RepeatTiming, WorkloadFacts
-from llmb.reference.shapes import BertShape, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import causal_flops_per_token, flops_per_token
 from llmb.workloads.start import start_gain
 
@@ -35,8 +36,6 @@ _ROUNDING = 0.25
 _SIGMAS = 5.0
 #: A learning rate at which no step raises the loss by much, and what larger ones may raise it by.
 _GENTLE, _RISE = 1e-4, 3.0
-#: Share of BERT's tokens that are to be found again.
-_MASKED = 0.15
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
@@ -61,7 +60,7 @@ def finding(
     shape = shape_of(workload)
     predictions = 0
     if shape is not None:
-        predictions = _predictions(shape, workload.tokens_per_step)
+        predictions = family_of(shape).targets(shape, workload.tokens_per_step)
     if shape is None or predictions < 1 or not repeats:
         return K2.finding(Status.NOT_OBSERVED, "the record's shapes give no loss to expect")
     read = [loss for timing in repeats for loss in (timing.loss_first, timing.loss_last)]
@@ -75,9 +74,7 @@ def finding(
     gain = start_gain(shape) if sharp else 1.0
     variance = (gain * shape.initializer_range) ** 2 * shape.hidden_size
     low = math.log(shape.vocab_size)
-    high = low + variance / 2
-    if isinstance(shape, BertShape):
-        high += math.log(2)
+    high = low + variance / 2 + family_of(shape).other_loss
     drawn = draws.varies(workload.optimizer) and any(timing.commitments for timing in repeats)
     if workload.optimizer.lr > _GENTLE or drawn:
         high += _RISE
@@ -91,13 +88,6 @@ def finding(
         honest=f"{low:.4f} to {high:.4f}",
         limit=f"{margin:.2f} beyond",
     )
-
-
-def _predictions(shape: Shape, tokens: int) -> int:
-    """Return how many tokens of a step are predicted."""
-    if isinstance(shape, BertShape):
-        return int(_MASKED * tokens)
-    return tokens // shape.sequence_length * (shape.sequence_length - 1)
 
 
 def _work(shape: Shape) -> str:

@@ -19,6 +19,7 @@ from llmb.audit.physics import shape_of
 from llmb.audit.rule import Evidence
 from llmb.audit.settings import LITMUS
 from llmb.config import Mode, Precision
+from llmb.families import family_of
 from llmb.formats import NARROW_BITS
 from llmb.records import evidence
 from llmb.records.precision_recipe import (
@@ -35,7 +36,7 @@ from llmb.records.precision_recipe import (
     RecipeRow,
     StateRow,
 )
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import gemms
 
 PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
@@ -104,9 +105,8 @@ def _forward(shape: Shape) -> Iterator[tuple[str, int, int]]:
     for gemm in gemms(shape):
         names = [name.strip() for name in gemm.name.split(",")]
         for name in names:
-            short = name.removesuffix("_proj").removeprefix("lm_")
             yield (
-                short if isinstance(shape, LlamaShape) else name,
+                family_of(shape).recipe_name(name),
                 gemm.k * gemm.n,
                 gemm.count // len(names),
             )

@@ -36,7 +36,7 @@ def repeat(path: Path, rule: str, part: str | None, output: Path | None, flags: 
     record = read_record(path)
     one_part.check(record, rule)
     files = _files(path, flags["evidence"])
-    names = one_part.parameters(record, files)
+    names = one_part.parameters(record)
     if part is None:
         parameter = one_part.accused(one_part.recorded(record, files, rule), names)
     else:

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from llmb.errors import UsageError
+from llmb.families import FAMILIES, family_of
 from llmb.inputs.checkpoint_config import check_shape, shape_of
-from llmb.inputs.parameters import parameter_sizes
-from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
+from llmb.reference.shapes import Shape
 
 __all__ = ["Checkpoint", "open_checkpoint", "shape_of"]
 
@@ -24,9 +24,6 @@ _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
 #: Tensors that some versions of the library stored and that are no weights: tables and masks.
 _TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-#: GPT-2's products, which the library keeps as ``[in, out]``.
-_TURNED = ("attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-_PREFIX = "transformer."
 _CHUNK = 2**24
 
 
@@ -93,18 +90,24 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
     Raises:
         UsageError: no checkpoint, another model, a tensor missing, too many or of another size.
     """
-    if not isinstance(shape, (LlamaShape, Gpt2Shape)) or not getattr(shape, "gated", True):
-        raise UsageError("--weights works with workloads of the families llama and gpt2 only")
+    family = family_of(shape)
+    if family.checkpoint is None or not getattr(shape, "gated", True):
+        known = " and ".join(name for name, one in FAMILIES.items() if one.checkpoint is not None)
+        raise UsageError(f"--weights works with workloads of the families {known} only")
     notes = check_shape(folder, shape)
-    held = {_canonical(name, shape): (name, file) for name, file in _stored(folder).items()}
-    expected = parameter_sizes(shape)
+    held = {family.stored_name(name): (name, file) for name, file in _stored(folder).items()}
+    expected = family.parameter_sizes(shape)
     missing = [name for name in expected if name not in held]
     if missing:
         raise UsageError(
             f"--weights {str(folder)!r} lacks {missing[0]}"
             + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         )
-    beyond = [name for name in held if name not in expected and not _dispensable(name, shape)]
+    beyond = [
+        name
+        for name in held
+        if name not in expected and not (name.endswith(_TABLES) or family.is_dispensable(name))
+    ]
     if beyond:
         raise UsageError(
             f"--weights {str(folder)!r} has {held[beyond[0]][0]}, which the model has not"
@@ -112,8 +115,7 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
     places = {}
     for name, size in expected.items():
         stored, file = held[name]
-        turned = isinstance(shape, Gpt2Shape) and name.endswith(_TURNED)
-        places[name] = StoredTensor(file, stored, size, turned)
+        places[name] = StoredTensor(file, stored, size, family.is_turned(name))
     _check_headers(places.values())
     return Checkpoint(folder, places, notes)
 
@@ -136,17 +138,6 @@ def _stored(folder: Path) -> dict[str, Path]:
         if Path(name).name != name:
             raise UsageError(f"{str(index)!r} names {name!r}, which is no file beside it")
     return {name: folder / file for name, file in names.items()}
-
-
-def _canonical(name: str, shape: Shape) -> str:
-    """Return our name of a stored tensor: checkpoints of the bare GPT-2 lack the prefix."""
-    bare = isinstance(shape, Gpt2Shape) and not name.startswith((_PREFIX, "lm_head."))
-    return _PREFIX + name if bare else name
-
-
-def _dispensable(name: str, shape: Shape) -> bool:
-    """Tell whether a tensor may be left out: no weight, or the embedding a second time."""
-    return name.endswith(_TABLES) or (isinstance(shape, Gpt2Shape) and name == "lm_head.weight")
 
 
 def _check_headers(places: Iterable[StoredTensor]) -> None:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from llmb.config import Mode, Precision, RunConfig
+from llmb.families import Gemm
 from llmb.formats import NARROW_BITS
 from llmb.measure import clock
 from llmb.plugin.backend import Backend, memory_of
 from llmb.plugin.builtin.host import compute_threads
 from llmb.records.ceiling import Ceiling, Direction, GemmCeiling, SquareProduct, SustainedProduct
 from llmb.reference.shapes import Shape
-from llmb.workloads.arithmetic import Gemm, gemms
+from llmb.workloads.arithmetic import gemms
 
 _COPY_BYTES = 256 * 2**20  # eight times a large last-level cache
 _COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long to be had at first

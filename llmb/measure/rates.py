@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from llmb.families import Gemm
 from llmb.measure import clock
 from llmb.records.run_record import Rates
-from llmb.workloads.arithmetic import Gemm
 
 #: Seconds after which no further round of a product's three directions begins, and those before
 #: them in which all cores are set to work: a shared host's give less in the first (0.09 TFLOP/s of

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from llmb.families import family_of
 from llmb.records.run_record import Metric
-from llmb.reference.shapes import BertShape
 from llmb.workloads import Workload
 from llmb.workloads.conventions import CONVENTIONS
 
@@ -49,7 +49,7 @@ def of_document(
         yield tflops_per_device(workload, step)
     if workload.document == "llm-train-bench" and peak_flops is not None:
         yield mfu_percent(workload, step, peak_flops)
-    if isinstance(workload.shape, BertShape):
+    if not family_of(workload.shape).causal:
         yield from rates(step)
     if workload.document == "nemo":
         yield node_hours_per_100k_steps(step)

@@ -26,7 +26,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from llmb.observe.pairs_family import TRANSFORM
+from llmb.families import TRANSFORM
 from llmb.observe.pairs_layout import (
     FEWEST_GROUPS,
     IN_GROUP,
@@ -40,7 +40,7 @@ from llmb.observe.pairs_layout import (
 )
 from llmb.reference.data import MASKED, Batch, make_batch
 from llmb.reference.loss import IGNORED
-from llmb.reference.shapes import BertShape, Shape
+from llmb.reference.shapes import Shape
 
 #: Explicit bits of the significand in which a run's weights are written, two less than float32 has:
 #: sums of a pair are to be exact.
@@ -77,7 +77,7 @@ class Pairs:
         made = self._generator("tokens")
         tokens = torch.randint(1, half, (1, length), generator=made)
         batch = make_batch(0, 1, self._shape, tokens=tokens)
-        if not isinstance(self._shape, BertShape):
+        if self._family.causal:
             return batch
         asked = torch.randperm(length, generator=made)[: max(_TARGETS, int(MASKED * length))]
         labels = torch.full_like(tokens, IGNORED)
@@ -180,8 +180,8 @@ class Pairs:
 
         GELU halves it; with the pairs of ``_transform`` the deviation is twice that half.
         """
-        assert isinstance(self._shape, BertShape)
-        deviation = math.hypot(self._near_zero, math.sqrt(self._shape.layer_norm_eps))
+        epsilon: float = vars(self._shape)["layer_norm_eps"]
+        deviation = math.hypot(self._near_zero, math.sqrt(epsilon))
         return power(deviation / (self._near_zero / 2))
 
     def _queries(self, value: Tensor, layer: int) -> None:

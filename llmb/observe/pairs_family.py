@@ -14,107 +14,63 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from llmb.families import TRANSFORM, Family, family_of
 from llmb.observe import probes
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.reference.shapes import Shape
 
-#: The matrix between the last norm and the head.
-TRANSFORM = "transform"
-#: One kind of matrix -> its parameter, "{}" for the layer.
-_LLAMA = {
-    "embedding": "model.embed_tokens.weight",
-    "head": "lm_head.weight",
-    **{kind: f"model.layers.{{}}.self_attn.{kind}_proj.weight" for kind in "qkvo"},
-    **{kind: f"model.layers.{{}}.mlp.{kind}_proj.weight" for kind in ("gate", "up", "down")},
-}
-_GPT2 = {
-    "embedding": "transformer.wpe.weight",
-    "head": "transformer.wte.weight",
-    **dict.fromkeys("qkv", "transformer.h.{}.attn.c_attn.weight"),
-    "o": "transformer.h.{}.attn.c_proj.weight",
-    "up": "transformer.h.{}.mlp.c_fc.weight",
-    "down": "transformer.h.{}.mlp.c_proj.weight",
-}
-_BERT_LAYER = "bert.encoder.layer.{}"
-_BERT = {
-    "embedding": "bert.embeddings.position_embeddings.weight",
-    "head": "bert.embeddings.word_embeddings.weight",
-    TRANSFORM: "cls.predictions.transform.dense.weight",
-    "q": f"{_BERT_LAYER}.attention.self.query.weight",
-    "k": f"{_BERT_LAYER}.attention.self.key.weight",
-    "v": f"{_BERT_LAYER}.attention.self.value.weight",
-    "o": f"{_BERT_LAYER}.attention.output.dense.weight",
-    "up": f"{_BERT_LAYER}.intermediate.dense.weight",
-    "down": f"{_BERT_LAYER}.output.dense.weight",
-}
-_BERT_LAST_GAIN = "cls.predictions.transform.LayerNorm.weight"
-#: What a product is called in the table of a family; Llama's are called by their kind.
-_GPT2_PRODUCTS = {
-    "head": "wte",
-    **dict.fromkeys("qkv", "attn.c_attn"),
-    "o": "attn.c_proj",
-    "up": "mlp.c_fc",
-    "down": "mlp.c_proj",
-}
-_BERT_PRODUCTS = {
-    "head": "word_embeddings",
-    TRANSFORM: "transform.dense",
-    "q": "query",
-    "k": "key",
-    "v": "value",
-    "o": "attention.output.dense",
-    "up": "intermediate.dense",
-    "down": "output.dense",
-}
 _WRITERS = ("o", "down")
 
 
 @dataclass(frozen=True)
-class Family:
+class PairsFamily:
     """A model as the probe sees it: matrices by kind ("q", "up", "head") and layer."""
 
     shape: Shape
 
+    @cached_property
+    def family(self) -> Family[Any]:
+        """All that is known of models of this kind."""
+        return family_of(self.shape)
+
     @property
     def gated(self) -> bool:
         """Whether the feed-forward has a gate."""
-        return isinstance(self.shape, LlamaShape) and self.shape.gated
+        return self.family.is_gated(self.shape)
 
     @property
     def mirrored(self) -> bool:
         """Whether half of the hidden channels are the others with the other sign."""
-        return isinstance(self.shape, Gpt2Shape | BertShape)
+        return self.family.centred
 
     @property
     def tied(self) -> bool:
         """Whether the head is the embedding of the words."""
-        return isinstance(self.shape, Gpt2Shape | BertShape)
+        return self.family.tied
 
     @property
     def transformed(self) -> bool:
         """Whether a matrix, GELU and a norm stand between the last norm and the head."""
-        return isinstance(self.shape, BertShape)
+        return TRANSFORM in self.family.matrices
 
     @property
     def causal(self) -> bool:
         """Whether a token attends to none behind it."""
-        return not isinstance(self.shape, BertShape)
+        return self.family.causal
 
     @property
     def last_gain(self) -> str | None:
         """The gain of the norm behind the transform, which the probe makes other than 1."""
-        return _BERT_LAST_GAIN if self.transformed else None
+        return self.family.last_norm if self.transformed else None
 
     @property
     def key_value_heads(self) -> int:
         """How many heads have keys and values of their own."""
-        shape = self.shape
-        if isinstance(shape, LlamaShape):
-            return shape.num_key_value_heads
-        return shape.num_attention_heads
+        return self.family.key_value_heads(self.shape)
 
     @property
     def copies(self) -> int:
@@ -139,7 +95,7 @@ class Family:
 
     def name(self, kind: str, layer: int) -> str:
         """Return the parameter that holds a matrix."""
-        return self._names[kind].format(layer)
+        return self.family.matrices[kind].format(layer)
 
     def matrices(self, name: str) -> list[tuple[str, int]]:
         """Return the matrices that parameter ``name`` holds, by kind and layer; empty of others."""
@@ -147,14 +103,11 @@ class Family:
 
     def product(self, kind: str) -> str:
         """Return what the table calls the product of a matrix."""
-        if isinstance(self.shape, LlamaShape):
-            return kind
-        products = _GPT2_PRODUCTS if isinstance(self.shape, Gpt2Shape) else _BERT_PRODUCTS
-        return products.get(kind, kind)
+        return self.family.product_names.get(kind, kind)
 
     def part(self, kind: str, value: Tensor) -> Tensor:
         """Return the rows of a parameter, or of its gradient, that are the matrix ``kind``."""
-        if kind not in ("q", "k", "v") or not isinstance(self.shape, Gpt2Shape):
+        if kind not in ("q", "k", "v") or not self.family.is_fused:
             return value
         return value.chunk(3)["qkv".index(kind)]
 
@@ -175,16 +128,10 @@ class Family:
             value = torch.cat((value, -value), 0)
         return value if kind in _WRITERS else torch.cat((value, -value), 1)
 
-    @property
-    def _names(self) -> dict[str, str]:
-        if isinstance(self.shape, LlamaShape):
-            return _LLAMA
-        return _GPT2 if isinstance(self.shape, Gpt2Shape) else _BERT
-
     @cached_property
     def _matrices(self) -> dict[str, list[tuple[str, int]]]:
         found: dict[str, list[tuple[str, int]]] = {}
-        for kind, name in self._names.items():
+        for kind, name in self.family.matrices.items():
             layers = range(self.shape.num_hidden_layers) if "{}" in name else (0,)
             for layer in layers:
                 found.setdefault(name.format(layer), []).append((kind, layer))

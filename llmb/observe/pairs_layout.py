@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llmb.observe.pairs_family import TRANSFORM, Family
+from llmb.families import TRANSFORM
+from llmb.observe.pairs_family import PairsFamily
 from llmb.reference.shapes import Shape
 
 #: Size of weights that are all the same; those of pairs lie around it.
@@ -44,7 +45,7 @@ _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 def obstacle(shape: Shape) -> str | None:
     """Return why the probe cannot be made of a model of ``shape``, None where it can."""
-    family = Family(shape)
+    family = PairsFamily(shape)
     if shape.hidden_size % family.copies:
         return (
             f"the probe needs an even number of hidden channels, the model has {shape.hidden_size}"
@@ -71,7 +72,7 @@ def obstacle(shape: Shape) -> str | None:
     return None
 
 
-def _roles(family: Family, layer: int) -> dict[str, int]:
+def _roles(family: PairsFamily, layer: int) -> dict[str, int]:
     """Return the key/value head of each role: the base, its equal, and heads computed otherwise.
 
     Where query heads share a key/value head, the base's second query head attends to all tokens
@@ -89,7 +90,7 @@ def _roles(family: Family, layer: int) -> dict[str, int]:
     return {role: n for n, role in enumerate(every)}
 
 
-def _silence(family: Family) -> dict[tuple[str, int], int]:
+def _silence(family: PairsFamily) -> dict[tuple[str, int], int]:
     """Return how many pairs of silent channels a matrix has, by kind and layer.
 
     A deep and narrow model has room for every second layer only.
@@ -109,7 +110,7 @@ def _silence(family: Family) -> dict[tuple[str, int], int]:
     return found
 
 
-def _free(family: Family, silence: Mapping[tuple[str, int], int]) -> int:
+def _free(family: PairsFamily, silence: Mapping[tuple[str, int], int]) -> int:
     """Return the channels that are left for groups of equals."""
     base = min((c.first for c in family.own.values()), default=0)
     return base - 2 * sum(silence.values()) - 4 * TRIPLES
@@ -128,7 +129,7 @@ class PairsLayout:
 
     def __init__(self, shape: Shape) -> None:
         """Divide channels, heads and rows."""
-        self.shape, self.family = shape, Family(shape)
+        self.shape, self.family = shape, PairsFamily(shape)
         #: Query heads of a key/value head. Only the first of them has queries that are not zero.
         self.sharing = shape.num_attention_heads // self.family.key_value_heads
         silence = _silence(self.family)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llmb.observe.pairs_family import TRANSFORM
+from llmb.families import TRANSFORM
 from llmb.observe.pairs_layout import PairsLayout
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
 from llmb.reference.shapes import Shape

@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from llmb.families import ProbeParts, family_of
 from llmb.reference.data import Batch, make_batch
 from llmb.reference.loss import IGNORED
-from llmb.reference.shapes import Gpt2Shape, LlamaShape, Shape
-from llmb.workloads.start import last_norm
+from llmb.reference.shapes import Shape
 
 BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
@@ -59,72 +59,9 @@ class Channels:
         return slice(self.first, self.first + self.width)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """The parameters of a model that the probes are about, by name."""
-
-    #: The matrices through which branches write, two a layer, in order.
-    out: tuple[str, ...]
-    #: Embeddings ``[n, hidden]`` that are nothing else.
-    embeddings: tuple[str, ...]
-    #: The matrix ``[vocab, hidden]`` that makes the logits, and whether it is an embedding, too.
-    head: str
-    tied: bool
-    #: Biases beside ``out``.
-    biases: tuple[str, ...] = ()
-    #: Whether norms take the mean away; then gains and biases of the norms after the last layer.
-    centred: bool = False
-    gains: tuple[str, ...] = ()
-    offsets: tuple[str, ...] = ()
-    #: A matrix between the last layer and the head, None where there is none.
-    between: str | None = None
-
-
-def parts(shape: Shape) -> Parts:
+def parts(shape: Shape) -> ProbeParts:
     """Return what the probes are about in the model of ``shape``."""
-    layers = range(shape.num_hidden_layers)
-    if isinstance(shape, LlamaShape):
-        ends = ("self_attn.o_proj", "mlp.down_proj")
-        return Parts(
-            out=tuple(f"model.layers.{i}.{end}.weight" for i in layers for end in ends),
-            embeddings=("model.embed_tokens.weight",),
-            head="lm_head.weight",
-            tied=False,
-        )
-    if isinstance(shape, Gpt2Shape):
-        ends = ("attn.c_proj", "mlp.c_proj")
-        stems = [f"transformer.h.{i}.{end}" for i in layers for end in ends]
-        return Parts(
-            out=tuple(f"{stem}.weight" for stem in stems),
-            biases=tuple(f"{stem}.bias" for stem in stems),
-            embeddings=("transformer.wpe.weight",),
-            head="transformer.wte.weight",
-            tied=True,
-            centred=True,
-            gains=("transformer.ln_f.weight",),
-            offsets=("transformer.ln_f.bias",),
-        )
-    ends = ("attention.output.dense", "output.dense")
-    stems = [f"bert.encoder.layer.{i}.{end}" for i in layers for end in ends]
-    embeddings = "bert.embeddings"
-    return Parts(
-        out=tuple(f"{stem}.weight" for stem in stems),
-        biases=tuple(f"{stem}.bias" for stem in stems),
-        embeddings=(
-            f"{embeddings}.position_embeddings.weight",
-            f"{embeddings}.token_type_embeddings.weight",
-        ),
-        head=f"{embeddings}.word_embeddings.weight",
-        tied=True,
-        centred=True,
-        gains=("bert.encoder.ln.weight", "cls.predictions.transform.LayerNorm.weight"),
-        offsets=(
-            "bert.encoder.ln.bias",
-            "cls.predictions.transform.dense.bias",
-            "cls.predictions.transform.LayerNorm.bias",
-        ),
-        between="cls.predictions.transform.dense.weight",
-    )
+    return family_of(shape).probe_parts(shape)
 
 
 def channels(shape: Shape) -> dict[str, Channels]:
@@ -154,7 +91,7 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
     gain = 2.0 ** round(math.log2(_SHARP / present))
     found: dict[str, Callable[[Tensor], Tensor]] = {
         **dict.fromkeys((*model.out, *model.biases), torch.zeros_like),
-        last_norm(shape): lambda value: torch.full_like(value, gain),
+        family_of(shape).last_norm: lambda value: torch.full_like(value, gain),
     }
     if model.tied and model.between is None:
         # A state that is mostly the token's own vector would make its logit dwarf all others.
@@ -170,7 +107,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
     kept = {name: own.get(name) for name in model.out}
     kept |= {bias: own.get(name) for bias, name in zip(model.biases, model.out, strict=False)}
     found = {name: _only_rows(channels, faint) for name, channels in kept.items()}
-    found[last_norm(shape)] = torch.ones_like
+    found[family_of(shape).last_norm] = torch.ones_like
     if not own:
         return found
     first = min(c.first for c in own.values())

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from llmb import workloads
 from llmb.config import Precision, RunConfig
 from llmb.errors import RunFailedError, is_out_of_memory
+from llmb.families import family_of
 from llmb.formats import PrecisionClass, narrower
 from llmb.observe import probes
 from llmb.observe.one_part import PartKeeper
@@ -35,7 +36,7 @@ from llmb.observe.weights_file import WeightsFile, checked_bytes
 from llmb.observe.wide_products import as_computed
 from llmb.records.audited import LIVE_WEIGHTS, STEP_WEIGHTS, WIDE_LOSS, RerunOrder
 from llmb.reference.data import Batch
-from llmb.reference.shapes import BertShape, Shape
+from llmb.reference.shapes import Shape
 
 C = TypeVar("C", Sketches, Samples)
 R = TypeVar("R")
@@ -269,7 +270,7 @@ def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts:
     Raises:
         RuntimeError: the device has too little memory for any of them.
     """
-    fixed = isinstance(workloads.of(config).shape, BertShape) or config.dynamic
+    fixed = not family_of(workloads.of(config).shape).causal or config.dynamic
     while True:
         try:
             return run(parts)

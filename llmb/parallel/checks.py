@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from llmb.config import SPLITS_BACKWARD, Mode, RunConfig, RunRequest
 from llmb.errors import UsageError
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.families import family_of
+from llmb.reference.shapes import Shape
 
 
 def check(request: RunRequest, mode: Mode, shape: Shape) -> None:
@@ -53,7 +54,7 @@ def _thunder(request: RunRequest, shape: Shape) -> Iterator[str]:
 def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
     mesh, count = request.parallelism, request.accumulate
     pp, schedule = f"--pp {mesh.pp}", f"--schedule {mesh.schedule}"
-    if not isinstance(shape, LlamaShape):
+    if not family_of(shape).has_stages:
         yield f"{pp} cuts Llama models into stages, no others: use --dp-shard"
         return
     if request.executor != "eager":
@@ -91,11 +92,11 @@ def check_precision(config: RunConfig, shape: Shape) -> None:
             itself; slices of GPT-2 in a narrow type throughout.
     """
     narrow = config.precision.dtype != "float32" and not config.mixed_precision
-    if config.parallelism.tp > 1 and isinstance(shape, Gpt2Shape) and narrow:
+    if config.parallelism.tp > 1 and family_of(shape).slices_are_wide and narrow:
         # Rules E1 and G1 would accuse honest runs (docs/adr/0028).
         raise UsageError(
-            f"--tp {config.parallelism.tp} slices GPT-2 with weights in float32: add "
-            "--mixed-precision, or --precision FP32"
+            f"--tp {config.parallelism.tp} slices {family_of(shape).title} with weights in "
+            "float32: add --mixed-precision, or --precision FP32"
         )
     if config.parallelism.pp == 1:
         return
@@ -111,14 +112,15 @@ def check_precision(config: RunConfig, shape: Shape) -> None:
 
 def _slices(request: RunRequest, shape: Shape) -> Iterator[str]:
     mesh = request.parallelism
-    if isinstance(shape, BertShape) and (mesh.sequence_parallel or mesh.loss_parallel):
+    family = family_of(shape)
+    if not family.shares_sequences and (mesh.sequence_parallel or mesh.loss_parallel):
         flag = "--sequence-parallel" if mesh.sequence_parallel else "--loss-parallel"
-        yield f"{flag} is not for BERT models: leave it out"
+        yield f"{flag} is not for {family.title} models: leave it out"
     if request.executor != "eager":
         yield f"--tp {mesh.tp} runs with --executor eager"
     for what, size in (
         ("attention heads", shape.num_attention_heads),
-        ("key-value heads", getattr(shape, "num_key_value_heads", mesh.tp)),
+        ("key-value heads", family.key_value_heads(shape)),
         ("columns of the feed-forward network", shape.intermediate_size),
         ("words of the vocabulary", shape.vocab_size),
     ):

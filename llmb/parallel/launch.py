@@ -51,7 +51,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
     )
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # a rank says why
     signals = (*endings.STOPPING, endings.WARNING)
-    with _no_rank_left(), tempfile.TemporaryDirectory(prefix="llmb-") as folder:
+    with tempfile.TemporaryDirectory(prefix="llmb-") as folder, _no_rank_left():
         line = Path(folder) / "line"
         try:
             with relayed_last_line(line, signals):

@@ -1,9 +1,9 @@
 """Tensor parallelism as torch's ``parallelize_module`` does it: ranks share each matrix.
 
-Each block communicates four times a step (GPT-2's more: see ``slice_gpt2``): one sum after
-attention and one after the feed-forward network, forward and backward. The plan that shards each
-projection alone sums the gradient of each projection's input by itself, five times a block
-(docs/adr/0024).
+Each block communicates four times a step (GPT-2's more: see ``llmb.families.gpt2``): one sum
+after attention and one after the feed-forward network, forward and backward. The plan that shards
+each projection alone sums the gradient of each projection's input by itself, five times a block
+(docs/adr/0024). Which module is shared how, its family says.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from llmb.config import Parallelism
+from llmb.families import Slice, family_of
 from llmb.reference.models import blocks_of
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
+from llmb.reference.shapes import Shape
 
 
 class _Everywhere(ParallelStyle):
@@ -53,16 +54,34 @@ def _out(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
     return output.to_local()
 
 
-def slice_llama(model: nn.Module, shape: LlamaShape, mesh: DeviceMesh, how: Parallelism) -> None:
-    """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
+def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Parallelism) -> None:
+    """Slice ``model`` over the ranks of ``mesh``, in place; its parameters become DTensors.
 
-    With ``sequence_parallel`` each has its part of the sequence where blocks meet, and norms work
-    on that; with ``loss_parallel`` each keeps the logits of its words.
+    Each rank has its heads, its part of the feed-forward networks and of the words. With
+    ``sequence_parallel`` each has its part of the sequence where blocks meet, and norms work on
+    that; with ``loss_parallel`` each keeps the logits of its words.
     """
+    family, style = family_of(shape), _styles(how)
+    inside = {name: style[one] for name, one in family.slices_of_block(shape).items()}
+    for each in blocks_of(model, shape):
+        parallelize_module(each, mesh, inside)
+    modules = dict(family.other_slices)
+    for name in [name for name, one in modules.items() if one is Slice.ELEMENTS]:
+        del modules[name]
+        owner, _, leaf = name.rpartition(".")
+        value = distribute_tensor(model.get_parameter(name), mesh, [Shard(0)])
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(value))
+    parallelize_module(model, mesh, {name: style[one] for name, one in modules.items()})
+    if how.loss_parallel:
+        # For good: the backward pass of a sliced loss needs it as well, wherever that is called.
+        loss_parallel().__enter__()
+
+
+def _styles(how: Parallelism) -> dict[Slice, ParallelStyle]:
+    """Return what torch makes of each way to share a module."""
     among: Any = Shard(1) if how.sequence_parallel else Replicate()
-    local = not how.sequence_parallel
-    norm = SequenceParallel() if how.sequence_parallel else _Everywhere()
-    whole = Replicate()
+    local, whole = not how.sequence_parallel, Replicate()
+    kept = Shard(-1) if how.loss_parallel else whole
 
     def gathered(others: int) -> PrepareModuleInput:
         nothing = (None,) * others
@@ -70,135 +89,34 @@ def slice_llama(model: nn.Module, shape: LlamaShape, mesh: DeviceMesh, how: Para
             input_layouts=(among, *nothing), desired_input_layouts=(whole, *nothing)
         )
 
-    block: dict[str, ParallelStyle] = {
-        "input_layernorm": norm,
-        "self_attn": gathered(2),
-        "self_attn.q_proj": ColwiseParallel(),
-        "self_attn.k_proj": ColwiseParallel(),
-        "self_attn.v_proj": ColwiseParallel(),
-        "self_attn.o_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
-        "post_attention_layernorm": norm,
-        "mlp": gathered(0),
-        "mlp.up_proj": ColwiseParallel(),
-        "mlp.down_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
-    }
-    if shape.gated:
-        block["mlp.gate_proj"] = ColwiseParallel()
-    for each in blocks_of(model, shape):
-        parallelize_module(each, mesh, block)
-    ends: dict[str, ParallelStyle] = {
-        "model.embed_tokens": RowwiseParallel(
-            input_layouts=whole, output_layouts=among, use_local_output=local
-        ),
-        "model.norm": norm,
-        "lm_head": ColwiseParallel(
-            input_layouts=among,
-            output_layouts=Shard(-1) if how.loss_parallel else whole,
+    def tied(*parameters: Any) -> PrepareModuleInputOutput:
+        return PrepareModuleInputOutput(
+            input_layouts=(among, *parameters),
+            desired_input_layouts=(whole, *parameters),
+            output_layouts=Shard(-1),
+            desired_output_layouts=kept,
             use_local_output=not how.loss_parallel,
-        ),
-    }
-    parallelize_module(model, mesh, ends)
+        )
 
-
-def slice_gpt2(model: nn.Module, shape: Gpt2Shape, mesh: DeviceMesh, how: Parallelism) -> None:
-    """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
-
-    One matrix makes queries, keys and values, one below the other: what a rank's part of it makes
-    is not of its heads. All gather what the whole makes, then each takes its heads; on the way back
-    the gradients of all three are gathered (docs/adr/0028).
-    """
-    among: Any = Shard(1) if how.sequence_parallel else Replicate()
-    local = not how.sequence_parallel
-    norm = SequenceParallel() if how.sequence_parallel else _Everywhere()
-    whole = Replicate()
-    gathered = PrepareModuleInput(input_layouts=(among,), desired_input_layouts=(whole,))
-    block: dict[str, ParallelStyle] = {
-        "ln_1": norm,
-        "attn": gathered,
-        "attn.c_attn": ColwiseParallel(output_layouts=whole),
-        "attn.core_attention": PrepareModuleInput(
+    return {
+        Slice.NORM: SequenceParallel() if how.sequence_parallel else _Everywhere(),
+        Slice.EVERYWHERE: _Everywhere(local),
+        Slice.GATHERED: gathered(0),
+        Slice.GATHERED_OF_3: gathered(2),
+        Slice.COLUMNS: ColwiseParallel(),
+        Slice.COLUMNS_GATHERED: ColwiseParallel(output_layouts=whole),
+        Slice.HEADS: PrepareModuleInput(
             input_layouts=(whole,) * 3,
             desired_input_layouts=(Shard(1),) * 3,
             use_local_output=True,
         ),
-        "attn.c_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
-        "ln_2": norm,
-        "mlp": gathered,
-        "mlp.c_fc": ColwiseParallel(),
-        "mlp.c_proj": RowwiseParallel(output_layouts=among, use_local_output=local),
-    }
-    for each in blocks_of(model, shape):
-        parallelize_module(each, mesh, block)
-    kept = Shard(-1) if how.loss_parallel else whole
-    ends: dict[str, ParallelStyle] = {
-        "transformer.wte": RowwiseParallel(
+        Slice.ROWS: RowwiseParallel(output_layouts=among, use_local_output=local),
+        Slice.WORDS: RowwiseParallel(
             input_layouts=whole, output_layouts=among, use_local_output=local
         ),
-        "transformer.wpe": _Everywhere(local),
-        "transformer.ln_f": norm,
-        # Its matrix is that of the words.
-        "lm_head": PrepareModuleInputOutput(
-            input_layouts=(among, Shard(0)),
-            desired_input_layouts=(whole, Shard(0)),
-            output_layouts=Shard(-1),
-            desired_output_layouts=kept,
-            use_local_output=not how.loss_parallel,
+        Slice.HEAD: ColwiseParallel(
+            input_layouts=among, output_layouts=kept, use_local_output=not how.loss_parallel
         ),
+        Slice.TIED_HEAD: tied(Shard(0)),
+        Slice.TIED_HEAD_AND_BIAS: tied(Shard(0), Shard(0)),
     }
-    parallelize_module(model, mesh, ends)
-
-
-def slice_bert(model: nn.Module, shape: BertShape, mesh: DeviceMesh) -> None:
-    """Give each rank of ``mesh`` its heads, its part of the feed-forward networks and of the words.
-
-    What follows the encoder is small but for the words, and computed by every rank.
-    """
-    whole, everywhere = Replicate(), _Everywhere()
-    gathered = PrepareModuleInput(input_layouts=(whole,), desired_input_layouts=(whole,))
-    layer: dict[str, ParallelStyle] = {
-        "attention.ln": everywhere,
-        "attention.self": gathered,
-        "attention.self.query": ColwiseParallel(),
-        "attention.self.key": ColwiseParallel(),
-        "attention.self.value": ColwiseParallel(),
-        "attention.output.dense": RowwiseParallel(),
-        "ln": everywhere,
-        "intermediate": gathered,
-        "intermediate.dense": ColwiseParallel(),
-        "output.dense": RowwiseParallel(),
-    }
-    for each in blocks_of(model, shape):
-        parallelize_module(each, mesh, layer)
-    # The matrix of the decoder is that of the words; its bias is no module's own.
-    predictions: Any = model.get_submodule("cls.predictions")
-    predictions.bias = nn.Parameter(distribute_tensor(predictions.bias, mesh, [Shard(0)]))
-    ends: dict[str, ParallelStyle] = {
-        "bert.embeddings.word_embeddings": RowwiseParallel(input_layouts=whole),
-        "bert.embeddings.position_embeddings": everywhere,
-        "bert.embeddings.token_type_embeddings": everywhere,
-        "bert.encoder.ln": everywhere,
-        "bert.pooler.dense": everywhere,
-        "cls.predictions.transform.dense": everywhere,
-        "cls.predictions.transform.LayerNorm": everywhere,
-        "cls.predictions.decoder": PrepareModuleInputOutput(
-            input_layouts=(whole, Shard(0), Shard(0)),
-            desired_input_layouts=(whole, Shard(0), Shard(0)),
-            output_layouts=Shard(-1),
-            desired_output_layouts=whole,
-        ),
-        "cls.seq_relationship": everywhere,
-    }
-    parallelize_module(model, mesh, ends)
-
-
-def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Parallelism) -> None:
-    """Slice ``model`` over the ranks of ``mesh``, in place; its parameters become DTensors."""
-    if isinstance(shape, BertShape):
-        slice_bert(model, shape, mesh)
-    elif isinstance(shape, Gpt2Shape):
-        slice_gpt2(model, shape, mesh, how)
-    else:
-        slice_llama(model, shape, mesh, how)
-    if how.loss_parallel:
-        # For good: the backward pass of a sliced loss needs it as well, wherever that is called.
-        loss_parallel().__enter__()

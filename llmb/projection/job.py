@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from llmb.errors import UsageError
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.families import family_of
+from llmb.reference.shapes import Shape
 
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -32,14 +33,14 @@ class Model:
     def of(cls, shape: Shape) -> Model:
         """Return the sizes of ``shape``."""
         heads = shape.num_attention_heads
-        kv_heads = shape.num_key_value_heads if isinstance(shape, LlamaShape) else heads
+        family = family_of(shape)
         return cls(
             layers=shape.num_hidden_layers,
             hidden=shape.hidden_size,
             intermediate=shape.intermediate_size,
             heads=heads,
-            kv_share=kv_heads / heads,
-            gated=isinstance(shape, LlamaShape) and shape.gated,
+            kv_share=family.key_value_heads(shape) / heads,
+            gated=family.is_gated(shape),
             vocabulary=shape.vocab_size,
             sequence=shape.sequence_length,
         )

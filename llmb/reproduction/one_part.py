@@ -15,21 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llmb import workloads
-from llmb.audit.bench import PRISTINE, PROBED, Bench, Files, UnreadableError, facts_of
+from llmb.audit.bench import PROBED, Bench, Files, UnreadableError, facts_of
 from llmb.audit.distance import gap
 from llmb.audit.one_part import PASSES, parts
 from llmb.audit.rule import Evidence, PartFinding
 from llmb.config import AuditMode, Mode, RunConfig, RunRequest
 from llmb.errors import LlmbError, RunFailedError, UsageError
+from llmb.families import family_of
 from llmb.formats import UNKNOWN
-from llmb.inputs.parameters import parameter_sizes
 from llmb.measure import clock
 from llmb.records import arrays, audited
 from llmb.records.arrays import Array, FileArray, stored
 from llmb.records.audited import OnePart, PartSeen
 from llmb.records.run_directory import LOG, RunDirectory
 from llmb.records.run_record import RunRecord
-from llmb.reference.shapes import BertShape
 from llmb.supervision.assembly import Repeat
 from llmb.supervision.auditing import Folders
 from llmb.supervision.choices import check_installed
@@ -136,20 +135,10 @@ def _parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
         return ()
 
 
-def parameters(record: RunRecord, files: Files) -> tuple[str, ...]:
-    """Return the canonical names of all parameters of the model.
-
-    Raises:
-        UsageError: neither the shapes nor the evidence tell them.
-    """
+def parameters(record: RunRecord) -> tuple[str, ...]:
+    """Return the canonical names of all parameters of the model."""
     shape = workloads.of(record.config).shape
-    if not isinstance(shape, BertShape):
-        return tuple(parameter_sizes(shape))
-    bench = Bench(files, facts_of(record, (), {}), 0)
-    pristine = bench.read(PRISTINE)
-    if pristine is None:
-        raise UsageError("--only: a record of BERT needs its evidence beside it: name its run")
-    return tuple(one.name for one in pristine.parameters)
+    return tuple(family_of(shape).parameter_sizes(shape))
 
 
 def resolve(wanted: str, names: Sequence[str]) -> str:

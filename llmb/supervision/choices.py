@@ -8,8 +8,9 @@ from typing import Any
 from llmb import workloads
 from llmb.config import THUNDER, Choices, Executor, Mode, Precision, RunRequest
 from llmb.errors import UnavailableError, UsageError
+from llmb.families import family_of
 from llmb.formats import NARROW_BITS
-from llmb.reference.shapes import BertShape, LlamaShape, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads import Workload, checkpointing
 from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 
@@ -43,7 +44,7 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
             f"--executor thunder: lightning-thunder 0.2.6 does not know the shared key-value heads "
             f"of {workload.name}: use eager or inductor"
         )
-    if request.dynamic and (mode is Mode.GENERATE or isinstance(workload.shape, BertShape)):
+    if request.dynamic and (mode is Mode.GENERATE or not family_of(workload.shape).causal):
         raise UsageError("--dynamic: only in modes train and forward, of llama and gpt2")
     if request.prompt_tokens and mode is not Mode.GENERATE:
         raise UsageError("--prompt: only in mode generate")
@@ -58,9 +59,7 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
 
 def _is_grouped(shape: Shape) -> bool:
     """Tell whether query heads share key-value heads, which attention is then told."""
-    if not isinstance(shape, LlamaShape):
-        return False
-    return shape.num_key_value_heads < shape.num_attention_heads
+    return family_of(shape).key_value_heads(shape) < shape.num_attention_heads
 
 
 def _check_executor(request: RunRequest, workload: Workload, precision: Precision) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 
-from llmb.config import RankAddress
+from llmb.config import RankAddress, last_line_file
 from llmb.errors import LlmbError
 from llmb.parallel.place import UNREACHABLE
 from llmb.records.lacks import Lacks
@@ -34,9 +34,12 @@ def follow(
     Raises:
         LlmbError: its worker failed.
     """
+    line = last_line_file()
+    # Of a rank that is killed, whoever started it removes the folder.
+    beside = None if line is None else line.parent
     for number in range(negotiated.config.repeats):
         with (
-            tempfile.TemporaryDirectory(prefix="llmb-rank-") as folder,
+            tempfile.TemporaryDirectory(prefix="llmb-rank-", dir=beside) as folder,
             tempfile.TemporaryFile() as log,
             Child("llmb.processes.worker", negotiated.terms.environment, log) as child,
         ):

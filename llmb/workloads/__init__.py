@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmb.config import Definition, Mode, RunConfig, RunRequest, ShapeName
 from llmb.errors import UsageError
-from llmb.reference.shapes import FAMILIES, BertShape, LlamaShape, Shape
+from llmb.families import family_of
+from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.table import LADDER, WORKLOADS
 from llmb.workloads.workload import Workload
 
@@ -101,22 +102,18 @@ def define(name: str, definition: Definition) -> Workload:
     for field, value in vars(shape).items():
         if isinstance(value, int) and field != "padding_idx" and value < 1:
             raise UsageError(f"workload {name!r}: {field} is {value}: it must be at least 1")
-    modes = tuple(Mode) if not isinstance(shape, BertShape) else (Mode.TRAIN,)
-    return Workload(name, shape, None, modes=modes)
+    return Workload(name, shape, None, modes=family_of(shape).modes)
 
 
 def _override(shape: Shape, overrides: Mapping[ShapeName, int]) -> Shape:
-    grouped = 1
-    if isinstance(shape, LlamaShape):
-        grouped = shape.num_attention_heads // shape.num_key_value_heads
+    before = shape
     for field, value in overrides.items():
         if value < 1:
             raise UsageError(f"--{field.replace('_', '-')} is {value}: it must be at least 1")
         sizes: dict[str, Any] = {**vars(shape), field: value}
         shape = type(shape)(**sizes)
-    if isinstance(shape, LlamaShape) and "num_attention_heads" in overrides:
-        # As many query heads share a key-value head as before: in the fixed workload, one.
-        shape = replace(shape, num_key_value_heads=max(1, shape.num_attention_heads // grouped))
+    if "num_attention_heads" in overrides:
+        shape = family_of(shape).regrouped(shape, before)
     return shape
 
 
@@ -127,21 +124,6 @@ def _check(shape: Shape) -> None:
             f"--hidden-size {hidden} is not divisible by --num-attention-heads {heads}: "
             "change one of them"
         )
-    if isinstance(shape, LlamaShape):
-        if shape.head_dim % 2:
-            raise UsageError(
-                f"--hidden-size {hidden} / --num-attention-heads {heads} gives heads of "
-                f"{shape.head_dim}: rotary positions need an even head size"
-            )
-        if heads % shape.num_key_value_heads:
-            raise UsageError(
-                f"--num-attention-heads {heads} cannot share {shape.num_key_value_heads} key-value "
-                f"heads: use a multiple of {shape.num_key_value_heads}"
-            )
-    elif shape.sequence_length > shape.max_position_embeddings:
-        raise UsageError(
-            f"--sequence-length {shape.sequence_length} is longer than the model has positions: "
-            f"use at most {shape.max_position_embeddings}"
-        )
+    family_of(shape).check(shape)
     if shape.sequence_length < 2:
         raise UsageError("--sequence-length 1 leaves no next token to predict: use at least 2")

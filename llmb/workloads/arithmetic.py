@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from functools import cache
 
 from llmb.config import Mode, Precision
-from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape
-
-
-@dataclass(frozen=True)
-class Gemm:
-    """One matrix product of the forward pass: ``[tokens, k] @ [k, n]``, ``count`` times a step."""
-
-    name: str
-    k: int
-    n: int
-    count: int
+from llmb.families import Gemm, family_of
+from llmb.reference.shapes import Shape
 
 
 def gemms(shape: Shape) -> tuple[Gemm, ...]:
-    """Return the weight products of one forward pass, equal shapes grouped.
-
-    BERT's pooler and sentence-order head see one token of a sequence, and count nothing.
-    """
-    hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
-    if isinstance(shape, LlamaShape):
-        queries = shape.num_attention_heads * shape.head_dim
-        keys = shape.num_key_value_heads * shape.head_dim
-        return (
-            Gemm("q_proj", hidden, queries, layers),
-            Gemm("k_proj, v_proj", hidden, keys, 2 * layers),
-            Gemm("o_proj", queries, hidden, layers),
-            Gemm("gate_proj, up_proj", hidden, ffn, 2 * layers)
-            if shape.gated
-            else Gemm("up_proj", hidden, ffn, layers),
-            Gemm("down_proj", ffn, hidden, layers),
-            Gemm("lm_head", hidden, shape.vocab_size, 1),
-        )
-    if isinstance(shape, Gpt2Shape):
-        return (
-            Gemm("attn.c_attn", hidden, 3 * hidden, layers),
-            Gemm("attn.c_proj", hidden, hidden, layers),
-            Gemm("mlp.c_fc", hidden, ffn, layers),
-            Gemm("mlp.c_proj", ffn, hidden, layers),
-            Gemm("wte", hidden, shape.vocab_size, 1),
-        )
-    return (
-        Gemm("query, key, value", hidden, hidden, 3 * layers),
-        Gemm("attention.output.dense", hidden, hidden, layers),
-        Gemm("intermediate.dense", hidden, ffn, layers),
-        Gemm("output.dense", ffn, hidden, layers),
-        Gemm("transform.dense", hidden, hidden, 1),
-        Gemm("word_embeddings", hidden, shape.vocab_size, 1),
-    )
+    """Return the weight products of one forward pass, equal shapes grouped."""
+    return family_of(shape).gemms(shape)
 
 
+@cache
 def parameter_count(shape: Shape) -> int:
     """Return the number of parameters; a tied head counts once."""
-    hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
-    matrices = sum(g.k * g.n * g.count for g in gemms(shape))
-    if isinstance(shape, LlamaShape):  # an embedding beside the head, two norms a layer and one
-        return matrices + shape.vocab_size * hidden + (2 * layers + 1) * hidden
-    # Of a layer: biases of query, key, value, both projections out and the one in; two LayerNorms.
-    layer = 3 * hidden + hidden + ffn + hidden + 2 * (2 * hidden)
-    common = matrices + layers * layer + 2 * hidden + shape.max_position_embeddings * hidden
-    if isinstance(shape, Gpt2Shape):
-        return common
-    types = shape.type_vocab_size * hidden
-    pooler, order = hidden * hidden + hidden, 2 * hidden + 2
-    # The transform's matrix is among the products.
-    words = hidden + 2 * hidden + shape.vocab_size
-    return common + types + pooler + order + words
+    return sum(map(math.prod, family_of(shape).parameter_sizes(shape).values()))
 
 
 def flops_per_token(shape: Shape) -> int:
@@ -117,7 +65,7 @@ def causal_flops_per_token(shape: Shape) -> int:
     T (T + 1) / 2 pairs of T^2, which a kernel that skips masked blocks computes. What an honest
     run is compared by is the full square; what a device must have done at least is this.
     """
-    if isinstance(shape, BertShape):  # every token attends to every other
+    if not family_of(shape).causal:  # every token attends to every other
         return flops_per_token(shape)
     return 3 * _forward_flops(shape, keys=shape.sequence_length + 1)
 
@@ -161,26 +109,13 @@ def activation_bytes(
     # Under autocast: products' weights in 16 bits, and sums and norms in float32.
     mixed, copies = int(precision.master_weights), 2 * parameter_count(shape)
     kept = shape.num_hidden_layers - max(0, recomputed - 1)
-    each = _block_bytes(shape, value, mixed)
-    if scores and isinstance(shape, BertShape) and shape.dropout:
+    each = family_of(shape).block_bytes(shape, value, mixed)
+    if scores and vars(shape).get("dropout"):
         each += 12 * shape.num_attention_heads * shape.sequence_length
     head = 3 * shape.vocab_size * (4 if mixed else value) + shape.hidden_size * (8 + value)
     residual = recomputed * shape.hidden_size * (4 if mixed else value)
     held = copies * kept // layers if mixed else 0
     return tokens * (kept * each + residual + head) + held
-
-
-def _block_bytes(shape: Shape, value: int, mixed: int) -> int:
-    """Return what a token of one block leaves, for values of ``value`` bytes."""
-    hidden, ffn = shape.hidden_size, shape.intermediate_size
-    if isinstance(shape, LlamaShape):
-        keys = 2 * shape.num_key_value_heads * shape.head_dim * value
-        ffn *= 4 if shape.gated else 2
-        return hidden * (4 * value + 16 + 6 * mixed) + keys + ffn * value
-    if isinstance(shape, BertShape):
-        masks = 10 if shape.dropout else 0
-        return hidden * (8 * value + 12 * mixed + masks) + 2 * ffn * value
-    return hidden * (8 * value + 4 * mixed) + 2 * ffn * value
 
 
 def inference_bytes(
@@ -192,9 +127,8 @@ def inference_bytes(
     keys and values of ``cached`` positions and logits of ``generated`` ones, over all sequences.
     """
     value = precision.bytes_per_value
-    heads = shape.num_attention_heads
-    kv = shape.num_key_value_heads if isinstance(shape, LlamaShape) else heads
     if generated:
+        kv = family_of(shape).key_value_heads(shape)
         cache = 2 * shape.num_hidden_layers * kv * shape.head_dim * value
         return cached * cache + generated * shape.vocab_size * value
     tokens = batch_size * shape.sequence_length

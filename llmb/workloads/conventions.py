@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmb.reference.shapes import LlamaShape, Shape
+from llmb.families import family_of
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import (
     causal_flops_per_token,
     flops_per_token,
@@ -56,8 +57,8 @@ def megatron(shape: Shape, *, recompute: bool) -> float:
     nothing is left of keys and values from g = 3 on.)
     """
     hidden, length = shape.hidden_size, shape.sequence_length
-    kv = shape.num_key_value_heads if isinstance(shape, LlamaShape) else shape.num_attention_heads
-    matrices = 3 if isinstance(shape, LlamaShape) and shape.gated else 2
+    family = family_of(shape)
+    kv, matrices = family.key_value_heads(shape), 3 if family.is_gated(shape) else 2
     layer = (2 + 2 * kv / shape.num_attention_heads) * hidden**2 + 2 * length * hidden
     layer += matrices * shape.intermediate_size * hidden
     forward = shape.num_hidden_layers * layer + shape.vocab_size * hidden

@@ -9,10 +9,11 @@ from typing import Any
 
 from llmb.config import Mode, RunConfig
 from llmb.errors import RunFailedError
+from llmb.families import family_of
 from llmb.inputs.checkpoint import open_checkpoint
 from llmb.records import draws
 from llmb.reference.recipe import Optimizer
-from llmb.reference.shapes import BertShape, Gpt2Shape, Shape
+from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import parameter_count
 from llmb.workloads.workload import Workload
 
@@ -22,13 +23,6 @@ from llmb.workloads.workload import Workload
 _DEVIATION = 2.3
 #: A constant learning rate up to which a sharp start keeps honest runs together.
 _GENTLE = 1e-4
-
-
-def last_norm(shape: Shape) -> str:
-    """Return the name of the gain of the norm before the head."""
-    if isinstance(shape, BertShape):
-        return "cls.predictions.transform.LayerNorm.weight"
-    return "transformer.ln_f.weight" if isinstance(shape, Gpt2Shape) else "model.norm.weight"
 
 
 def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropout: float) -> bool:
@@ -80,7 +74,7 @@ def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[
         return None
     from llmb.reference.models import initial_value  # takes torch, which light rooms do without
 
-    gain, norm = start_gain(shape), last_norm(shape)
+    gain, norm = start_gain(shape), family_of(shape).last_norm
 
     def value(name: str, size: Any) -> Any:
         if name != norm:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from llmb.audit.distance import gaps
+from llmb.families import family_of
 from llmb.formats import class_of
 from llmb.observe import probes
 from llmb.observe.passes import Sketches
@@ -20,7 +21,6 @@ from llmb.reference.data import make_batch
 from llmb.reference.formats import _Emulated
 from llmb.reference.models import build
 from llmb.reference.shapes import LlamaShape
-from llmb.workloads.start import last_norm
 
 SHAPE = LlamaShape(
     vocab_size=509,
@@ -31,7 +31,7 @@ SHAPE = LlamaShape(
     num_key_value_heads=4,
     sequence_length=24,
 )
-OUTS, GAIN = probes.parts(SHAPE).out, last_norm(SHAPE)
+OUTS, GAIN = probes.parts(SHAPE).out, family_of(SHAPE).last_norm
 (EMBEDDING,) = probes.parts(SHAPE).embeddings
 
 

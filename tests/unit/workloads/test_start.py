@@ -9,12 +9,13 @@ import torch
 
 from llmb import workloads
 from llmb.config import FP16, FP32, Mode, Parallelism, RunConfig, WeightsSource
+from llmb.families import family_of
 from llmb.records import draws
 from llmb.reference.data import make_batch
 from llmb.reference.models import build, initial_value, model_of
 from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
-from llmb.workloads.start import last_norm, start_gain, starts_sharp, values_of
+from llmb.workloads.start import start_gain, starts_sharp, values_of
 from tests.unit.builders_runtime import run_config
 
 SIZES = {
@@ -80,16 +81,16 @@ def test_only_the_gain_of_the_last_norm_differs_and_it_has_both_signs(family: st
     names = {}
     with torch.device("meta"):
         names = {n: p.shape for n, p in model_of(shape).named_parameters()}
-    assert last_norm(shape) in names
+    assert family_of(shape).last_norm in names
     for name, size in names.items():
         plain, first = initial_value(name, size, config.seed, shape), value(name, size)
-        if name == last_norm(shape):
+        if name == family_of(shape).last_norm:
             gain = start_gain(shape)
             assert torch.equal(first.abs(), plain * gain)
             assert 0.2 < float((first < 0).float().mean()) < 0.8
         else:
             assert torch.equal(first, plain), name
-    norm = (last_norm(shape), names[last_norm(shape)])
+    norm = (family_of(shape).last_norm, names[family_of(shape).last_norm])
     other = values_of(run_config(seed=8), workload(family))
     assert other is not None
     assert torch.equal(value(*norm), value(*norm))

@@ -1,0 +1,32 @@
+"""The families of models: one value for each, with all that differs between them.
+
+The models themselves are in ``llmb.reference``, which is pinned. ``llmb.submission`` has numbers of
+its own for each family, on purpose: a bundle is checked by a second path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmb.families.bert import Bert
+from llmb.families.family import TRANSFORM, Family, Gemm, ProbeParts, Size, Slice
+from llmb.families.gpt2 import Gpt2
+from llmb.families.llama import Llama
+from llmb.reference.shapes import BertShape, Gpt2Shape, LlamaShape, Shape, UngatedLlamaShape
+
+__all__ = ["FAMILIES", "TRANSFORM", "Family", "Gemm", "ProbeParts", "Size", "Slice", "family_of"]
+
+_LLAMA, _GPT2, _BERT = Llama(), Gpt2(), Bert()
+_OF_SHAPE: dict[type[Shape], Family[Any]] = {
+    LlamaShape: _LLAMA,
+    UngatedLlamaShape: _LLAMA,
+    Gpt2Shape: _GPT2,
+    BertShape: _BERT,
+}
+#: Every family by its name.
+FAMILIES: dict[str, Family[Any]] = {one.name: one for one in (_LLAMA, _GPT2, _BERT)}
+
+
+def family_of(shape: Shape) -> Family[Any]:
+    """Return the family of the model of ``shape``."""
+    return _OF_SHAPE[type(shape)]

@@ -1,0 +1,38 @@
+"""The ``config.json`` of a Hugging Face checkpoint: what is read of every family's."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+from llmb.reference.shapes import Shape
+
+
+class HuggingFaceConfig(BaseModel):
+    """The sizes that a checkpoint states; the rest steers training or the library."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    #: What it must say for the reference to compute its function.
+    required: ClassVar[Mapping[str, object]] = {}
+
+    vocab_size: PositiveInt
+    initializer_range: PositiveFloat = 0.02
+    pad_token_id: int | None = None
+    quantization_config: Mapping[str, Any] | None = None
+
+    @abstractmethod
+    def shape(self, folder: Path) -> Shape:
+        """Return the shape of the weights in ``folder``, with the longest sequence they allow.
+
+        Raises:
+            UsageError: the reference computes no such model.
+        """
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a user should know about the weights."""
+        return ()
