@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 FORMATS = ("markdown", "csv", "json", "html")
 USUAL = Path("submissions")
+#: Columns that a terminal has room for.
+_ON_A_TERMINAL = ("#", "System", "Device", "Tokens/s", "95 % interval", "Verdict", "Bundle")
 
 
 def rank(
@@ -161,26 +163,18 @@ def _print(ranked: Board) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from llmb.report import ranking
-    from llmb.report.render import number
+    from llmb.report.columns import COLUMNS
 
     console = Console(highlight=False)
     for group, rows in ranked.groups:
         console.print(Text(f"\n{printable(group.title)}", style="bold"))
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-        for title in ("#", "System", "Device", "Tokens/s", "95 % interval", "Verdict", "Bundle"):
-            figure = title in ("#", "Tokens/s", "95 % interval")
-            table.add_column(title, justify="right" if figure else "left", overflow="fold")
+        shown = [one for one in COLUMNS if one.title in _ON_A_TERMINAL]
+        for column in shown:
+            figure = column.is_figure or column.title in ("#", "95 % interval")
+            table.add_column(column.title, justify="right" if figure else "left", overflow="fold")
         for row in rows:
-            cells = (
-                f"{row.rank}" + ("≈" if row.overlaps else ""),
-                f"{row.submitter or 'unknown'} / {row.system or 'unknown'}",
-                f"{row.devices} x {row.device} ({row.plugin})",
-                number(row.tokens_per_second),
-                ranking.interval(row),
-                ", ".join((ranking.verdict_words(row), *row.marks)),
-                row.bundle_id[:12],
-            )
+            cells = (column.words(row) for column in shown if column.words)
             table.add_row(*(Text(printable(cell)) for cell in cells))
         console.print(table)
     for row in ranked.apart:

@@ -13,7 +13,7 @@ from llmb.records.run_directory import LOG
 from llmb.records.run_record import RunRecord
 from llmb.report.board import BoardRow
 from llmb.report.bundles import TEXTS
-from llmb.report.ranking import interval
+from llmb.report.columns import interval
 from llmb.report.render import NOT_MEASURED, number, visible
 
 #: Characters of a diff that are shown; the bundle has the rest. A thousand pages are one file, and

@@ -12,9 +12,9 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from llmb.records.declared import marked
 from llmb.report import ranking
-from llmb.report.board import LEVELS, MARKED, Board, BoardRow
+from llmb.report.board import LEVELS, Board, BoardRow
+from llmb.report.columns import COLUMNS, VERDICTS, openness, row_id, submitter_of, system_of
 from llmb.report.detail import detail
 from llmb.report.render import NOT_MEASURED, number, plain
 
@@ -22,7 +22,6 @@ _TEMPLATE, _STYLE = "leaderboard.html.jinja", "leaderboard.css"
 _SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
 #: Charts of more groups than these are closed until they are asked for.
 _OPEN_CHARTS = 3
-_ID_DIGITS = 16
 #: Rows of a group that are drawn at once, and of all groups, but of none fewer than the last: the
 #: others are in the page, and cost nothing until they are asked for.
 _ROWS_AT_ONCE, _ROWS_OF_ALL, _LEAST_ROWS = 100, 400, 25
@@ -30,24 +29,6 @@ _ROWS_AT_ONCE, _ROWS_OF_ALL, _LEAST_ROWS = 100, 400, 25
 _SHORTEST_SHARED = 16
 #: Before the number of such a text; hidden characters never come out of ``detail``.
 _MARK = "\ue000"
-#: Best first.
-_VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
-
-#: Title, key in a row's data, kind: what the table can be sorted by.
-COLUMNS = (
-    ("#", "rank", "number"),
-    ("System", "system", "text"),
-    ("Device", "device", "text"),
-    ("Tokens/s", "tps", "number"),
-    ("Per device", "each", "number"),
-    ("Tokens/J", "tpj", "number"),
-    ("Of ceiling", "ceiling", "number"),
-    ("MFU", "mfu", "number"),
-    ("Measured precision", "measured", "text"),
-    ("Verdict", "verdict", "number"),
-    ("Window", "window", "number"),
-    ("Date", "date", "text"),
-)
 
 
 def page(board: Board, commands: Mapping[str, str]) -> str:
@@ -62,7 +43,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
     """
     style = _resource(_STYLE)
     many = len(board.rows)
-    details = {_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
+    details = {row_id(row): detail(row, commands.get(row.bundle_id), many) for row in board.rows}
     shared = _shared(details)
     at_once = min(_ROWS_AT_ONCE, max(_LEAST_ROWS, _ROWS_OF_ALL // max(1, len(board.groups))))
     script = "'use strict';\n" + "\n".join(map(_resource, _SCRIPTS))
@@ -76,8 +57,7 @@ def page(board: Board, commands: Mapping[str, str]) -> str:
         policy=_policy(style, script),
         style=Markup(style),
         script=Markup(script),
-        columns=COLUMNS,
-        declared={title for title, _, _ in COLUMNS if marked(title) != title},
+        columns=[column for column in COLUMNS if column.cell is not None],
         groups=[(group, [_view(row) for row in rows]) for group, rows in board.groups],
         open_charts=len(board.groups) <= _OPEN_CHARTS,
         apart=[_view(row) for row in board.apart],
@@ -140,10 +120,6 @@ def _shortened(item: Any, shared: Mapping[str, int]) -> Any:
     return [_shortened(part, shared) for part in item] if isinstance(item, list) else item
 
 
-def _id(row: BoardRow) -> str:
-    return row.bundle_id[:_ID_DIGITS]
-
-
 def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
     """Return label, key and values of each filter, values in the order they are listed."""
     rows = [row for _, ranked in board.groups for row in ranked]
@@ -157,9 +133,9 @@ def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
         ("Lowest measured", "lowest", _formats(row.measured_lowest for row in rows)),
         ("Largest share", "largest", _formats(row.measured_largest for row in rows)),
         ("Plugin (vendor)", "plugin", sorted(_unique(row.plugin for row in rows))),
-        ("Verdict", "verdict", [name for name in _VERDICTS if name in verdicts]),
+        ("Verdict", "verdict", [name for name in VERDICTS if name in verdicts]),
         ("Trust", "trust", [level for level in LEVELS if level in {row.trust for row in rows}]),
-        ("Openness", "openness", sorted({_openness(row) for row in rows}, reverse=True)),
+        ("Openness", "openness", sorted({openness(row) for row in rows}, reverse=True)),
         ("Devices", "devices", [str(count) for count in devices]),
     ]
 
@@ -174,66 +150,41 @@ def _unique(names: Any) -> list[str]:
     return list(dict.fromkeys(plain(name) for name in names))
 
 
-def _openness(row: BoardRow) -> str:
-    return "strict" if row.strict else "closed components"
-
-
-def _named(submitter: str, row: BoardRow) -> str:
-    whose = row.entry.whose
-    return f"{submitter} ({whose.organisation})" if whose and whose.organisation else submitter
-
-
 def _view(row: BoardRow) -> dict[str, Any]:
     """Return what the template shows of a row: words that are safe to look at, figures as text."""
-    low, high = row.ci95 or (None, None)
-    share = row.fraction_of_ceiling
+    shown = [column for column in COLUMNS if column.cell is not None]
     return {
-        "id": _id(row),
-        "rank": row.rank,
-        "overlaps": row.overlaps,
-        "unranked": plain(row.unranked or ""),
+        "id": row_id(row),
+        "facts": _facts(row) | {one.key: one.order(row) for one in shown if one.order},
+        "cells": [(one, one.cell(row)) for one in shown if one.cell],
         "group": plain(row.group.title),
-        "system": plain(row.system or "unknown system"),
-        "submitter": plain(_named(row.submitter or "unknown submitter", row)),
-        "availability": plain(row.availability or ""),
-        "device": plain(row.device),
-        "devices": row.devices,
-        "plugin": plain(row.plugin),
-        "plugin_version": plain(row.plugin_version),
         "workload": plain(row.group.workload),
         "mode": plain(row.group.mode),
         "precision": plain(row.group.precision),
-        "tps": row.tokens_per_second,
+        "system": system_of(row),
+        "submitter": submitter_of(row),
+        "device": plain(row.device),
+        "devices": row.devices,
+        "tps_text": number(row.tokens_per_second),
+        "unranked": plain(row.unranked or ""),
+        "verdict": row.verdict.value,
+    }
+
+
+def _facts(row: BoardRow) -> dict[str, float | str | None]:
+    """Return what filters and charts know of a row besides what it is sorted by."""
+    low, high = row.ci95 or (None, None)
+    share = row.fraction_of_ceiling
+    return {
+        "submitter": submitter_of(row),
+        "devices": row.devices,
+        "plugin": plain(row.plugin),
+        "lowest": plain(row.measured_lowest or NOT_MEASURED),
+        "largest": plain(row.measured_largest or NOT_MEASURED),
+        "name": row.verdict.value,
+        "openness": openness(row),
+        "trust": row.trust,
         "low": low,
         "high": high,
         "peak": row.tokens_per_second / share if share else None,
-        "tps_text": number(row.tokens_per_second),
-        "interval": ranking.interval(row),
-        "each": row.tokens_per_second_per_device,
-        "each_text": number(row.tokens_per_second_per_device),
-        "tpj": row.tokens_per_joule,
-        "tpj_text": "" if row.tokens_per_joule is None else number(row.tokens_per_joule),
-        "energy_source": row.energy_source or "",
-        "ceiling": share,
-        "ceiling_text": "" if share is None else f"{share:.1%}",
-        "mfu": row.mfu,
-        "mfu_text": "" if row.mfu is None else f"{row.mfu:.1%}",
-        "mfu_source": plain(row.mfu_source or ""),
-        "measured": plain(row.measured or ""),
-        "lowest": plain(row.measured_lowest or NOT_MEASURED),
-        "largest": plain(row.measured_largest or NOT_MEASURED),
-        "verdict": row.verdict.value,
-        "verdict_order": _VERDICTS.index(row.verdict.value),
-        "why": MARKED.get(row.verdict, ""),
-        "trust": row.trust,
-        "trusted_because": plain(row.trusted_because),
-        "openness": _openness(row),
-        "marks": [plain(mark) for mark in row.marks],
-        "window": row.window_s,
-        "window_text": f"{row.window_s:,.1f} s",
-        "executor": plain(row.executor),
-        "batch_size": row.batch_size,
-        "date": plain(row.created_utc[:10]),
-        "signatures": row.signatures,
-        "path": plain(row.entry.path),
     }

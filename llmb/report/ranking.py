@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from llmb.records.declared import DECLARED, DECLARED_BY_PLACE, marked
-from llmb.records.finding import Verdict
-from llmb.report.board import MARKED, Board, BoardReference, BoardRow
-from llmb.report.render import NOT_MEASURED, escaped, inert, number
+from llmb.report.board import Board, BoardReference, BoardRow
+from llmb.report.columns import COLUMNS, flat, flat_fields, row_data, who
+from llmb.report.render import escaped, inert
 
 SCHEMA = "llmb.leaderboard/1"
 TITLE = "llmb leaderboard"
@@ -24,53 +24,8 @@ ABOUT = (
 REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
 )
-NOT_RANKED = "not ranked"
-_RANKED = ("#", "System", "Device", "Tokens/s", "95 % interval", "Per device", "Tokens/J")
-_MORE = ("Of ceiling", "MFU", "Measured precision", "Verdict", "Trust", "Plugin", "Date", "Bundle")
-_COLUMNS = (
-    "kind",
-    "rank",
-    "workload",
-    "mode",
-    "precision",
-    "tokens_per_second",
-    "ci95_low",
-    "ci95_high",
-    "overlaps_above",
-    "tokens_per_second_per_device",
-    "tokens_per_joule",
-    "energy_source",
-    "fraction_of_ceiling",
-    "mfu",
-    "mfu_source",
-    "measured_precision",
-    "measured_lowest",
-    "measured_largest",
-    "verdict",
-    "trust",
-    "trusted_because",
-    "tokens_per_second_by_foreign_clock",
-    "class",
-    "strict",
-    "marks",
-    "plugin",
-    "plugin_version",
-    "device",
-    "devices",
-    "submitter",
-    "system",
-    "organisation",
-    "availability",
-    "batch_size",
-    "window_s",
-    "executor",
-    "created_utc",
-    "bundle_id",
-    "signatures",
-    "repeated_by",
-    "path",
-    "reason",
-)
+#: Fields of a CSV line before and after those of the columns.
+_FIRST, _LAST = ("kind",), ("reason",)
 
 
 def markdown(board: Board) -> str:
@@ -89,7 +44,7 @@ def markdown(board: Board) -> str:
         lines += ["", "Nothing is ranked yet."]
     if board.apart:
         apart = (
-            (_who(row), row.group.title, row.unranked or "", row.entry.path) for row in board.apart
+            (who(row), row.group.title, row.unranked or "", row.entry.path) for row in board.apart
         )
         titles = map(marked, ("System", "Run", "Why", "Bundle"))
         lines += ["", "## Not ranked", "", *_table(titles, apart)]
@@ -102,7 +57,9 @@ def markdown(board: Board) -> str:
 
 def row_table(rows: Iterable[BoardRow]) -> Iterator[str]:
     """Yield ``rows`` as lines of a table in Markdown, with their titles."""
-    return _table(map(marked, (*_RANKED, *_MORE)), map(_cells, rows))
+    shown = [(marked(one.title), one.words) for one in COLUMNS if one.words is not None]
+    cells = ([words(row) for _, words in shown] for row in rows)
+    return _table((title for title, _ in shown), cells)
 
 
 def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
@@ -113,54 +70,11 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
         yield "| " + " | ".join(map(escaped, row)) + " |"
 
 
-def _cells(row: BoardRow) -> tuple[str, ...]:
-    return (
-        NOT_RANKED if row.rank is None else f"{row.rank}" + (" ≈" if row.overlaps else ""),
-        _who(row),
-        f"{row.devices} x {row.device}",
-        number(row.tokens_per_second),
-        interval(row) or NOT_MEASURED,
-        number(row.tokens_per_second_per_device),
-        NOT_MEASURED if row.tokens_per_joule is None else number(row.tokens_per_joule),
-        percent(row.fraction_of_ceiling),
-        percent(row.mfu) + (f" ({row.mfu_source})" if row.mfu_source else ""),
-        row.measured or NOT_MEASURED,
-        ", ".join((verdict_words(row), *row.marks)),
-        row.trust,
-        f"{row.plugin} {row.plugin_version}",
-        row.created_utc[:10],
-        row.bundle_id[:12],
-    )
-
-
-def _who(row: BoardRow) -> str:
-    """Return the ids of submitter and system, and the names that the submitter gives them."""
-    ids = f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
-    whose = row.entry.whose
-    names = [name for name in (whose.organisation, whose.system_name) if name] if whose else []
-    return f"{ids} ({', '.join(names)})" if names else ids
-
-
-def interval(row: BoardRow) -> str:
-    """Return the interval of a row in words, empty where there is none."""
-    return f"{number(row.ci95[0])} to {number(row.ci95[1])}" if row.ci95 else ""
-
-
-def percent(share: float | None) -> str:
-    """Return a share in per cent."""
-    return NOT_MEASURED if share is None else f"{share:.1%}"
-
-
-def verdict_words(row: BoardRow) -> str:
-    """Return the verdict, class and openness of a row; what a reader must see says why."""
-    why = f" ({MARKED[row.verdict]})" if row.verdict in MARKED else ""
-    return f"{row.verdict.value}{why}, {'strict' if row.strict else 'closed components'}"
-
-
 def comma_separated(board: Board) -> str:
     """Return one line a bundle or reference row, with a header."""
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, _COLUMNS, lineterminator="\n")
+    fields = [name for name in flat_fields() if name != "unranked"]
+    writer = csv.DictWriter(stream, (*_FIRST, *fields, *_LAST), lineterminator="\n")
     writer.writeheader()
     for line in _lines(board):
         writer.writerow({key: inert(value) for key, value in line.items()})
@@ -169,19 +83,9 @@ def comma_separated(board: Board) -> str:
 
 def _lines(board: Board) -> Iterator[dict[str, object]]:
     for row in board.rows:
-        data = row_data(row)
-        low, high = data.pop("ci95") or (None, None)
-        marks, repeated = "; ".join(data.pop("marks")), " ".join(data.pop("repeated_by"))
+        data = flat(row)
         kind, reason = ("apart" if row.unranked else "ranked"), data.pop("unranked")
-        yield {
-            **data,
-            "kind": kind,
-            "reason": reason,
-            "ci95_low": low,
-            "ci95_high": high,
-            "marks": marks,
-            "repeated_by": repeated,
-        }
+        yield {**data, "kind": kind, "reason": reason}
     for refused in board.refused:
         kind = "not verified" if refused.is_unread else "refused"
         yield {"kind": kind, "path": refused.path, "reason": refused.reason}
@@ -221,53 +125,6 @@ def as_data(board: Board) -> dict[str, Any]:
 def _reasons(board: Board, *, is_unread: bool) -> list[dict[str, str]]:
     every = (one for one in board.refused if one.is_unread is is_unread)
     return [{"path": one.path, "reason": one.reason} for one in every]
-
-
-def row_data(row: BoardRow) -> dict[str, Any]:
-    """Return one row as JSON data."""
-    verdict: Verdict = row.verdict
-    return {
-        "rank": row.rank,
-        "overlaps_above": row.overlaps,
-        "unranked": row.unranked,
-        "workload": row.group.workload,
-        "mode": row.group.mode,
-        "precision": row.group.precision,
-        "tokens_per_second": row.tokens_per_second,
-        "ci95": list(row.ci95) if row.ci95 else None,
-        "tokens_per_second_per_device": row.tokens_per_second_per_device,
-        "tokens_per_joule": row.tokens_per_joule,
-        "energy_source": row.energy_source,
-        "fraction_of_ceiling": row.fraction_of_ceiling,
-        "mfu": row.mfu,
-        "mfu_source": row.mfu_source,
-        "measured_precision": row.measured,
-        "measured_lowest": row.measured_lowest,
-        "measured_largest": row.measured_largest,
-        "verdict": verdict.value,
-        "trust": row.trust,
-        "trusted_because": row.trusted_because,
-        "tokens_per_second_by_foreign_clock": row.by_foreign_clock,
-        "class": row.class_,
-        "strict": row.strict,
-        "marks": list(row.marks),
-        "plugin": row.plugin,
-        "plugin_version": row.plugin_version,
-        "device": row.device,
-        "devices": row.devices,
-        "submitter": row.submitter,
-        "system": row.system,
-        "organisation": row.entry.whose.organisation if row.entry.whose else None,
-        "availability": row.availability,
-        "batch_size": row.batch_size,
-        "window_s": row.window_s,
-        "executor": row.executor,
-        "created_utc": row.created_utc,
-        "bundle_id": row.bundle_id,
-        "signatures": row.signatures,
-        "repeated_by": [one.bundle_id for one in row.repetitions if not one.lacking],
-        "path": row.entry.path,
-    }
 
 
 def _reference_data(row: BoardReference) -> dict[str, Any]:

@@ -13,8 +13,9 @@ const factsOf = new Map(Array.from(rowsOf.values()).flat().map((row) => [row, { 
 const LEAST = 'self-reported';
 const hasBetter = new Map(sections.map((section) => [section, rowsOf.get(section).some((row) => factsOf.get(row).trust !== LEAST)]));
 const fittingOf = new Map(), drawnOf = new Map();
-const TEXTS = new Set(['system', 'submitter', 'device', 'measured', 'date']);
-const LOW_FIRST = new Set(['rank', 'verdict', ...TEXTS]);
+const orders = Array.from(form.elements.sort.options);
+const TEXTS = new Set(orders.filter((one) => 'text' in one.dataset).map((one) => one.value));
+const LOW_FIRST = new Set(orders.filter((one) => 'lowFirst' in one.dataset).map((one) => one.value));
 const COLLATOR = new Intl.Collator('en', { numeric: true });
 const order = { key: 'rank', descending: false };
 

@@ -29,7 +29,9 @@ def test_a_step_that_clips_its_gradients_is_replayed_to_the_bit(tmp_path: Path) 
     flags = ("--plugin=xla", "--preset=debug", "--workload=gpt2-125m", "--precision=FP32")
     done = harness.run(tmp_path, *flags)
     assert done.code == 0, done.stderr
-    findings = {f["id"] for f in done.record["audit"]["findings"] if f["status"] == "pass"}
+    findings = done.record["audit"]["findings"]
     # P2 reads the products of the program, which ends before the optimizer's begins.
-    assert findings >= {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
+    due = {"W1", "E1", "E2", "E3", "P1", "P2", "O1", "O2", "G1", "N1", "S1"}
+    odd = [f"{f['id']} {f['status']}: {f['message']}" for f in findings if f["status"] != "pass"]
+    assert due <= {f["id"] for f in findings if f["status"] == "pass"}, odd
     assert not [text for text in done.record["warnings"] if "compilation" in text]

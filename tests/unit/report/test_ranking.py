@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from llmb.report import ranking
+from llmb.report import columns, ranking
 from llmb.report.board import BoardRepetition, board
 from tests.unit.builders_board import HOSTILE, believing, index, put, record
 
@@ -76,7 +76,7 @@ def test_a_repetition_that_does_not_count_is_in_no_list(tmp_path):
     ]
     found = board(shelf, {shelf.entries[0].bundle_id: repetitions})
     (row,) = found.rows
-    assert ranking.row_data(row)["repeated_by"] == ["c" * 64]
+    assert columns.row_data(row)["repeated_by"] == ["c" * 64]
     (line,) = csv.DictReader(io.StringIO(ranking.comma_separated(replace(found, references=()))))
     assert line["repeated_by"] == "c" * 64
 
@@ -146,7 +146,7 @@ def one(tmp_path):
 
 def test_every_name_of_a_row_has_the_records_own_value(one):
     (row,) = one.rows
-    assert ranking.row_data(row) == of_row(row)
+    assert columns.row_data(row) == of_row(row)
 
 
 def test_a_line_of_csv_has_every_name_and_the_same_values(one):

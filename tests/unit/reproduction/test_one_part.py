@@ -13,7 +13,7 @@ from llmb.errors import UsageError
 from llmb.reproduction import one_part
 from tests import builders
 
-NAMES = one_part.parameters(builders.make_record(), {}.get)
+NAMES = one_part.parameters(builders.make_record())
 UP = "model.layers.3.mlp.up_proj.weight"
 
 

@@ -1,0 +1,365 @@
+"""The leaderboard's columns: one list, and every form of the leaderboard follows from it.
+
+A column is fields of a row as data (JSON, CSV), a cell of text (Markdown), and a cell of the page;
+each of these may be left out. docs/growing.md says how to add one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from llmb.records.declared import marked
+from llmb.report.board import MARKED, BoardRow
+from llmb.report.render import NOT_MEASURED, number, plain
+
+NOT_RANKED = "not ranked"
+#: Best first.
+VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a cell of the page: text, in an HTML element with parts of its own."""
+
+    text: str = ""
+    tag: str = ""
+    style: str = ""
+    #: Shown where the pointer rests.
+    title: str = ""
+    href: str = ""
+    parts: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True)
+class LeaderboardColumn:
+    """One column of the leaderboard."""
+
+    title: str
+    #: Name of a field in JSON and CSV -> its value. In CSV a pair becomes two fields, ``_low`` and
+    #: ``_high``, and a list one text.
+    data: Mapping[str, Callable[[BoardRow], Any]]
+    #: The cell in Markdown; None: Markdown has no such column.
+    words: Callable[[BoardRow], str] | None = None
+    #: Name of the column in the page; rows are sorted by what ``order`` returns.
+    key: str = ""
+    order: Callable[[BoardRow], float | str | None] | None = None
+    #: The cell in the page; None: the page has no such column.
+    cell: Callable[[BoardRow], tuple[Piece, ...]] | None = None
+    #: Figures stand to the right.
+    is_figure: bool = False
+    #: Small numbers and the begin of the alphabet come first.
+    low_first: bool = False
+    #: The cell is the head of its row.
+    is_head: bool = False
+
+    @property
+    def is_declared(self) -> bool:
+        """Whether nobody can check what stands in it."""
+        return marked(self.title) != self.title
+
+    @property
+    def style(self) -> str:
+        """The class of its cells in the page's style sheet."""
+        return "state" if self.key == "verdict" else self.key
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is sorted as text."""
+        return not self.is_figure and self.key not in ("rank", "verdict")
+
+
+def _small(text: str) -> tuple[Piece, ...]:
+    return (Piece(plain(text), "small"),) if text else ()
+
+
+def _figure(text: str, note: str = "") -> tuple[Piece, ...]:
+    """Return a figure and its small print; a dash where it was not measured."""
+    if not text:
+        hidden = Piece(f" {NOT_MEASURED}", "span", "hidden-text")
+        return (Piece("–", "span", "none", NOT_MEASURED, parts=(hidden,)),)  # noqa: RUF001
+    return (Piece(text), *_small(note))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.1%}"
+
+
+def row_id(row: BoardRow) -> str:
+    """Return what the page calls a row."""
+    return row.bundle_id[:16]
+
+
+def openness(row: BoardRow) -> str:
+    """Return whether every component of the plugin can be read."""
+    return "strict" if row.strict else "closed components"
+
+
+def system_of(row: BoardRow) -> str:
+    """Return the id of the system."""
+    return plain(row.system or "unknown system")
+
+
+def submitter_of(row: BoardRow) -> str:
+    """Return the id of the submitter, and the name of the organisation."""
+    submitter, whose = row.submitter or "unknown submitter", row.entry.whose
+    if whose and whose.organisation:
+        submitter = f"{submitter} ({whose.organisation})"
+    return plain(submitter)
+
+
+def who(row: BoardRow) -> str:
+    """Return the ids of submitter and system, and the names that the submitter gives them."""
+    ids = f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
+    whose = row.entry.whose
+    names = [name for name in (whose.organisation, whose.system_name) if name] if whose else []
+    return f"{ids} ({', '.join(names)})" if names else ids
+
+
+def interval(row: BoardRow) -> str:
+    """Return the interval of a row in words, empty where there is none."""
+    return f"{number(row.ci95[0])} to {number(row.ci95[1])}" if row.ci95 else ""
+
+
+def verdict_words(row: BoardRow) -> str:
+    """Return the verdict, class and openness of a row; what a reader must see says why."""
+    why = f" ({MARKED[row.verdict]})" if row.verdict in MARKED else ""
+    return f"{row.verdict.value}{why}, {openness(row)}"
+
+
+def _rank_cell(row: BoardRow) -> tuple[Piece, ...]:
+    why = "its interval and that of the row ranked above it overlap"
+    overlaps = (Piece("≈", "abbr", title=why),) if row.overlaps else ()
+    return (Piece("" if row.rank is None else str(row.rank)), *overlaps)
+
+
+def _system_cell(row: BoardRow) -> tuple[Piece, ...]:
+    available = f", {plain(row.availability)}" if row.availability else ""
+    link = Piece(system_of(row), "a", href=f"#b-{row_id(row)}")
+    return (link, *_small(f"{submitter_of(row)}{available}"))
+
+
+def _device_cell(row: BoardRow) -> tuple[Piece, ...]:
+    count = f"{row.devices} × " if row.devices != 1 else ""  # noqa: RUF001
+    return (Piece(f"{count}{plain(row.device)}"), *_small(f"{row.plugin} {row.plugin_version}"))
+
+
+def _verdict_cell(row: BoardRow) -> tuple[Piece, ...]:
+    name, why = row.verdict.value, plain(row.trusted_because)
+    trust = row.trust if row.trust == "self-reported" else f"{row.trust}: {why}"
+    small = (
+        Piece(openness(row)),
+        Piece(trust, "span", "trust", why),
+        *(Piece(plain(mark), "span", "mark") for mark in row.marks),
+    )
+    badge = Piece(name, "span", f"verdict {name.lower()}", MARKED.get(row.verdict, ""))
+    return (badge, Piece(tag="small", parts=small))
+
+
+def _date_cell(row: BoardRow) -> tuple[Piece, ...]:
+    signed = (Piece(f", {row.signatures} signed"),) if row.signatures else ()
+    small = Piece(tag="small", parts=(Piece(row_id(row)[:8], "code"), *signed))
+    return (Piece(plain(row.created_utc[:10])), small)
+
+
+def _repeated_by(row: BoardRow) -> list[str]:
+    return [one.bundle_id for one in row.repetitions if not one.lacking]
+
+
+#: From left to right.
+COLUMNS = (
+    LeaderboardColumn(
+        "#",
+        {
+            "rank": lambda row: row.rank,
+            "overlaps_above": lambda row: row.overlaps,
+            "unranked": lambda row: row.unranked,
+        },
+        lambda row: NOT_RANKED if row.rank is None else f"{row.rank}" + (" ≈" * row.overlaps),
+        "rank",
+        lambda row: row.rank,
+        _rank_cell,
+        low_first=True,
+    ),
+    LeaderboardColumn(
+        "System",
+        {
+            "workload": lambda row: row.group.workload,
+            "mode": lambda row: row.group.mode,
+            "precision": lambda row: row.group.precision,
+            "submitter": lambda row: row.submitter,
+            "system": lambda row: row.system,
+            "organisation": lambda row: row.entry.whose.organisation if row.entry.whose else None,
+            "availability": lambda row: row.availability,
+        },
+        who,
+        "system",
+        system_of,
+        _system_cell,
+        low_first=True,
+        is_head=True,
+    ),
+    LeaderboardColumn(
+        "Device",
+        {"device": lambda row: row.device, "devices": lambda row: row.devices},
+        lambda row: f"{row.devices} x {row.device}",
+        "device",
+        lambda row: plain(row.device),
+        _device_cell,
+        low_first=True,
+    ),
+    LeaderboardColumn(
+        "Tokens/s",
+        {"tokens_per_second": lambda row: row.tokens_per_second},
+        lambda row: number(row.tokens_per_second),
+        "tps",
+        lambda row: row.tokens_per_second,
+        lambda row: (Piece(number(row.tokens_per_second), "b"), *_small(interval(row))),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "95 % interval",
+        {"ci95": lambda row: row.ci95},
+        lambda row: interval(row) or NOT_MEASURED,
+    ),
+    LeaderboardColumn(
+        "Per device",
+        {"tokens_per_second_per_device": lambda row: row.tokens_per_second_per_device},
+        lambda row: number(row.tokens_per_second_per_device),
+        "each",
+        lambda row: row.tokens_per_second_per_device,
+        lambda row: _figure(number(row.tokens_per_second_per_device)),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "Tokens/J",
+        {
+            "tokens_per_joule": lambda row: row.tokens_per_joule,
+            "energy_source": lambda row: row.energy_source,
+        },
+        lambda row: _number(row.tokens_per_joule) or NOT_MEASURED,
+        "tpj",
+        lambda row: row.tokens_per_joule,
+        lambda row: _figure(_number(row.tokens_per_joule), row.energy_source or ""),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "Of ceiling",
+        {"fraction_of_ceiling": lambda row: row.fraction_of_ceiling},
+        lambda row: _percent(row.fraction_of_ceiling) or NOT_MEASURED,
+        "ceiling",
+        lambda row: row.fraction_of_ceiling,
+        lambda row: _figure(_percent(row.fraction_of_ceiling)),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "MFU",
+        {"mfu": lambda row: row.mfu, "mfu_source": lambda row: row.mfu_source},
+        lambda row: (
+            (_percent(row.mfu) or NOT_MEASURED) + (f" ({row.mfu_source})" if row.mfu_source else "")
+        ),
+        "mfu",
+        lambda row: row.mfu,
+        lambda row: _figure(_percent(row.mfu), row.mfu_source or ""),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "Measured precision",
+        {
+            "measured_precision": lambda row: row.measured,
+            "measured_lowest": lambda row: row.measured_lowest,
+            "measured_largest": lambda row: row.measured_largest,
+        },
+        lambda row: row.measured or NOT_MEASURED,
+        "measured",
+        lambda row: plain(row.measured or ""),
+        lambda row: _figure(plain(row.measured or "")),
+        low_first=True,
+    ),
+    LeaderboardColumn(
+        "Verdict",
+        {
+            "verdict": lambda row: row.verdict.value,
+            "class": lambda row: row.class_,
+            "strict": lambda row: row.strict,
+            "marks": lambda row: list(row.marks),
+        },
+        lambda row: ", ".join((verdict_words(row), *row.marks)),
+        "verdict",
+        lambda row: VERDICTS.index(row.verdict.value),
+        _verdict_cell,
+        low_first=True,
+    ),
+    LeaderboardColumn(
+        "Trust",
+        {
+            "trust": lambda row: row.trust,
+            "trusted_because": lambda row: row.trusted_because,
+            "tokens_per_second_by_foreign_clock": lambda row: row.by_foreign_clock,
+            "signatures": lambda row: row.signatures,
+            "repeated_by": _repeated_by,
+        },
+        lambda row: row.trust,
+    ),
+    LeaderboardColumn(
+        "Plugin",
+        {
+            "plugin": lambda row: row.plugin,
+            "plugin_version": lambda row: row.plugin_version,
+            "executor": lambda row: row.executor,
+        },
+        lambda row: f"{row.plugin} {row.plugin_version}",
+    ),
+    LeaderboardColumn(
+        "Window",
+        {"window_s": lambda row: row.window_s, "batch_size": lambda row: row.batch_size},
+        None,
+        "window",
+        lambda row: row.window_s,
+        lambda row: _figure(f"{row.window_s:,.1f} s", f"{row.executor}, batch {row.batch_size}"),
+        is_figure=True,
+    ),
+    LeaderboardColumn(
+        "Date",
+        {"created_utc": lambda row: row.created_utc},
+        lambda row: row.created_utc[:10],
+        "date",
+        lambda row: plain(row.created_utc[:10]),
+        _date_cell,
+        low_first=True,
+    ),
+    LeaderboardColumn(
+        "Bundle",
+        {"bundle_id": lambda row: row.bundle_id, "path": lambda row: row.entry.path},
+        lambda row: row.bundle_id[:12],
+    ),
+)
+
+
+def row_data(row: BoardRow) -> dict[str, Any]:
+    """Return one row as JSON data: every field of every column; null is not measured or known."""
+    found = {name: value(row) for column in COLUMNS for name, value in column.data.items()}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
+
+
+def flat_fields() -> Iterator[str]:
+    """Yield the names of all fields as CSV has them."""
+    for column in COLUMNS:
+        for name in column.data:
+            yield from (f"{name}_low", f"{name}_high") if name == "ci95" else (name,)
+
+
+def flat(row: BoardRow) -> dict[str, object]:
+    """Return one row as CSV has it."""
+    found: dict[str, object] = {}
+    for name, value in row_data(row).items():
+        if name == "ci95":
+            found[f"{name}_low"], found[f"{name}_high"] = value or (None, None)
+        else:
+            found[name] = "; ".join(value) if isinstance(value, list) else value
+    return found
