@@ -18,8 +18,8 @@ _MASKED = 0.15
 _LAYER = "bert.encoder.layer.{}"
 
 
-class Bert(Family[BertShape]):
-    """See the module."""
+class BertFamily(Family[BertShape]):
+    """Sizes, work and names of the models in ``llmb.reference.bert``."""
 
     name = "bert"
     title = "BERT"
@@ -78,7 +78,7 @@ class Bert(Family[BertShape]):
     }
 
     def gemms(self, shape: BertShape) -> tuple[Gemm, ...]:
-        """Pooler and sentence-order head see one token of a sequence, and count nothing."""
+        """Return the weight products. Those of one token, such as the pooler's, are left out."""
         hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
         return (
             Gemm("query, key, value", hidden, hidden, 3 * layers),
@@ -90,6 +90,7 @@ class Bert(Family[BertShape]):
         )
 
     def parameter_sizes(self, shape: BertShape) -> dict[str, Size]:
+        """Return the size of every parameter."""
         hidden, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
         with_bias: dict[str, Size] = {
             "bert.encoder.ln": (hidden,),
@@ -116,11 +117,13 @@ class Bert(Family[BertShape]):
         }
 
     def block_bytes(self, shape: BertShape, value: int, mixed: int) -> int:
+        """Return the bytes that a token of one block leaves."""
         masks = 10 if shape.dropout else 0
         columns = 2 * shape.intermediate_size
         return shape.hidden_size * (8 * value + 12 * mixed + masks) + columns * value
 
     def probe_parts(self, shape: BertShape) -> ProbeParts:
+        """Return what the isolating probes are about."""
         layers, ends = range(shape.num_hidden_layers), ("attention.output.dense", "output.dense")
         stems = [f"{_LAYER.format(i)}.{end}" for i in layers for end in ends]
         embeddings = "bert.embeddings"
@@ -144,5 +147,5 @@ class Bert(Family[BertShape]):
         )
 
     def targets(self, shape: BertShape, tokens: int) -> int:
-        """The masked words."""
+        """Return the number of masked words."""
         return int(_MASKED * tokens)

@@ -46,6 +46,7 @@ class Gpt2Config(HuggingFaceConfig):
     tie_word_embeddings: bool = True
 
     def shape(self, folder: Path) -> Gpt2Shape:
+        """Return the shape of the weights in ``folder``."""
         if self.activation_function not in {"gelu", *_BY_TANH}:
             raise UsageError(
                 f"--weights {str(folder)!r}: activation_function is {self.activation_function!r}: "
@@ -64,6 +65,7 @@ class Gpt2Config(HuggingFaceConfig):
         )
 
     def notes(self) -> tuple[str, ...]:
+        """Return that GELU is exact here, where the weights know it by tanh."""
         if self.activation_function not in _BY_TANH:
             return ()
         return (
@@ -72,8 +74,8 @@ class Gpt2Config(HuggingFaceConfig):
         )
 
 
-class Gpt2(Family[Gpt2Shape]):
-    """See the module."""
+class Gpt2Family(Family[Gpt2Shape]):
+    """Sizes, work and names of the models in ``llmb.reference.gpt2``."""
 
     name = "gpt2"
     title = "GPT-2"
@@ -118,6 +120,7 @@ class Gpt2(Family[Gpt2Shape]):
     checkpoint = Gpt2Config
 
     def gemms(self, shape: Gpt2Shape) -> tuple[Gemm, ...]:
+        """Return the weight products of one forward pass."""
         hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
         return (
             Gemm("attn.c_attn", hidden, 3 * hidden, layers),
@@ -128,6 +131,7 @@ class Gpt2(Family[Gpt2Shape]):
         )
 
     def parameter_sizes(self, shape: Gpt2Shape) -> dict[str, Size]:
+        """Return the size of every parameter."""
         hidden, inner = shape.hidden_size, shape.intermediate_size
         layer: dict[str, Size] = {
             "ln_1": (hidden,),
@@ -150,10 +154,12 @@ class Gpt2(Family[Gpt2Shape]):
         return {f"{_PREFIX}{name}": size for name, size in sizes.items()}
 
     def block_bytes(self, shape: Gpt2Shape, value: int, mixed: int) -> int:
+        """Return the bytes that a token of one block leaves."""
         columns = 2 * shape.intermediate_size
         return shape.hidden_size * (8 * value + 4 * mixed) + columns * value
 
     def probe_parts(self, shape: Gpt2Shape) -> ProbeParts:
+        """Return what the isolating probes are about."""
         layers, ends = range(shape.num_hidden_layers), ("attn.c_proj", "mlp.c_proj")
         stems = [f"transformer.h.{i}.{end}" for i in layers for end in ends]
         return ProbeParts(
@@ -168,12 +174,13 @@ class Gpt2(Family[Gpt2Shape]):
         )
 
     def stored_name(self, name: str) -> str:
-        """Checkpoints of the bare model lack the prefix."""
+        """Return the name with the prefix, which checkpoints of the bare model lack."""
         return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name
 
     def is_turned(self, name: str) -> bool:
+        """Tell whether checkpoints keep the parameter as ``[in, out]``."""
         return name.endswith(_TURNED)
 
     def is_dispensable(self, name: str) -> bool:
-        """The head is the embedding a second time."""
+        """Tell whether it is the head, which is the embedding a second time."""
         return name == "lm_head.weight"

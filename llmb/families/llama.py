@@ -46,6 +46,7 @@ class LlamaConfig(HuggingFaceConfig):
     tie_word_embeddings: bool = False
 
     def shape(self, folder: Path) -> LlamaShape:
+        """Return the shape of the weights in ``folder``."""
         shape = LlamaShape(
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
@@ -86,8 +87,8 @@ class LlamaConfig(HuggingFaceConfig):
         return float(theta)
 
 
-class Llama(Family[LlamaShape]):
-    """See the module."""
+class LlamaFamily(Family[LlamaShape]):
+    """Sizes, work and names of the models in ``llmb.reference.llama``."""
 
     name = "llama"
     title = "Llama"
@@ -119,6 +120,7 @@ class Llama(Family[LlamaShape]):
     checkpoint = LlamaConfig
 
     def gemms(self, shape: LlamaShape) -> tuple[Gemm, ...]:
+        """Return the weight products of one forward pass."""
         hidden, ffn, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
         queries = shape.num_attention_heads * shape.head_dim
         keys = shape.num_key_value_heads * shape.head_dim
@@ -134,6 +136,7 @@ class Llama(Family[LlamaShape]):
         )
 
     def parameter_sizes(self, shape: LlamaShape) -> dict[str, Size]:
+        """Return the size of every parameter."""
         hidden, inner, words = shape.hidden_size, shape.intermediate_size, shape.vocab_size
         queries = shape.num_attention_heads * shape.head_dim
         keys = shape.num_key_value_heads * shape.head_dim
@@ -161,11 +164,13 @@ class Llama(Family[LlamaShape]):
         }
 
     def block_bytes(self, shape: LlamaShape, value: int, mixed: int) -> int:
+        """Return the bytes that a token of one block leaves."""
         keys = 2 * shape.num_key_value_heads * shape.head_dim * value
         columns = shape.intermediate_size * (4 if shape.gated else 2)
         return shape.hidden_size * (4 * value + 16 + 6 * mixed) + keys + columns * value
 
     def probe_parts(self, shape: LlamaShape) -> ProbeParts:
+        """Return what the isolating probes are about."""
         layers, ends = range(shape.num_hidden_layers), ("self_attn.o_proj", "mlp.down_proj")
         return ProbeParts(
             out=tuple(f"model.layers.{i}.{end}.weight" for i in layers for end in ends),
@@ -175,24 +180,29 @@ class Llama(Family[LlamaShape]):
         )
 
     def key_value_heads(self, shape: LlamaShape) -> int:
+        """Return the number of key-value heads."""
         return shape.num_key_value_heads
 
     def is_gated(self, shape: LlamaShape) -> bool:
+        """Tell whether the feed-forward has a gate."""
         return shape.gated
 
     def recipe_name(self, product: str) -> str:
+        """Return the name without "_proj" and "lm_"."""
         return product.removesuffix("_proj").removeprefix("lm_")
 
     def slices_of_block(self, shape: LlamaShape) -> Mapping[str, Slice]:
+        """Return module of a block -> how ranks share it: a gate as the matrix beside it."""
         gate = {"mlp.gate_proj": Slice.COLUMNS} if shape.gated else {}
         return {**self.block_slices, **gate}
 
     def regrouped(self, shape: LlamaShape, before: LlamaShape) -> LlamaShape:
-        """As many query heads share a key-value head as before: in llama-1.4b, one."""
+        """Return ``shape`` with as many query heads to a key-value head as before."""
         grouped = before.num_attention_heads // before.num_key_value_heads
         return replace(shape, num_key_value_heads=max(1, shape.num_attention_heads // grouped))
 
     def check(self, shape: LlamaShape) -> None:
+        """Refuse odd head sizes, and heads that cannot share keys and values."""
         heads = shape.num_attention_heads
         if shape.head_dim % 2:
             raise UsageError(

@@ -20,7 +20,7 @@ VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
 
 
 @dataclass(frozen=True)
-class Piece:
+class CellPart:
     """A part of a cell of the page: text, in an HTML element with parts of its own."""
 
     text: str = ""
@@ -29,7 +29,7 @@ class Piece:
     #: Shown where the pointer rests.
     title: str = ""
     href: str = ""
-    parts: tuple[Piece, ...] = ()
+    parts: tuple[CellPart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LeaderboardColumn:
     key: str = ""
     order: Callable[[BoardRow], float | str | None] | None = None
     #: The cell in the page; None: the page has no such column.
-    cell: Callable[[BoardRow], tuple[Piece, ...]] | None = None
+    cell: Callable[[BoardRow], tuple[CellPart, ...]] | None = None
     #: Figures stand to the right.
     is_figure: bool = False
     #: Small numbers and the begin of the alphabet come first.
@@ -70,16 +70,16 @@ class LeaderboardColumn:
         return not self.is_figure and self.key not in ("rank", "verdict")
 
 
-def _small(text: str) -> tuple[Piece, ...]:
-    return (Piece(plain(text), "small"),) if text else ()
+def _small(text: str) -> tuple[CellPart, ...]:
+    return (CellPart(plain(text), "small"),) if text else ()
 
 
-def _figure(text: str, note: str = "") -> tuple[Piece, ...]:
+def _figure(text: str, note: str = "") -> tuple[CellPart, ...]:
     """Return a figure and its small print; a dash where it was not measured."""
     if not text:
-        hidden = Piece(f" {NOT_MEASURED}", "span", "hidden-text")
-        return (Piece("–", "span", "none", NOT_MEASURED, parts=(hidden,)),)  # noqa: RUF001
-    return (Piece(text), *_small(note))
+        hidden = CellPart(f" {NOT_MEASURED}", "span", "hidden-text")
+        return (CellPart("–", "span", "none", NOT_MEASURED, parts=(hidden,)),)  # noqa: RUF001
+    return (CellPart(text), *_small(note))
 
 
 def _number(value: float | None) -> str:
@@ -132,39 +132,39 @@ def verdict_words(row: BoardRow) -> str:
     return f"{row.verdict.value}{why}, {openness(row)}"
 
 
-def _rank_cell(row: BoardRow) -> tuple[Piece, ...]:
+def _rank_cell(row: BoardRow) -> tuple[CellPart, ...]:
     why = "its interval and that of the row ranked above it overlap"
-    overlaps = (Piece("≈", "abbr", title=why),) if row.overlaps else ()
-    return (Piece("" if row.rank is None else str(row.rank)), *overlaps)
+    overlaps = (CellPart("≈", "abbr", title=why),) if row.overlaps else ()
+    return (CellPart("" if row.rank is None else str(row.rank)), *overlaps)
 
 
-def _system_cell(row: BoardRow) -> tuple[Piece, ...]:
+def _system_cell(row: BoardRow) -> tuple[CellPart, ...]:
     available = f", {plain(row.availability)}" if row.availability else ""
-    link = Piece(system_of(row), "a", href=f"#b-{row_id(row)}")
+    link = CellPart(system_of(row), "a", href=f"#b-{row_id(row)}")
     return (link, *_small(f"{submitter_of(row)}{available}"))
 
 
-def _device_cell(row: BoardRow) -> tuple[Piece, ...]:
+def _device_cell(row: BoardRow) -> tuple[CellPart, ...]:
     count = f"{row.devices} × " if row.devices != 1 else ""  # noqa: RUF001
-    return (Piece(f"{count}{plain(row.device)}"), *_small(f"{row.plugin} {row.plugin_version}"))
+    return (CellPart(f"{count}{plain(row.device)}"), *_small(f"{row.plugin} {row.plugin_version}"))
 
 
-def _verdict_cell(row: BoardRow) -> tuple[Piece, ...]:
+def _verdict_cell(row: BoardRow) -> tuple[CellPart, ...]:
     name, why = row.verdict.value, plain(row.trusted_because)
     trust = row.trust if row.trust == "self-reported" else f"{row.trust}: {why}"
     small = (
-        Piece(openness(row)),
-        Piece(trust, "span", "trust", why),
-        *(Piece(plain(mark), "span", "mark") for mark in row.marks),
+        CellPart(openness(row)),
+        CellPart(trust, "span", "trust", why),
+        *(CellPart(plain(mark), "span", "mark") for mark in row.marks),
     )
-    badge = Piece(name, "span", f"verdict {name.lower()}", MARKED.get(row.verdict, ""))
-    return (badge, Piece(tag="small", parts=small))
+    badge = CellPart(name, "span", f"verdict {name.lower()}", MARKED.get(row.verdict, ""))
+    return (badge, CellPart(tag="small", parts=small))
 
 
-def _date_cell(row: BoardRow) -> tuple[Piece, ...]:
-    signed = (Piece(f", {row.signatures} signed"),) if row.signatures else ()
-    small = Piece(tag="small", parts=(Piece(row_id(row)[:8], "code"), *signed))
-    return (Piece(plain(row.created_utc[:10])), small)
+def _date_cell(row: BoardRow) -> tuple[CellPart, ...]:
+    signed = (CellPart(f", {row.signatures} signed"),) if row.signatures else ()
+    small = CellPart(tag="small", parts=(CellPart(row_id(row)[:8], "code"), *signed))
+    return (CellPart(plain(row.created_utc[:10])), small)
 
 
 def _repeated_by(row: BoardRow) -> list[str]:
@@ -219,7 +219,7 @@ COLUMNS = (
         lambda row: number(row.tokens_per_second),
         "tps",
         lambda row: row.tokens_per_second,
-        lambda row: (Piece(number(row.tokens_per_second), "b"), *_small(interval(row))),
+        lambda row: (CellPart(number(row.tokens_per_second), "b"), *_small(interval(row))),
         is_figure=True,
     ),
     LeaderboardColumn(

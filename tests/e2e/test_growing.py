@@ -20,8 +20,10 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | 
 
 
 def blocks(section: str) -> list[str]:
-    """Return the Python of a section of the page."""
-    found = re.findall(r"^( *)```python\n(.*?)^ *```", SECTIONS[section], re.MULTILINE | re.DOTALL)
+    """Return the code of a section of the page; ``text`` is a part of a table."""
+    found = re.findall(
+        r"^( *)```(?:python|text)\n(.*?)^ *```", SECTIONS[section], re.MULTILINE | re.DOTALL
+    )
     return [dedent(code) for _, code in found]
 
 
