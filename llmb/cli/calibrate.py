@@ -55,7 +55,7 @@ def command(**flags: Any) -> None:
     \b
     llmb calibrate
     llmb calibrate --precision FP32 --batch-size 4 --json
-    llmb calibrate --hardware-file mine.json --nproc 2 && llmb project --workload llama-1.4b \\
+    llmb calibrate --hardware-file mine.json --nproc 2 && llmb project job --workload llama-1.4b \\
         --hardware mine.json --world-size 2 --global-batch 2
     """
     from llmb import supervisor

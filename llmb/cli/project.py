@@ -1,9 +1,7 @@
-"""``llmb project``: what follows from a step's time by the documents' formulas; nothing is run."""
+"""``llmb project``: what follows from a step's time, or from a job; nothing is run."""
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb.cli.amounts import Amount
+from llmb.cli.project_job import job, search_command
+from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,35 +18,160 @@ if TYPE_CHECKING:
     from llmb.records.run_record import Metric
     from llmb.workloads import Workload
 
-_COUNT = click.IntRange(min=1, max=10**12)
-#: Shorter is no step, longer no number.
-_AMOUNT = Amount(min=1e-12, max=1e18)
 _TIMES = ("step_time", "iterations_per_second", "tokens_per_second")
-_PIPED_WIDTH = 160
 
 
-@click.command(
-    "project", short_help="Compute figures of merit, FLOP/s and node-hours from a step's time."
+class _OldLines(click.Group):
+    """Takes the command lines of llmb 0.1, which had no subcommands, for one release."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the name of the command before options without one, and say so."""
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            name, args = _moved(args)
+            line = f"llmb: this is `llmb project {name}` now; without {name} it will be refused"
+            click.echo(line, err=True)
+            args = [name, *args]
+        return super().parse_args(ctx, args)
+
+
+def _moved(args: list[str]) -> tuple[str, list[str]]:
+    """Return the command that ``args`` are of, and its arguments."""
+    names = {word.partition("=")[0] for word in args}
+    if "--steps" in names:
+        return "node-hours", args
+    if "--hardware" in names:
+        found = "search" if "--search" in names else "job"
+        return found, [word for word in args if word != "--search"]
+    if "--model" in names:
+        at = next(n for n, word in enumerate(args) if word.partition("=")[0] == "--model")
+        return "seed", [*args[:at], *args[at + (1 if "=" in args[at] else 2) :]]
+    return "step", args
+
+
+@click.group(
+    "project",
+    cls=_OldLines,
+    short_help="Compute figures of merit, FLOP/s and node-hours from a step's time.",
 )
+def command() -> None:
+    """Compute what a source document derives from the time of a step, or the time itself.
+
+    Nothing is run. Every figure has its formula.
+
+    \b
+    llmb project step --workload alcf-1t --step-time 54.9
+    llmb project step --from runs/20261101T120000Z-llama-1.4b-BF16-cpu
+    llmb project node-hours --steps 150000@512,50000@2048 --target-global-batch 4096 --nodes 2
+                            --rate 512:1.18it/s@1024 --rate 2048:0.19it/s@1024
+    llmb project job --workload alcf-1t --hardware aurora --recompute full --zero 1
+    llmb project search --workload alcf-1t --hardware h100 --world-size 12288 --global-batch 6144
+    llmb project seed --workload alcf-1t --alpha 169TFLOP/s --beta 44.4GB/s
+    """
+
+
+@command.command("step", short_help="Derive every figure from the time of a step.")
 @click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
-@click.option("--step-time", type=_AMOUNT, metavar="SECONDS", help="T, the seconds of a step.")
-@click.option("--iterations-per-second", type=_AMOUNT, help="Steps a second, instead of a time.")
-@click.option("--tokens-per-second", type=_AMOUNT, help="Of all devices, instead of a time.")
+@click.option("--step-time", type=AMOUNT, metavar="SECONDS", help="T, the seconds of a step.")
+@click.option("--iterations-per-second", type=AMOUNT, help="Steps a second, instead of a time.")
+@click.option("--tokens-per-second", type=AMOUNT, help="Of all devices, instead of a time.")
 @click.option(
     "--from",
-    "records",
+    "record",
     type=click.Path(path_type=Path),
     metavar="RECORD",
-    multiple=True,
     help="A measured run (run directory, record.json, bundle), instead of a time.",
 )
+@click.option("--global-batch", type=COUNT, help="b, sequences of a step [the original's].")
+@click.option("--world-size", type=COUNT, help="Devices [default: the original's].")
+@click.option("--peak-tflops", type=AMOUNT, help="Peak of one device in TFLOP/s, for MFU.")
+@as_json
+def step(**flags: Any) -> None:
+    """Derive figure of merit (1T document), tokens/s, FLOP/s by every convention, and MFU.
+
+    \b
+    llmb project step --workload alcf-1t --step-time 54.9
+    llmb project step --workload nanotron-llama2-7b --tokens-per-second 32200 --peak-tflops 312
+    """
+    given = [name for name in (*_TIMES, "record") if flags[name] is not None]
+    if len(given) != 1:
+        names = ", ".join(map(_option, _TIMES))
+        raise UsageError(f"give one of {names} or --from RECORD")
+    with printed(flags) as result:
+        if flags["record"] is not None:
+            _refuse(flags, ["workload", "global_batch", "world_size"], "is in the record of --from")
+            workload, found = _measured(flags["record"])
+        else:
+            workload = workload_of_name(flags["workload"])
+            untimed, value = _untimed(workload, flags), flags[given[0]]
+            counts = {"iterations_per_second": 1, "tokens_per_second": untimed.tokens}
+            per_second = counts.get(given[0])
+            found = replace(untimed, seconds=value if per_second is None else per_second / value)
+        result |= _result(workload, found, _peak(flags))
+
+
+@command.command("seed", short_help="The 1T document's own formula for the time of a step.")
+@click.option("--workload", metavar="NAME|FILE.json", help="Whose step (llmb workload list).")
 @click.option(
-    "--global-batch", type=_COUNT, help="b, sequences of a step [default: the original's]."
+    "--alpha", required=True, metavar="SECONDS|RATE", help="Of a multiply-add, or a rate."
 )
-@click.option("--world-size", type=_COUNT, help="Devices [default: the original's].")
-@click.option("--peak-tflops", type=_AMOUNT, help="Peak of one device in TFLOP/s, for MFU.")
-@click.option("--steps", metavar="N@LENGTH,...", help="Node-hours of so many steps at a length.")
-@click.option("--target-global-batch", type=_COUNT, help="Sequences of each of these steps.")
+@click.option("--beta", required=True, metavar="SECONDS|RATE", help="Of an element, or a rate.")
+@click.option("--tp", type=COUNT, help="Ranks that share a layer [default: the original's].")
+@click.option("--pp", type=COUNT, help="Stages of layers [default: the original's].")
+@click.option("--global-batch", type=COUNT, help="b, sequences of a step [the original's].")
+@click.option("--world-size", type=COUNT, help="Devices [default: the original's].")
+@click.option("--peak-tflops", type=AMOUNT, help="Peak of one device in TFLOP/s, for MFU.")
+@click.option(
+    "--bytes-per-value", type=COUNT, default=2, show_default=True, help="For --beta as a rate."
+)
+@as_json
+def seed(**flags: Any) -> None:
+    """Compute the time of a step from alpha and beta, as the 1T document does.
+
+    \b
+    llmb project seed --workload alcf-1t --alpha 169TFLOP/s --beta 44.4GB/s
+    """
+    from llmb.projection import time_to_solution as model
+
+    with printed(flags) as result:
+        alpha = model.alpha_of(flags["alpha"])
+        beta = model.beta_of(flags["beta"], flags["bytes_per_value"])
+        workload = workload_of_name(flags["workload"])
+        tp, pp = flags["tp"] or workload.tp, flags["pp"] or workload.pp
+        timed = _untimed(workload, flags)
+        if timed.world_size % (tp * pp):
+            raise UsageError(
+                f"tp {tp} x pp {pp} does not divide {timed.world_size} devices: use --world-size"
+            )
+        each = timed.sequences * tp * pp / timed.world_size
+        found = model.step_time(workload.shape, each, tp, pp, alpha, beta)
+        result |= _result(workload, replace(timed, seconds=found.total_s), _peak(flags))
+        terms = [
+            (
+                "compute_s",
+                found.compute_s,
+                "s",
+                f"alpha b L (36 s d^2 + 6 s^2 d) / (PP TP), b {each:g}",
+            ),
+            ("communication_s", found.communication_s, "s", "beta 4 b L s d / PP"),
+            ("MACs per device", found.macs_per_device, "MAC", "b L (36 s d^2 + 6 s^2 d) / (PP TP)"),
+            (
+                "all-reduced elements",
+                found.elements_per_device,
+                "values",
+                "4 b L s d / PP, per device",
+            ),
+        ]
+        head = [
+            dict(zip(("name", "value", "unit", "formula"), term, strict=True)) for term in terms
+        ]
+        result |= {"model": "seed", "alpha_s": alpha, "beta_s": beta, "tp": tp, "pp": pp}
+        result["figures"] = [*head, *result["figures"]]
+        result["notes"] += model.NOTES
+
+
+@command.command("node-hours", short_help="Node-hours of a plan of steps (NeMo document).")
+@click.option("--steps", required=True, metavar="N@LENGTH,...", help="So many steps at a length.")
+@click.option("--target-global-batch", required=True, type=COUNT, help="Sequences of each step.")
 @click.option(
     "--rate",
     "rates",
@@ -55,177 +179,58 @@ _PIPED_WIDTH = 160
     metavar="LENGTH:RATE",
     help="512:1.18it/s@1024 (global batch), 512:1167samples/s or 512:597333tokens/s.",
 )
-@click.option("--nodes", type=_COUNT, help="Nodes the rates were measured on.")
-@click.option("--model", type=click.Choice(["seed"]), help="The 1T document's formula for T.")
-@click.option("--alpha", metavar="SECONDS|RATE", help="Of a multiply-add, or 169TFLOP/s.")
-@click.option("--beta", metavar="SECONDS|RATE", help="Of an all-reduced element, or 44.4GB/s.")
-@click.option("--tp", type=_COUNT, help="Ranks that share a layer [default: the original's].")
-@click.option("--pp", type=_COUNT, help="Stages of layers [default: the original's].")
-@click.option("--hardware", metavar="NAME|FILE.json", help="Project the time on these devices.")
-@click.option("--micro-batch-size", type=_COUNT, help="Sequences of a micro-batch, on a replica.")
-@click.option("--virtual-stages", type=_COUNT, help="Stages of each rank (interleaved) [1].")
-@click.option("--zero", type=click.IntRange(0, 3), help="What replicas share [0].")
-@click.option("--recompute", type=click.Choice(["none", "attention", "full"]), help="[none]")
-@click.option("--sequence-parallel", is_flag=True, default=None, help="With --tp.")
-@click.option("--unfused", is_flag=True, default=None, help="Elementwise work is not compiled.")
-@click.option("--overlap-tp", is_flag=True, default=None, help="Sums run beside products.")
-@click.option("--search", is_flag=True, default=None, help="Find the fastest layout that fits.")
-@click.option("--tokens", type=_AMOUNT, help="Node-hours and days for so many tokens.")
 @click.option(
-    "--figure",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the parts of a step and its scaling (.png, .svg).",
+    "--from",
+    "records",
+    type=click.Path(path_type=Path),
+    metavar="RECORD",
+    multiple=True,
+    help="A measured run, whose rate counts at its length.",
 )
-@click.option(
-    "--bytes-per-value", type=_COUNT, default=2, show_default=True, help="For --beta as a rate."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(**flags: Any) -> None:
-    """Compute what a source document derives from the time of a step, with each formula.
-
-    Of a step: figure of merit (1T document), tokens/s, FLOP/s by every convention, MFU of a peak.
-    Of --steps: node-hours (NeMo document). Of --model seed: the time itself, from alpha and beta.
-    Of --hardware: the time itself, part by part, with memory; --search finds a layout.
+@click.option("--nodes", type=COUNT, help="Nodes the rates were measured on.")
+@as_json
+def node_hours_command(**flags: Any) -> None:
+    """Compute the node-hours of a training of several lengths.
 
     \b
-    Examples:
-      llmb project --workload alcf-1t --step-time 54.9
-      llmb project --workload nanotron-llama2-7b --tokens-per-second 32200 --peak-tflops 312
-      llmb project --from runs/20261101T120000Z-llama-1.4b-BF16-cpu
-      llmb project --steps 150000@512,50000@2048 --target-global-batch 4096 --nodes 2
-                   --rate 512:1.18it/s@1024 --rate 2048:0.19it/s@1024
-      llmb project --workload alcf-1t --hardware aurora --recompute full --zero 1
-      llmb project --workload alcf-1t --hardware h100 --world-size 12288 --global-batch 6144
-                   --search
-      llmb project --workload alcf-1t --model seed --alpha 169TFLOP/s --beta 44.4GB/s
+    llmb project node-hours --steps 150000@512,50000@2048 --target-global-batch 4096 --nodes 2
+                            --rate 512:1.18it/s@1024 --rate 2048:0.19it/s@1024
     """
-    subject = _step
-    if flags["steps"] is not None:
-        subject = _node_hours
-    elif flags["hardware"] is not None:
-        subject = _job
-    elif flags["model"] is not None:
-        subject = _seed_model
-    try:
-        result, notes = subject(flags)
-    except OverflowError:
-        raise UsageError("these sizes are too large to compute with: give smaller ones") from None
-    if flags["as_json"]:
-        click.echo(json.dumps({**result, "notes": notes}, indent=1))
-        return
-    _print(result, notes)
-
-
-def _step(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    _refuse(flags, ["target_global_batch", "rates", "nodes"], "goes with --steps")
-    _refuse(flags, ["alpha", "beta", "tp", "pp"], "goes with --model seed or --hardware")
-    _refuse(flags, _OF_JOBS, "goes with --hardware")
-    given = [name for name in _TIMES if flags[name] is not None]
-    if len(given) + len(flags["records"]) != 1:
-        names = ", ".join(map(_option, _TIMES))
-        raise UsageError(f"give one of {names} or --from RECORD (or --steps, or --model seed)")
-    if flags["records"]:
-        _refuse(flags, ["workload", "global_batch", "world_size"], "is in the record of --from")
-        workload, step = _measured(flags["records"][0])
-        return _result(workload, step, _peak(flags)), []
-    workload = _workload(flags)
-    step, value = _untimed(workload, flags), flags[given[0]]
-    per_second = {"iterations_per_second": 1, "tokens_per_second": step.tokens}.get(given[0])
-    seconds = value if per_second is None else per_second / value
-    return _result(workload, replace(step, seconds=seconds), _peak(flags)), []
-
-
-#: Options that only the projection of a job has.
-_OF_JOBS = (
-    *("micro_batch_size", "virtual_stages", "zero", "recompute", "sequence_parallel"),
-    *("unfused", "overlap_tp", "search", "tokens", "figure"),
-)
-
-
-def _job(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    from llmb.cli.project_job import project
-
-    _refuse(flags, ["target_global_batch", "rates", "nodes"], "goes with --steps")
-    _refuse(flags, ["alpha", "beta", "model"], "goes with --model seed, without --hardware")
-    _refuse(flags, _TIMES, "is what --hardware computes")
-    _refuse(flags, ["peak_tflops"], "is in the description of --hardware")
-    if len(flags["records"]) > 1:
-        raise UsageError("--hardware takes one --from: its constants are calibrated by one run")
-    record = flags["records"][0] if flags["records"] else None
-    return project(_workload(flags), flags, record)
-
-
-def _seed_model(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    from llmb.projection import time_to_solution as model
-
-    _refuse(flags, ["target_global_batch", "rates", "nodes"], "goes with --steps")
-    _refuse(flags, [*_TIMES, "records"], "is what --model seed computes")
-    if flags["alpha"] is None or flags["beta"] is None:
-        raise UsageError("--model seed needs --alpha and --beta, such as 169TFLOP/s and 44.4GB/s")
-    alpha = model.alpha_of(flags["alpha"])
-    beta = model.beta_of(flags["beta"], flags["bytes_per_value"])
-    workload = _workload(flags)
-    tp, pp = flags["tp"] or workload.tp, flags["pp"] or workload.pp
-    step = _untimed(workload, flags)
-    if step.world_size % (tp * pp):
-        raise UsageError(
-            f"tp {tp} x pp {pp} does not divide {step.world_size} devices: use --world-size"
-        )
-    each = step.sequences * tp * pp / step.world_size
-    found = model.step_time(workload.shape, each, tp, pp, alpha, beta)
-    result = _result(workload, replace(step, seconds=found.total_s), _peak(flags))
-    terms = [
-        (
-            "compute_s",
-            found.compute_s,
-            "s",
-            f"alpha b L (36 s d^2 + 6 s^2 d) / (PP TP), b {each:g}",
-        ),
-        ("communication_s", found.communication_s, "s", "beta 4 b L s d / PP"),
-        ("MACs per device", found.macs_per_device, "MAC", "b L (36 s d^2 + 6 s^2 d) / (PP TP)"),
-        ("all-reduced elements", found.elements_per_device, "values", "4 b L s d / PP, per device"),
-    ]
-    head = [dict(zip(("name", "value", "unit", "formula"), term, strict=True)) for term in terms]
-    result |= {"model": "seed", "alpha_s": alpha, "beta_s": beta, "tp": tp, "pp": pp}
-    return {**result, "figures": [*head, *result["figures"]]}, list(model.NOTES)
-
-
-def _node_hours(flags: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     from llmb.projection import node_hours
 
-    _refuse(flags, ["model", "alpha", "beta", "tp", "pp"], "does not go with --steps")
-    _refuse(flags, [*_TIMES, "workload", "global_batch"], "does not go with --steps: use --rate")
-    _refuse(flags, ["world_size", "peak_tflops"], "does not go with --steps")
-    if flags["target_global_batch"] is None:
-        raise UsageError("--steps needs --target-global-batch, the sequences of each of its steps")
-    rates = [node_hours.rate(text) for text in flags["rates"]]
-    found = [(path, *_measured(path)) for path in flags["records"]]
-    for path, workload, step in found:
-        rates.append(node_hours.measured_rate(step, workload.shape.sequence_length, str(path)))
-    nodes = flags["nodes"] or _nodes([step for _, _, step in found])
-    plan = node_hours.plan(
-        node_hours.stages(flags["steps"]), rates, flags["target_global_batch"], nodes
-    )
-    costs = [
-        {
-            "steps": cost.stage.steps,
-            "sequence_length": cost.stage.length,
-            "rate": cost.rate.text,
-            "samples_per_second": cost.rate.samples_per_second,
-            "iterations_per_second": cost.iterations_per_second,
-            "node_hours_per_100k_steps": cost.node_hours_per_100k_steps,
-            "node_hours": cost.node_hours,
+    with printed(flags) as result:
+        rates = [node_hours.rate(text) for text in flags["rates"]]
+        found = [(path, *_measured(path)) for path in flags["records"]]
+        for path, workload, step in found:
+            rates.append(node_hours.measured_rate(step, workload.shape.sequence_length, str(path)))
+        nodes = flags["nodes"] or _nodes([step for _, _, step in found])
+        plan = node_hours.plan(
+            node_hours.stages(flags["steps"]), rates, flags["target_global_batch"], nodes
+        )
+        costs = [
+            {
+                "steps": cost.stage.steps,
+                "sequence_length": cost.stage.length,
+                "rate": cost.rate.text,
+                "samples_per_second": cost.rate.samples_per_second,
+                "iterations_per_second": cost.iterations_per_second,
+                "node_hours_per_100k_steps": cost.node_hours_per_100k_steps,
+                "node_hours": cost.node_hours,
+            }
+            for cost in plan.costs
+        ]
+        result |= {
+            "target_global_batch": plan.target_global_batch,
+            "nodes": plan.nodes,
+            "formula": "nodes x steps x (target global batch / global batch) / iterations/s / 3600",
+            "stages": costs,
+            "node_hours": plan.node_hours,
         }
-        for cost in plan.costs
-    ]
-    result = {
-        "target_global_batch": plan.target_global_batch,
-        "nodes": plan.nodes,
-        "formula": "nodes x steps x (target global batch / global batch) / iterations/s / 3600",
-        "stages": costs,
-        "node_hours": plan.node_hours,
-    }
-    return result, list(plan.warnings)
+        result["notes"] += plan.warnings
+
+
+command.add_command(job)
+command.add_command(search_command)
 
 
 def _nodes(steps: Iterable[StepFigures]) -> int:
@@ -242,16 +247,6 @@ def _measured(path: Path) -> tuple[Workload, StepFigures]:
     from llmb.records.bundle import read_record
 
     return measured_step(read_record(path))
-
-
-def _workload(flags: Mapping[str, Any]) -> Workload:
-    from llmb.cli.run import workload_of
-    from llmb.workloads import find
-
-    if flags["workload"] is None:
-        raise UsageError("whose step is it? name a --workload (llmb workload list)")
-    name, definition = workload_of(flags["workload"])
-    return find(name, {}, definition)
 
 
 def _untimed(workload: Workload, flags: Mapping[str, Any]) -> StepFigures:
@@ -287,60 +282,10 @@ def _result(workload: Workload, step: StepFigures, peak_flops: float | None) -> 
 
 
 def _refuse(flags: Mapping[str, Any], names: Iterable[str], why: str) -> None:
-    given = next((name for name in names if flags[name] not in (None, ())), None)
+    given = next((name for name in names if flags[name] is not None), None)
     if given is not None:
         raise UsageError(f"{_option(given)} {why}")
 
 
 def _option(name: str) -> str:
-    return {"records": "--from", "rates": "--rate"}.get(name, "--" + name.replace("_", "-"))
-
-
-def _print(result: Mapping[str, Any], notes: Iterable[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from llmb.cli.text import printable
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-    if "parts" in result:
-        from llmb.cli.project_job import show
-
-        show(result, console)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    if "figures" in result:
-        sizes = ", ".join(f"{name} {size:,}" for name, size in result["sizes"].items())
-        devices = "1 device" if result["world_size"] == 1 else f"{result['world_size']:,} devices"
-        about = f"b {result['global_batch_size']:,}, {devices}"
-        console.print(Text(f"{printable(result['workload'])}: {sizes}, {about}", "bold"))
-        for title in ("figure", "value", "unit", "formula"):
-            table.add_column(title, justify="right" if title == "value" else "left")
-        for one in result["figures"]:
-            table.add_row(one["name"], number(one["value"]), one["unit"], Text(one["formula"]))
-        console.print(table)
-    else:
-        for title in ("steps", "length", "rate", "per 100k steps", "node-hours"):
-            table.add_column(title, justify="left" if title == "rate" else "right")
-        for one in result["stages"]:
-            table.add_row(
-                f"{one['steps']:,}",
-                f"{one['sequence_length']:,}",
-                Text(printable(one["rate"])),
-                number(one["node_hours_per_100k_steps"]),
-                number(one["node_hours"]),
-            )
-        console.print(table)
-        total = f"{number(result['node_hours'])} node-hours on {result['nodes']} nodes"
-        batch = f"steps of {result['target_global_batch']:,} sequences"
-        console.print(Text(f"{total}, {batch}", "bold"))
-        console.print(Text(result["formula"], "dim"))
-    for note in notes:
-        console.print(Text(f"note: {printable(note)}", style="yellow"), soft_wrap=True)
-
-
-def number(value: float) -> str:
-    """Return ``value`` with six digits, in thousands where it is not too large for them."""
-    return (
-        f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}" if value < 1e9 else f"{value:.6g}"
-    )
+    return "--" + name.replace("_", "-")

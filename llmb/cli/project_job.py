@@ -1,12 +1,15 @@
-"""``llmb project --hardware``: a step's time, part by part, on devices that need not be there."""
+"""``llmb project job`` and ``search``: a step's time, part by part, on devices not at hand."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
+from llmb.cli.project_options import AMOUNT, COUNT, as_json, printed, workload_of_name
 from llmb.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,53 +18,95 @@ if TYPE_CHECKING:
     from llmb.projection.hardware_files import Hardware
     from llmb.projection.job import Job
     from llmb.projection.jobs import JobRequest
-    from llmb.projection.step_time import Constants, ProjectedStep
+    from llmb.projection.projected import Basis, Projection
+    from llmb.projection.step_time import ProjectedStep
     from llmb.workloads import Workload
 
-#: What a search decides, and is not told.
-_SEARCHED = ("tp", "pp", "micro_batch_size", "virtual_stages", "zero", "recompute")
 _SHOWN = 8
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def project(
-    workload: Workload, flags: Mapping[str, Any], record: Path | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return figures, parts and memory of the job of ``flags``, and what to know of them.
+def _of_both(function: F) -> F:
+    """Add the options that a job and a search have."""
+    for option in reversed(
+        (
+            click.option("--workload", metavar="NAME|FILE.json", help="Whose step."),
+            click.option("--hardware", required=True, metavar="NAME|FILE.json", help="On what."),
+            click.option(
+                "--from",
+                "record",
+                type=click.Path(path_type=Path),
+                metavar="RECORD",
+                help="A measured run on the hardware: it calibrates the constants.",
+            ),
+            click.option(
+                "--global-batch", type=COUNT, help="Sequences of a step [default: the original's]."
+            ),
+            click.option("--world-size", type=COUNT, help="Devices [default: the original's]."),
+            click.option("--tokens", type=AMOUNT, help="Node-hours and days for so many tokens."),
+            click.option(
+                "--figure",
+                type=click.Path(dir_okay=False, path_type=Path),
+                help="Draw the parts of a step and its scaling (.png, .svg).",
+            ),
+            as_json,
+        )
+    ):
+        function = option(function)
+    return function
 
-    Raises:
-        UsageError: the job cannot be, or is not said.
+
+@click.command("job", short_help="Project a step's time, memory and energy on described hardware.")
+@_of_both
+@click.option("--tp", type=COUNT, help="Ranks that share a layer [default: the original's].")
+@click.option("--pp", type=COUNT, help="Stages of layers [default: the original's].")
+@click.option("--micro-batch-size", type=COUNT, help="Sequences of a micro-batch, on a replica.")
+@click.option("--virtual-stages", type=COUNT, help="Stages of each rank (interleaved) [1].")
+@click.option("--zero", type=click.IntRange(0, 3), help="What replicas share [0].")
+@click.option("--recompute", type=click.Choice(["none", "attention", "full"]), help="[none]")
+@click.option("--sequence-parallel", is_flag=True, help="With --tp.")
+@click.option("--unfused", is_flag=True, help="Elementwise work is not compiled.")
+@click.option("--overlap-tp", is_flag=True, help="Sums run beside products.")
+def job(**flags: Any) -> None:
+    """Project the time of a step, part by part, with memory, energy and the expected error.
+
+    \b
+    llmb project job --workload alcf-1t --hardware aurora --recompute full --zero 1
+    llmb project job --workload llama-3.1-8b --hardware mine.json --world-size 64
+                     --global-batch 512 --tokens 1e12 --figure step.png
     """
-    from llmb.projection import calibration
-    from llmb.projection.hardware_files import load
     from llmb.projection.jobs import job_of
 
-    hardware, asked = load(flags["hardware"]), _asked(flags)
-    constants, receipt = calibration.constants(), calibration.receipt()
-    error = receipt.expected_error_percent
-    notes = []
-    if record is not None:
-        constants, said = _calibrated(record, hardware, constants, receipt.belief(hardware.name))
-        error = receipt.after_one_row_percent
-        notes.append(said)
-    notes.append(
-        f"expected error {error:g} %: of {receipt.rows} published rows, tables left out of the "
-        f"fit; worst row {receipt.worst_row}, {receipt.worst_error_percent:+g} %"
-    )
-    if hardware.name not in receipt.devices:
-        notes.append(
-            f"no published row is of {hardware.name}: expect more, and calibrate with --from RECORD"
-        )
-    result: dict[str, Any] = {}
-    if flags["search"]:
-        job, result["search"] = _search(workload, asked, flags, hardware, constants)
-    else:
-        job = job_of(workload, asked)
-    result = {**_described(workload, job, hardware, constants, flags["tokens"]), **result}
-    result["expected_error_percent"] = error
-    if flags["figure"] is not None:
-        _draw(flags["figure"], workload.name, job, hardware, constants)
-        notes.append(f"figure: {flags['figure']}")
-    return result, notes
+    workload = workload_of_name(flags["workload"])
+    with printed(flags) as result:
+        hardware, by = _hardware(flags)
+        _describe(result, workload, job_of(workload, _asked(flags)), hardware, by, flags)
+
+
+@click.command("search", short_help="Find the fastest layout of a job that fits.")
+@_of_both
+def search_command(**flags: Any) -> None:
+    """Find how to slice, stage, share and recompute, and show why other ways are slower.
+
+    \b
+    llmb project search --workload alcf-1t --hardware h100 --world-size 12288 --global-batch 6144
+    """
+    workload = workload_of_name(flags["workload"])
+    with printed(flags) as result:
+        hardware, by = _hardware(flags)
+        best, found = _search(workload, _asked(flags), hardware, by)
+        _describe(result, workload, best, hardware, by, flags)
+        result["search"] = found
+
+
+def _hardware(flags: Mapping[str, Any]) -> tuple[Hardware, Basis]:
+    from llmb.projection.hardware_files import load
+    from llmb.projection.projected import basis
+    from llmb.records.bundle import read_record
+
+    hardware, path = load(flags["hardware"]), flags["record"]
+    record = None if path is None else read_record(path)
+    return hardware, basis(hardware, record, str(path))
 
 
 def _asked(flags: Mapping[str, Any]) -> JobRequest:
@@ -70,62 +115,64 @@ def _asked(flags: Mapping[str, Any]) -> JobRequest:
     return JobRequest(
         world_size=flags["world_size"],
         global_batch=flags["global_batch"],
-        tp=flags["tp"],
-        pp=flags["pp"],
-        micro_batch=flags["micro_batch_size"],
-        virtual_stages=flags["virtual_stages"] or 1,
-        zero=flags["zero"] or 0,
-        recompute=flags["recompute"] or "none",
-        sequence_parallel=bool(flags["sequence_parallel"]),
-        fused_elementwise=not flags["unfused"],
-        overlapped_tp=bool(flags["overlap_tp"]),
+        tp=flags.get("tp"),
+        pp=flags.get("pp"),
+        micro_batch=flags.get("micro_batch_size"),
+        virtual_stages=flags.get("virtual_stages") or 1,
+        zero=flags.get("zero") or 0,
+        recompute=flags.get("recompute") or "none",
+        sequence_parallel=bool(flags.get("sequence_parallel")),
+        fused_elementwise=not flags.get("unfused"),
+        overlapped_tp=bool(flags.get("overlap_tp")),
     )
 
 
-def _calibrated(
-    path: Path, hardware: Hardware, prior: Constants, believed: float
-) -> tuple[Constants, str]:
-    from llmb.projection.calibration import calibrated
-    from llmb.projection.jobs import measured_job
-    from llmb.projection.step import measured_step
-    from llmb.projection.step_time import step_time
-    from llmb.records.bundle import read_record
+def _describe(
+    result: dict[str, Any],
+    workload: Workload,
+    job: Job,
+    hardware: Hardware,
+    by: Basis,
+    flags: Mapping[str, Any],
+) -> None:
+    """Add to ``result`` what is projected of ``job``, and draw it where that is asked for."""
+    from llmb.projection.projected import project
 
-    record = read_record(path)
-    workload, step = measured_step(record)
-    job = measured_job(workload, record)
+    found = project(workload, job, hardware, by)
+    result |= _described(found, flags["tokens"])
+    result["notes"] += by.notes
+    if flags["figure"] is not None:
+        _draw(flags["figure"], found)
+        result["notes"].append(f"figure: {flags['figure']}")
 
-    def rate(constants: Constants) -> float:
-        return job.tokens / step_time(job, hardware, constants).total
 
-    try:
-        found = calibrated(prior, step.tokens_per_second, rate, believed)
-    except UsageError as error:
-        raise UsageError(f"--from {path}: {error}") from None
-    said = (
-        f"calibrated by {path}: {step.tokens_per_second:,.4g} tokens/s measured, "
-        f"{rate(prior):,.4g} projected without it, {rate(found):,.4g} with {believed:.0%} of the "
-        "difference believed"
-    )
-    return found, said
+def _described(found: Projection, tokens: float | None) -> dict[str, Any]:
+    job, memory = found.job, found.memory
+    return {
+        "workload": found.workload.name,
+        "hardware": found.hardware.model_dump(),
+        "layout": _layout(job),
+        "sizes": {"L": job.model.layers, "d": job.model.hidden, "s": job.model.sequence},
+        "global_batch_size": found.step.sequences,
+        "world_size": found.step.world_size,
+        "fits": found.fits,
+        "memory": {**memory.parts(), "total": memory.total},
+        "parts": found.time.parts(),
+        "constants": asdict(found.basis.constants),
+        "expected_error_percent": found.basis.expected_error_percent,
+        "figures": [metric.model_dump() for metric in found.figures(tokens)],
+    }
 
 
 def _search(
-    workload: Workload,
-    asked: JobRequest,
-    flags: Mapping[str, Any],
-    hardware: Hardware,
-    constants: Constants,
+    workload: Workload, asked: JobRequest, hardware: Hardware, by: Basis
 ) -> tuple[Job, dict[str, Any]]:
     from llmb.projection.job import Model
     from llmb.projection.jobs import devices_of, sequences_of
     from llmb.projection.search import search
 
-    given = next((name for name in _SEARCHED if flags[name] is not None), None)
-    if given is not None:
-        raise UsageError(f"--{given.replace('_', '-')} is what --search finds: leave one of them")
     devices, sequences = devices_of(workload, asked), sequences_of(workload, asked)
-    found = search(Model.of(workload.shape), devices, sequences, hardware, constants)
+    found = search(Model.of(workload.shape), devices, sequences, hardware, by.constants)
     best = found.best[0]
     others = [one for one in found.by_mesh if one not in found.best]
     rows = [
@@ -163,76 +210,18 @@ def _layout(job: Job) -> dict[str, Any]:
     }
 
 
-def _described(
-    workload: Workload,
-    job: Job,
-    hardware: Hardware,
-    constants: Constants,
-    tokens: float | None,
-) -> dict[str, Any]:
-    from llmb.measure.step_figures import StepFigures
-    from llmb.projection.memory import peak_memory
-    from llmb.projection.step import figures
-    from llmb.projection.step_time import step_time
-
-    time, memory = step_time(job, hardware, constants), peak_memory(job)
-    step = StepFigures(time.total, round(job.sequences), job.tokens, job.devices)
-    shown = list(figures(workload, step, hardware.peak_flops))
-    return {
-        "workload": workload.name,
-        "hardware": hardware.model_dump(),
-        "layout": _layout(job),
-        "sizes": {"L": job.model.layers, "d": job.model.hidden, "s": job.model.sequence},
-        "global_batch_size": step.sequences,
-        "world_size": step.world_size,
-        "parts": time.parts(),
-        "memory": {**memory.parts(), "total": memory.total},
-        "fits": memory.fits(hardware.memory_bytes),
-        "constants": asdict(constants),
-        "figures": [
-            *(metric.model_dump() for metric in shown),
-            *_hfu(shown, time),
-            *_cost(step, hardware, tokens),
-        ],
-    }
-
-
-def _hfu(shown: list[Any], time: ProjectedStep) -> list[dict[str, Any]]:
-    """Return the share of the peak with what is computed twice."""
-    mfu = next((m.value for m in shown if m.name == "MFU by gemm_full"), None)
-    if mfu is None:
-        return []
-    once = time.products + time.attention
-    value = mfu * (once + time.recompute) / once
-    return [_figure("HFU", value, "%", "MFU by gemm_full x (once + recomputed) / once, by time")]
-
-
-def _cost(step: Any, hardware: Hardware, tokens: float | None) -> list[dict[str, Any]]:
-    nodes = -(-step.world_size // hardware.devices_per_node)
-    found = []
-    if hardware.power_w is not None:
-        joules = hardware.power_w * step.world_size / step.tokens_per_second
-        formula = "devices x rated power / tokens/s; without hosts and network"
-        found.append(_figure("joules_per_token", joules, "J", formula))
-    if tokens is not None:
-        days = tokens / step.tokens_per_second / 86400
-        found.append(_figure("days", days, "d", f"{tokens:g} tokens / tokens/s / 86400"))
-        found.append(
-            _figure("node_hours", 24 * days * nodes, "node h", f"days x 24 x {nodes:,} nodes")
-        )
-    return found
-
-
-def _figure(name: str, value: float, unit: str, formula: str) -> dict[str, Any]:
-    return {"name": name, "value": value, "unit": unit, "formula": formula}
-
-
 def show(result: Mapping[str, Any], console: Console) -> None:
     """Print layout, parts, memory and, of a search, the layouts."""
     from rich.table import Table
     from rich.text import Text
 
     hardware = result["hardware"]
+    if result["fits"] == "no":
+        needed, there = result["memory"]["total"] / 1e9, hardware["memory_bytes"] / 1e9
+        told = (
+            f"does not fit: the fullest rank needs {needed:,.1f} GB, a device has {there:,.0f} GB"
+        )
+        console.print(Text(told, "bold red"))
     console.print(Text(f"on {hardware['name']}: {hardware['description']}", "bold"))
     words = (f"{name.replace('_', ' ')} {value}" for name, value in result["layout"].items())
     console.print(Text(", ".join(words)))
@@ -278,16 +267,16 @@ def _show_search(search: Mapping[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _draw(path: Path, name: str, job: Job, hardware: Hardware, constants: Constants) -> None:
+def _draw(path: Path, found: Projection) -> None:
     from llmb.projection.figure import FORMATS, draw
 
-    kind = path.suffix.removeprefix(".")
+    kind, job, hardware = path.suffix.removeprefix("."), found.job, found.hardware
     if kind not in FORMATS:
         raise UsageError(f"--figure {path}: its name must end in .{' or .'.join(FORMATS)}")
     scaled = [replace(job, dp=job.dp * factor) for factor in (1, 2, 4, 8, 16)]
     if hardware.network_bytes_per_second is None:
         scaled = [one for one in scaled if one.devices <= hardware.devices_per_node]
     try:
-        path.write_bytes(draw(name, scaled, hardware, constants, kind))
+        path.write_bytes(draw(found, scaled, kind))
     except OSError as error:
         raise UsageError(f"--figure {path}: cannot be written: {error.strerror}") from None

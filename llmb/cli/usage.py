@@ -37,8 +37,11 @@ def _said(error: click.ClickException, commands: Sequence[str]) -> tuple[str, st
         )
         typed = error.message.partition("'")[2].partition("'")[0]
         return _one_line(error.format_message()), typed if choices else "", list(map(str, choices))
-    text = _one_line(error.format_message())
+    text = _one_line(error.format_message()).partition(" Did you mean")[0]  # click's own
     typed = text.partition("No such command '")[2].partition("'")[0]
+    group = None if context is None else context.command
+    if isinstance(group, click.Group) and context is not None and context.parent is not None:
+        commands = group.list_commands(context)
     return text, typed, list(commands) if typed else []
 
 

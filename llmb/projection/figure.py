@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import Job
-from llmb.projection.step_time import Constants, step_time
+from llmb.projection.projected import Projection
+from llmb.projection.step_time import step_time
 
 FORMATS = ("svg", "png")
 _SIZE_IN, _DPI = (11.0, 5.0), 150
@@ -21,14 +21,13 @@ _COLOURS = (
 _LEAST = 0.002
 
 
-def draw(
-    name: str, jobs: Sequence[Job], hardware: Hardware, constants: Constants, kind: str
-) -> bytes:
-    """Return the figure of ``jobs``, the same one on more and more devices, as ``kind``."""
+def draw(found: Projection, jobs: Sequence[Job], kind: str) -> bytes:
+    """Return the figure of ``jobs``, that of ``found`` on more and more devices, as ``kind``."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    hardware, constants = found.hardware, found.basis.constants
     times = [step_time(job, hardware, constants) for job in jobs]
     rates = [job.tokens / time.total for job, time in zip(jobs, times, strict=True)]
     labels = [f"{job.devices:,}" for job in jobs]
@@ -56,7 +55,11 @@ def draw(
         right.yaxis.set_major_formatter("{x:,.0f}")
         right.set(xlabel="devices", ylabel="tokens/s", title="with more replicas, each as busy")
         right.legend(fontsize="small")
-        figure.suptitle(f"{name} on {hardware.name}: projected, not measured")
+        title = f"{found.workload.name} on {hardware.name}: projected, not measured"
+        if found.fits == "no":
+            needed, there = found.memory.total / 1e9, hardware.memory_bytes / 1e9
+            title = f"does not fit: {needed:,.1f} GB of {there:,.0f} GB. {title}"
+        figure.suptitle(title)
         buffer = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else None
         canvas.print_figure(buffer, format=kind, dpi=_DPI, metadata=metadata)

@@ -27,13 +27,13 @@ def test_a_machine_is_described_for_projections_with_its_provenance(tmp_path: Pa
     assert found["network_bytes_per_second"] is None
     assert "collectives and messages of 2 ranks" in found["source"]
     words = ("--workload=llama-1.4b", "--world-size=2", "--global-batch=2", "--json")
-    projected = harness.call("project", "--hardware", path, *words)
+    projected = harness.call("project", "job", "--hardware", path, *words)
     assert projected.code == 0, projected.stderr
     parts = json.loads(projected.stdout)["parts"]
     assert parts["products"] > parts["data_parallel"] >= 0
     assert 0.01 < sum(parts.values()) < 1e4
     more = ("--workload=llama-1.4b", "--world-size=4", "--global-batch=4")
-    refused = harness.call("project", "--hardware", path, *more)
+    refused = harness.call("project", "job", "--hardware", path, *more)
     assert refused.code == 2
     assert "network_bytes_per_second is not known" in refused.said[-1]
 

@@ -13,7 +13,6 @@ from llmb.cli import export, launch, node, project, report, run, scaling, verify
 from llmb.errors import UsageError
 from tests import builders
 
-HARDWARE = ("--workload", "llama-2-7b", "--hardware", "h100")
 RANK = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
 
@@ -80,28 +79,13 @@ def refused(command: click.Command, words: Sequence[str]) -> str:
             ("--scaling", "1", "--recipe", "litgpt-fsdp-zero3"),
             "--recipe says how many ranks there are",
         ),
-        (project.command, ("--hardware", "h100"), "whose step is it? name a --workload"),
-        (project.command, (*HARDWARE, "--nodes", "2"), "--nodes goes with --steps"),
-        (project.command, (*HARDWARE, "--alpha", "1"), "--alpha goes with --model seed"),
+        (project.command, ("job", "--hardware", "h100"), "whose step is it? name a --workload"),
         (
             project.command,
-            (*HARDWARE, "--search", "--tp", "2"),
-            "--tp is what --search finds",
-        ),
-        (
-            project.command,
-            ("--workload", "alcf-1t", "--model", "seed"),
-            "--model seed needs --alpha and --beta",
-        ),
-        (
-            project.command,
-            ("--workload", "alcf-1t", "--model", "seed", "--alpha", "1e-12"),
-            "--model seed needs --alpha and --beta",
-        ),
-        (project.command, ("--steps", "1@512"), "--steps needs --target-global-batch"),
-        (
-            project.command,
-            ("--steps", "1@512", "--target-global-batch", "8", "--rate", "512:1samples/s"),
+            (
+                *("node-hours", "--steps", "1@512", "--target-global-batch", "8"),
+                *("--rate", "512:1samples/s"),
+            ),
             "--steps needs --nodes",
         ),
     ],
