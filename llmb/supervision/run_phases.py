@@ -336,6 +336,10 @@ class RunPhases:
             if streamed is None:
                 raise
             streamed = replace(streamed, failure=error)  # it came while the worker was ended
+        except LlmbError as error:
+            if self.place is None or str(error).startswith("rank "):
+                raise
+            raise type(error)(f"rank {self.place.rank}: {error}") from error
         return streamed
 
     def _order(

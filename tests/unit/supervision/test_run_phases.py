@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,29 @@ def test_a_signal_while_the_worker_of_a_complete_window_is_ended_keeps_the_timin
     assert found.streamed.timing == STREAMED.timing
     assert isinstance(found.examined.ended, Interrupted)
     assert line.examined == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("the worker was killed", "rank 0: the worker was killed"),
+        (
+            "rank 3 ended while the others were at work",
+            "rank 3 ended while the others were at work",
+        ),
+    ],
+)
+def test_of_several_ranks_a_failed_worker_is_named_by_its_rank(
+    line: Line, said: str, told: str
+) -> None:
+    place = RankAddress(
+        rank=0, world_size=4, local_rank=0, local_world_size=4, host="h", port=29500
+    )
+    line.run_phases = replace(line.run_phases, place=place)
+    line.error = RunFailedError(said)
+    with pytest.raises(RunFailedError) as raised:
+        line.run_phases.repeat(CONFIG, 0)
+    assert str(raised.value) == told
 
 
 def test_every_repeat_has_a_window_and_a_nonce_of_its_own_and_its_number(line: Line) -> None:
