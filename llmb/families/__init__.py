@@ -1,7 +1,7 @@
-"""The families of models: one value for each, with all that differs between them.
+"""The families of models: llama, gpt2, bert. One value per family holds every difference.
 
-The models themselves are in ``llmb.reference``, which is pinned. ``llmb.submission`` has numbers of
-its own for each family, on purpose: a bundle is checked by a second path.
+``llmb.reference`` has the models, pinned. ``llmb.submission`` repeats the numbers of each family on
+purpose: the check of a bundle is a second, independent path.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What llmb knows of a family of models, beside the reference that computes it. No torch.
+"""A family of models: sizes, work, parameter names, and tensor-parallel slices. No torch.
 
-docs/architecture.md says how to add a family.
+``llmb.reference`` computes the models. docs/growing.md says how to add a family.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from llmb.reference.shapes import Shape
 
 S = TypeVar("S", bound=Shape)
 Size = tuple[int, ...]
-#: The matrix between the last norm and the head, where there is one.
+#: Kind of the matrix between the last norm and the head. Example: BERT's transform.
 TRANSFORM = "transform"
 
 
@@ -34,85 +34,85 @@ class Gemm:
 
 @dataclass(frozen=True)
 class ProbeParts:
-    """The parameters of a model that the isolating probes are about, by name."""
+    """Names of the parameters that the isolating probes change (``llmb.observe.probes``)."""
 
-    #: The matrices through which branches write, two a layer, in order.
+    #: Output projections of attention and feed-forward, two per layer, in order.
     out: tuple[str, ...]
-    #: Embeddings ``[n, hidden]`` that are nothing else.
+    #: Embeddings ``[n, hidden]`` that are not the head.
     embeddings: tuple[str, ...]
-    #: The matrix ``[vocab, hidden]`` that makes the logits, and whether it is an embedding, too.
+    #: The matrix ``[vocab, hidden]`` that makes the logits; ``tied``: an embedding as well.
     head: str
     tied: bool
-    #: Biases beside ``out``.
+    #: Biases of the output projections.
     biases: tuple[str, ...] = ()
-    #: Whether norms take the mean away; then gains and biases of the norms after the last layer.
+    #: Whether norms subtract the mean; then gains and biases of the norms after the last layer.
     centred: bool = False
     gains: tuple[str, ...] = ()
     offsets: tuple[str, ...] = ()
-    #: A matrix between the last layer and the head, None where there is none.
+    #: The matrix between the last layer and the head, or None.
     between: str | None = None
 
 
 class Slice(Enum):
     """How the ranks of tensor parallelism share a module."""
 
-    #: Every rank has all of its parameters; with sequence parallelism, its part of the tokens.
+    #: Every rank has all parameters of the module; with sequence parallelism, a part of the tokens.
     NORM = "norm"
-    #: Every rank has all of its parameters and all tokens.
+    #: Every rank has all parameters of the module, and all tokens.
     EVERYWHERE = "everywhere"
-    #: Its input is gathered once, for all that it is made of: one tensor, or one of three.
+    #: The module's input is gathered once for all submodules: one tensor, or the first of three.
     GATHERED = "gathered"
     GATHERED_OF_3 = "gathered, of three inputs"
-    #: Each rank has some rows of the matrix ``[out, in]``; its outputs stay, or are gathered.
+    #: Each rank has some rows of the matrix ``[out, in]``; outputs stay there, or are gathered.
     COLUMNS = "columns"
     COLUMNS_GATHERED = "columns, gathered"
-    #: Each rank takes its heads of queries, keys and values.
+    #: Each rank takes some heads of queries, keys, and values.
     HEADS = "heads"
     #: Each rank has some columns of the matrix ``[out, in]``; outputs are summed.
     ROWS = "rows"
-    #: Each rank has the embeddings of its words.
+    #: Each rank has the embeddings of some words.
     WORDS = "words"
-    #: Each rank makes the logits of its words: with a matrix of its own, or with that of the
-    #: words, and a bias beside it.
+    #: Each rank makes the logits of some words: with its own rows of the head, or with the
+    #: embeddings of these words, without or with a bias.
     HEAD = "head"
     TIED_HEAD = "tied head"
     TIED_HEAD_AND_BIAS = "tied head with a bias"
-    #: A parameter of its own: each rank has some elements.
+    #: A parameter instead of a module: each rank has some elements.
     ELEMENTS = "elements"
 
 
 class Family(ABC, Generic[S]):
-    """One family: sizes and work in closed form, names of its parameters, and what goes with it."""
+    """One family of models. A subclass states every difference between this family and others."""
 
-    #: As records and workload files call it, and as people do.
+    #: The name in records and workload files ("gpt2"), and the name for people ("GPT-2").
     name: ClassVar[str]
     title: ClassVar[str]
-    #: In which modes its models run.
+    #: Modes in which models of the family run.
     modes: ClassVar[tuple[Mode, ...]] = tuple(Mode)
-    #: A token attends to none behind it, and is followed by its target.
+    #: Tokens attend to earlier tokens alone, and the target of a token is the next token.
     causal: ClassVar[bool] = True
-    #: Norms take the mean of a token's channels away.
+    #: Norms subtract the mean over the channels of a token (LayerNorm).
     centred: ClassVar[bool] = False
-    #: The head is the embedding of the words.
+    #: The head is the word embedding.
     tied: ClassVar[bool] = False
-    #: Pipelines can cut it into stages.
+    #: Pipeline parallelism can cut the model into stages.
     has_stages: ClassVar[bool] = False
-    #: Ranks of tensor parallelism may share the tokens and the logits of a sequence.
+    #: Sequence parallelism and loss parallelism are possible.
     shares_sequences: ClassVar[bool] = True
-    #: Slices of its matrices round otherwise than the whole does: only with weights in float32.
+    #: Tensor parallelism needs float32 weights: slices in BF16 round differently (docs/adr/0028).
     slices_are_wide: ClassVar[bool] = False
-    #: Loss beyond that of the words at the first weights, in nats: of other tasks of the training.
+    #: Loss of further training tasks at the first weights, in nats. Example: 0.69 for two classes.
     other_loss: ClassVar[float] = 0.0
     #: The gain of the norm before the head.
     last_norm: ClassVar[str]
-    #: Kind of a matrix ("q", "up", "head") -> the parameter that holds it, "{}" for the layer.
+    #: Kind of a matrix ("q", "up", "head") -> the parameter with the matrix, "{}" for the layer.
     matrices: ClassVar[Mapping[str, str]]
-    #: Kind -> what the table of measured precision calls its product, where that is another name.
+    #: Kind -> name of the product in the table of measured precision, if the name is not the kind.
     product_names: ClassVar[Mapping[str, str]] = {}
-    #: Module of a block, and of the rest of the model -> how ranks share it.
+    #: Module -> how tensor-parallel ranks share the module: in each block, and outside the blocks.
     block_slices: ClassVar[Mapping[str, Slice]]
     other_slices: ClassVar[Mapping[str, Slice]]
-    #: How Hugging Face's ``config.json`` of the family is read; None: no weights of it are.
+    #: Reader of Hugging Face's ``config.json``; None: llmb reads no checkpoints of the family.
     checkpoint: ClassVar[type[HuggingFaceConfig] | None] = None
 
     @abstractmethod
@@ -121,48 +121,48 @@ class Family(ABC, Generic[S]):
 
     @abstractmethod
     def parameter_sizes(self, shape: S) -> dict[str, Size]:
-        """Return the size of every parameter; matrices are ``[out, in]``. A tied head is one."""
+        """Return name -> size of every parameter. Matrices are ``[out, in]``; a tied head is one."""
 
     @abstractmethod
     def block_bytes(self, shape: S, value: int, mixed: int) -> int:
-        """Return the bytes that a token of one block leaves for the backward pass.
+        """Return the activation bytes per token that one block keeps for the backward pass.
 
-        ``value`` is the bytes of a value; ``mixed`` is 1 under autocast, otherwise 0.
+        ``value`` is the size of a value in bytes; ``mixed`` is 1 under autocast, otherwise 0.
         """
 
     @abstractmethod
     def probe_parts(self, shape: S) -> ProbeParts:
-        """Return what the isolating probes are about."""
+        """Return the parameters that the isolating probes change."""
 
     def key_value_heads(self, shape: S) -> int:
-        """Return how many heads have keys and values of their own."""
+        """Return the number of key-value heads."""
         return shape.num_attention_heads
 
     def is_gated(self, shape: S) -> bool:
-        """Tell whether the feed-forward has a gate, and so three matrices."""
+        """Tell whether the feed-forward network has a gate, and so three matrices."""
         return False
 
     def targets(self, shape: S, tokens: int) -> int:
-        """Return how many of a step's ``tokens`` are predicted."""
+        """Return the number of predicted tokens in a step of ``tokens`` tokens."""
         return tokens // shape.sequence_length * (shape.sequence_length - 1)
 
     def recipe_name(self, product: str) -> str:
-        """Return what the table of measured precision calls a product of ``gemms``."""
+        """Return the name of a product of ``gemms`` in the table of measured precision."""
         return product
 
     def slices_of_block(self, shape: S) -> Mapping[str, Slice]:
-        """Return module of a block -> how ranks share it."""
+        """Return module of a block -> how tensor-parallel ranks share the module."""
         return self.block_slices
 
     def regrouped(self, shape: S, before: S) -> S:
-        """Return ``shape``, whose number of heads was set, with heads grouped as ``before``."""
+        """Return ``shape`` after an override of the heads, with key-value groups as ``before``."""
         return shape
 
     def check(self, shape: S) -> None:
-        """Refuse sizes that make no model.
+        """Check that a model of these sizes exists.
 
         Raises:
-            UsageError: which size, and what to change.
+            UsageError: names the size and the change that helps.
         """
         most = getattr(shape, "max_position_embeddings", None)
         if most is not None and shape.sequence_length > most:
@@ -177,13 +177,13 @@ class Family(ABC, Generic[S]):
         return self.matrices["q"] == self.matrices["k"]
 
     def stored_name(self, name: str) -> str:
-        """Return our name of a tensor of a checkpoint."""
+        """Return llmb's name of a tensor in a checkpoint."""
         return name
 
     def is_turned(self, name: str) -> bool:
-        """Tell whether checkpoints keep the parameter as ``[in, out]``."""
+        """Tell whether checkpoints store the parameter as ``[in, out]``."""
         return False
 
     def is_dispensable(self, name: str) -> bool:
-        """Tell whether a tensor of a checkpoint is no weight of its own, by our name."""
+        """Tell whether a tensor of a checkpoint, by llmb's name, repeats another weight."""
         return False

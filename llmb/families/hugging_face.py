@@ -1,4 +1,4 @@
-"""The ``config.json`` of a Hugging Face checkpoint: what is read of every family's."""
+"""The fields of a Hugging Face ``config.json`` that every family has."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from llmb.reference.shapes import Shape
 
 
 class HuggingFaceConfig(BaseModel):
-    """The sizes that a checkpoint states; the rest steers training or the library."""
+    """The sizes in a ``config.json``. Other fields steer training or the library."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
-    #: What it must say for the reference to compute its function.
+    #: Field -> the only value with which the reference computes the same function.
     required: ClassVar[Mapping[str, object]] = {}
 
     vocab_size: PositiveInt
@@ -27,10 +27,10 @@ class HuggingFaceConfig(BaseModel):
 
     @abstractmethod
     def shape(self, folder: Path) -> Shape:
-        """Return the shape of the weights in ``folder``, with the longest sequence they allow.
+        """Return the shape of the weights in ``folder``, with the longest possible sequence.
 
         Raises:
-            UsageError: the reference computes no such model.
+            UsageError: the reference cannot compute this model.
         """
 
     def notes(self) -> tuple[str, ...]:

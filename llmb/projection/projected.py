@@ -1,4 +1,4 @@
-"""The front door: a job and the hardware it is to run on, and what that would be like."""
+"""Projection of a job on described hardware: time, memory, energy, and the expected error."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from llmb.workloads import Workload
 
 @dataclass(frozen=True)
 class Basis:
-    """The constants of a projection, and how far off it is expected to be."""
+    """The fitted constants, and the expected error of a projection with these constants."""
 
     constants: Constants
-    #: Mean error of tokens/s in percent, on rows that the constants were not fitted on.
+    #: Mean error of tokens/s in percent, on published rows outside the fit. Example: 6.1.
     expected_error_percent: float
-    #: What to know of them, in sentences.
+    #: Sentences for the user, for example about a calibrating run.
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A job on described hardware: time, memory, energy, and the expected error."""
+    """The projection of one job. Times are in seconds, memory in bytes."""
 
     workload: Workload
     job: Job
     hardware: Hardware
     basis: Basis
     time: ProjectedStep
-    #: Of the rank that holds most.
+    #: Memory of the fullest rank.
     memory: Memory
 
     @property
     def fits(self) -> Literal["yes", "tight", "no"]:
-        """Whether the memory of a device holds the fullest rank."""
+        """Whether the fullest rank fits into the memory of a device."""
         return self.memory.fits(self.hardware.memory_bytes)
 
     @property
@@ -56,22 +56,22 @@ class Projection:
 
     @property
     def joules_per_token(self) -> float | None:
-        """By the rated power of the devices, in J; None where nobody says the power."""
+        """Energy per token in J, by the rated power of the devices; None: unknown power."""
         if self.hardware.power_w is None:
             return None
         return self.hardware.power_w * self.step.world_size / self.step.tokens_per_second
 
     def days(self, tokens: float) -> float:
-        """Return how many days so many tokens take."""
+        """Return the days that a training on ``tokens`` tokens takes."""
         return tokens / self.step.tokens_per_second / 86400
 
     @property
     def nodes(self) -> int:
-        """How many nodes the devices are in."""
+        """Number of nodes, rounded up."""
         return -(-self.step.world_size // self.hardware.devices_per_node)
 
     def figures(self, tokens: float | None = None) -> Sequence[Metric]:
-        """Return every figure that follows, with its formula; of ``tokens`` days and node-hours."""
+        """Return all derived figures with formulas; with ``tokens`` also days and node-hours."""
         found = list(figures(self.workload, self.step, self.hardware.peak_flops))
         mfu = next((m.value for m in found if m.name == "MFU by gemm_full"), None)
         if mfu is not None:
@@ -94,9 +94,9 @@ class Projection:
 
 
 def basis(hardware: Hardware, record: RunRecord | None = None, name: str = "") -> Basis:
-    """Return the fitted constants, calibrated by a run on ``hardware`` where there is one.
+    """Return the fitted constants. ``record``, a run on ``hardware``, calibrates the constants.
 
-    ``name`` is what the run is called in notes.
+    Notes call the run ``name``, for example its path.
 
     Raises:
         UsageError: the run was on other hardware, or trains nothing.
@@ -121,7 +121,7 @@ def basis(hardware: Hardware, record: RunRecord | None = None, name: str = "") -
 def project(
     workload: Workload, job: Job, hardware: Hardware, by: Basis | None = None
 ) -> Projection:
-    """Return what ``job``, of ``workload``, would be like on ``hardware``.
+    """Project ``job``, a training of ``workload``, on ``hardware``.
 
     Raises:
         UsageError: the hardware's description lacks a link that the job sends over.

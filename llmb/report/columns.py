@@ -1,7 +1,7 @@
-"""The leaderboard's columns: one list, and every form of the leaderboard follows from it.
+"""The leaderboard's columns: one list for JSON, CSV, Markdown, the terminal, and the page.
 
-A column is fields of a row as data (JSON, CSV), a cell of text (Markdown), and a cell of the page;
-each of these may be left out. docs/growing.md says how to add one.
+A column has data fields (JSON, CSV), a text cell (Markdown), and a page cell, or only some of
+these. docs/growing.md says how to add a column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERDICTS = ("REPRODUCED", "CONSISTENT", "FLAGGED", "UNVERIFIED", "INVALID")
 
 @dataclass(frozen=True)
 class CellPart:
-    """A part of a cell of the page: text, in an HTML element with parts of its own."""
+    """A part of a page cell: text, or an HTML element with text and further parts."""
 
     text: str = ""
     tag: str = ""
@@ -37,36 +37,35 @@ class LeaderboardColumn:
     """One column of the leaderboard."""
 
     title: str
-    #: Name of a field in JSON and CSV -> its value. In CSV a pair becomes two fields, ``_low`` and
-    #: ``_high``, and a list one text.
+    #: Field in JSON and CSV -> value. CSV has ``ci95_low`` and ``ci95_high``, and joins lists.
     data: Mapping[str, Callable[[BoardRow], Any]]
-    #: The cell in Markdown; None: Markdown has no such column.
+    #: The Markdown cell; None: Markdown does not have the column.
     words: Callable[[BoardRow], str] | None = None
-    #: Name of the column in the page; rows are sorted by what ``order`` returns.
+    #: Name of the column in the page; ``order`` returns the sort key of a row.
     key: str = ""
     order: Callable[[BoardRow], float | str | None] | None = None
-    #: The cell in the page; None: the page has no such column.
+    #: The page cell; None: the page does not have the column.
     cell: Callable[[BoardRow], tuple[CellPart, ...]] | None = None
-    #: Figures stand to the right.
+    #: Numbers, aligned to the right.
     is_figure: bool = False
-    #: Small numbers and the begin of the alphabet come first.
+    #: The first click sorts from small to large, or from A to Z.
     low_first: bool = False
-    #: The cell is the head of its row.
+    #: The cell is the row's header (``<th scope="row">``).
     is_head: bool = False
 
     @property
     def is_declared(self) -> bool:
-        """Whether nobody can check what stands in it."""
+        """Whether the submitter declares the value, and no check of llmb covers the value."""
         return marked(self.title) != self.title
 
     @property
     def style(self) -> str:
-        """The class of its cells in the page's style sheet."""
+        """The CSS class of the cells."""
         return "state" if self.key == "verdict" else self.key
 
     @property
     def is_text(self) -> bool:
-        """Whether it is sorted as text."""
+        """Whether the column is sorted as text."""
         return not self.is_figure and self.key not in ("rank", "verdict")
 
 
@@ -75,7 +74,7 @@ def _small(text: str) -> tuple[CellPart, ...]:
 
 
 def _figure(text: str, note: str = "") -> tuple[CellPart, ...]:
-    """Return a figure and its small print; a dash where it was not measured."""
+    """Return a number and a note in small print; a dash for a number that was not measured."""
     if not text:
         hidden = CellPart(f" {NOT_MEASURED}", "span", "hidden-text")
         return (CellPart("–", "span", "none", NOT_MEASURED, parts=(hidden,)),)  # noqa: RUF001
@@ -91,12 +90,12 @@ def _percent(share: float | None) -> str:
 
 
 def row_id(row: BoardRow) -> str:
-    """Return what the page calls a row."""
+    """Return the row's id in the page: 16 digits of the bundle's digest."""
     return row.bundle_id[:16]
 
 
 def openness(row: BoardRow) -> str:
-    """Return whether every component of the plugin can be read."""
+    """Return "strict" if the source of every component of the plugin is open to readers."""
     return "strict" if row.strict else "closed components"
 
 
@@ -106,7 +105,7 @@ def system_of(row: BoardRow) -> str:
 
 
 def submitter_of(row: BoardRow) -> str:
-    """Return the id of the submitter, and the name of the organisation."""
+    """Return the submitter's id, and the organisation's name. Example: ``acme (Acme Corp)``."""
     submitter, whose = row.submitter or "unknown submitter", row.entry.whose
     if whose and whose.organisation:
         submitter = f"{submitter} ({whose.organisation})"
@@ -114,7 +113,7 @@ def submitter_of(row: BoardRow) -> str:
 
 
 def who(row: BoardRow) -> str:
-    """Return the ids of submitter and system, and the names that the submitter gives them."""
+    """Return the ids of submitter and system, and their display names."""
     ids = f"{row.submitter or 'unknown'} / {row.system or 'unknown'}"
     whose = row.entry.whose
     names = [name for name in (whose.organisation, whose.system_name) if name] if whose else []
@@ -122,12 +121,12 @@ def who(row: BoardRow) -> str:
 
 
 def interval(row: BoardRow) -> str:
-    """Return the interval of a row in words, empty where there is none."""
+    """Return the 95 % interval in words, or an empty text. Example: ``1,203 to 1,217``."""
     return f"{number(row.ci95[0])} to {number(row.ci95[1])}" if row.ci95 else ""
 
 
 def verdict_words(row: BoardRow) -> str:
-    """Return the verdict, class and openness of a row; what a reader must see says why."""
+    """Return verdict and openness; FLAGGED and UNVERIFIED come with the reason."""
     why = f" ({MARKED[row.verdict]})" if row.verdict in MARKED else ""
     return f"{row.verdict.value}{why}, {openness(row)}"
 
@@ -342,20 +341,20 @@ COLUMNS = (
 
 
 def row_data(row: BoardRow) -> dict[str, Any]:
-    """Return one row as JSON data: every field of every column; null is not measured or known."""
+    """Return the JSON data of a row: every field of every column; None: not measured."""
     found = {name: value(row) for column in COLUMNS for name, value in column.data.items()}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in found.items()}
 
 
 def flat_fields() -> Iterator[str]:
-    """Yield the names of all fields as CSV has them."""
+    """Yield the field names of a CSV line."""
     for column in COLUMNS:
         for name in column.data:
             yield from (f"{name}_low", f"{name}_high") if name == "ci95" else (name,)
 
 
 def flat(row: BoardRow) -> dict[str, object]:
-    """Return one row as CSV has it."""
+    """Return the fields of a CSV line."""
     found: dict[str, object] = {}
     for name, value in row_data(row).items():
         if name == "ci95":
