@@ -56,7 +56,7 @@ class ProbeParts:
 class Slice(Enum):
     """How the ranks of tensor parallelism share a module."""
 
-    #: Every rank has all parameters of the module; with sequence parallelism, a part of the tokens.
+    #: Every rank has all parameters; with sequence parallelism, a part of the tokens.
     NORM = "norm"
     #: Every rank has all parameters of the module, and all tokens.
     EVERYWHERE = "everywhere"
