@@ -326,7 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def one_fault(name: str, ranks: int, asked: argparse.Namespace) -> int:
     """Cause one fault and print what became of it; return 0 if all named its cause."""
     found = measure(name, ranks, asked.per_process, asked.warm)
-    print(json.dumps(found) if asked.json else show(found), flush=True)
+    line = json.dumps(found) if asked.json else show(found)
+    os.write(1, f"{line}\n".encode())  # in one piece: others may write beside this process
     return int(found["right"] != found["of"])
 
 

@@ -121,7 +121,7 @@ class Family(ABC, Generic[S]):
 
     @abstractmethod
     def parameter_sizes(self, shape: S) -> dict[str, Size]:
-        """Return name -> size of every parameter. Matrices are ``[out, in]``; a tied head is one."""
+        """Return name -> size of every parameter. Matrices are ``[out, in]``."""
 
     @abstractmethod
     def block_bytes(self, shape: S, value: int, mixed: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-from llmb.config import RunRequest
-from llmb.errors import NotEnoughMemoryError, RunFailedError
+from llmb.config import RunConfig, RunRequest
+from llmb.errors import NotEnoughMemoryError, RunFailedError, UsageError
 from llmb.node import examination, judgement
 from llmb.node.plan import NodePlan, Seat
+from llmb.node.progress import NodeProgress, read
 from llmb.plugin.backend import Peak
+from llmb.records.canonical import pretty_bytes
 from llmb.records.node_report import NodeDevice, NodeReport
 from llmb.supervision.negotiation import Negotiated
 from llmb.supervision.run_phases import Silent
@@ -35,7 +37,7 @@ class Node:
         self.calibrated: list[tuple[Any, float]] = []
         self.cores: list[Any] = []
         self.limits: list[float] = []
-        self.failing: dict[str, Exception] = {}
+        self.failing: dict[str, BaseException] = {}
         self.torch_error: str | None = None
         self.changed: tuple[str, ...] = ()
         self.peak: Peak | None = None
@@ -56,7 +58,18 @@ class Node:
             "folder": self.folder,
             "submissions": (),
         }
-        return NodePlan(**{**values, **changes})
+        plan = {**values, **changes}
+        plan.setdefault("progress", self.progress(plan["negotiated"].config, plan["seats"]))
+        return NodePlan(**plan)
+
+    @staticmethod
+    def progress(config: RunConfig, seats: Sequence[Seat]) -> NodeProgress:
+        return NodeProgress(
+            arguments=("--given=1",),
+            options={},
+            batch_size=config.batch_size,
+            devices=tuple(seat.device for seat in seats),
+        )
 
     def examine(self, count: int = 2, **changes: Any) -> NodeReport:
         return examination.examine(self.plan(count, **changes), Silent())
@@ -129,6 +142,35 @@ def test_every_step_is_made_in_order_and_each_device_runs_alone_and_beside_the_o
     assert [one.alone.run for one in report.devices if one.alone] == ["alone/0/one", "alone/1/one"]
     # Two devices of one rate, of which DDP has half.
     assert (report.ddp_efficiency, report.verdict) == (0.5, "no")
+
+
+def test_an_interrupted_examination_makes_only_the_steps_that_are_left(node: Node) -> None:
+    node.failing["together/0"] = KeyboardInterrupt()
+    node.failing["alone/1"] = RunFailedError("no more")
+    with pytest.raises(KeyboardInterrupt):
+        node.examine()
+    before = read(node.folder)
+    assert [step.status for step in before.steps] == ["done", "done", "done", "failed"]
+    node.runs.clear()
+    node.calibrated.clear()
+    run = node.folder / "alone/0/one"
+    run.mkdir(parents=True)
+    (run / "record.json").write_bytes(pretty_bytes(RECORD))
+    report = node.examine(progress=before)
+    assert [name for name, _ in node.runs] == ["together/0", "together/1", "ddp"]
+    assert node.calibrated == []
+    assert [*statuses(report)] == [*STEPS]
+    assert statuses(report)["alone"] == "failed"
+    assert report.collectives == before.collectives
+
+
+def test_an_examination_of_other_devices_is_not_gone_on_with(tmp_path: Path, node: Node) -> None:
+    begun = node.plan().progress
+    with pytest.raises(UsageError, match="its devices are dev 0, dev 1, and here are dev 0"):
+        begun.check_same(node.plan(1).progress.devices, tmp_path)
+    older = begun.model_copy(update={"llmb_version": "0.0.1"})
+    with pytest.raises(UsageError, match=r"llmb 0\.0\.1 began it"):
+        older.check_same(begun.devices, tmp_path)
 
 
 def test_one_device_is_not_examined_beside_others(node: Node) -> None:

@@ -128,6 +128,7 @@ def test_what_a_worker_may_know_holds_no_token_seed_and_no_window() -> None:
         "place",
         "repeat",
         "rank_timeout_s",
+        "calls_folder",
         "config",
         "evidence_folder",
         "collect_evidence",
