@@ -552,3 +552,15 @@ def test_show_summarises_the_run_directory_and_prints_its_record(tiny_run: Ended
     assert f"audit: {tiny_run.record['audit']['verdict']}" in summary.stdout
     whole = harness.call("show", tiny_run.directory / "record.json", "--json")
     assert json.loads(whole.stdout) == tiny_run.record
+
+
+def test_a_home_that_cannot_be_written_and_a_tmpdir_that_is_none_do_no_harm(tmp_path: Path) -> None:
+    """Nothing can be made below /proc, not even by root."""
+    folders = {"HOME": "/proc", "XDG_CACHE_HOME": "/proc/cache", "TMPDIR": "/proc"}
+    flags = ("--plugin=cpu", "--preset=debug", "--precision=FP32", "--timed-steps=12")
+    done = harness.run(tmp_path, *flags, *harness.TINY, **folders)
+    assert done.code == 0, done.stderr
+    assert done.record["audit"]["verdict"] == "CONSISTENT"
+    report = harness.call("report", done.directory, env=harness.environment(**folders))
+    assert report.code == 2, report.stderr
+    assert "package-submission" in report.stderr
