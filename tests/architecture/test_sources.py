@@ -271,6 +271,26 @@ def test_every_public_function_class_and_method_has_a_docstring(sources: list[So
     assert found == []
 
 
+def asks_for_a_family(node: ast.AST) -> bool:
+    """Tell whether ``node`` is an ``isinstance`` of a family's shape."""
+    if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("isinstance", "issubclass"):
+        return False
+    return any(f"{name}Shape" in ast.unparse(node) for name in ("Llama", "Gpt2", "Bert"))
+
+
+def test_no_module_asks_of_which_family_a_shape_is(sources: list[Source]) -> None:
+    assert asks_for_a_family(ast.parse("isinstance(a.shape, BertShape)", mode="eval").body)
+    assert not asks_for_a_family(ast.parse("family_of(a.shape)", mode="eval").body)
+    found = [
+        f"{source.name}:{node.lineno}"
+        for source in sources
+        if not source.name.startswith("reference/")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and asks_for_a_family(node)
+    ]
+    assert found == [], "llmb/families has what differs between families"
+
+
 def test_every_module_has_a_docstring_of_one_to_three_sentences_first(
     sources: list[Source],
 ) -> None:
