@@ -1,1 +1,1 @@
-"""What follows from a step's time by the source documents' formulas; nothing is measured here."""
+"""Projections: step time, memory and cost of a job by formulas; nothing is measured here."""

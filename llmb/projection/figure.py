@@ -1,4 +1,4 @@
-"""The figure of a projection: where a step's time goes, and how the job scales with replicas."""
+"""The figure of a projection: parts of the step time, and tokens/s over the number of devices."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from llmb.projection.step_time import step_time
 
 FORMATS = ("svg", "png")
 _SIZE_IN, _DPI = (11.0, 5.0), 150
-#: Okabe and Ito's palette, which the colour-blind can tell apart, and two greys.
+#: Okabe and Ito's palette for colour-blind readers, and two greys.
 #: https://jfly.uni-koeln.de/color/
 _COLOURS = (
     *("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00"),
     *("#CC79A7", "#F0E442", "#999999", "#000000", "#CCCCCC"),
 )
-#: A part below this share of the step is not worth a colour.
+#: A part below 0.2 % of every step is not drawn.
 _LEAST = 0.002
 
 
 def draw(found: Projection, jobs: Sequence[Job], kind: str) -> bytes:
-    """Return the figure of ``jobs``, that of ``found`` on more and more devices, as ``kind``."""
+    """Return the figure of ``jobs``: the job of ``found`` on growing numbers of devices.
+
+    ``kind`` is the file format, ``svg`` or ``png``.
+    """
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,6 +1,7 @@
-"""What a projection knows of a device, its node and its network: datasheet values with sources.
+"""Descriptions of a device, its node and its network: datasheet values with sources.
 
-Shipped descriptions are the files in ``hardware/``; a user's own is a JSON file of the same fields.
+Shipped descriptions are the files in ``hardware/``, such as ``h100.json``. A user may write a JSON
+file with the same fields.
 """
 
 from __future__ import annotations
@@ -16,38 +17,41 @@ from llmb.errors import UsageError
 
 _FOLDER = files("llmb.projection") / "hardware"
 _MOST_BYTES = 2**20
-#: Characters of a wrong value that are repeated.
+#: Longest part of a wrong value in an error message, in characters.
 _SHOWN = 60
 
 
 class Hardware(Frozen):
-    """One kind of device in a cluster; the bounds catch a number in another unit."""
+    """One kind of device in a cluster.
+
+    The bounds catch a number in another unit, such as TFLOP/s instead of FLOP/s.
+    """
 
     name: str = Field(min_length=1, max_length=64)
     description: str = ""
-    #: Dense BF16 products, FLOP/s, by the datasheet.
+    #: Dense BF16 matrix products by the datasheet, in FLOP/s. Example: 989e12 (H100).
     peak_flops: float = Field(ge=1e9, le=1e18)
-    #: Share of the peak that large matrix products attain.
+    #: Share of the peak in large matrix products. Example: 0.72 (H100).
     sustained_fraction: float = Field(gt=0, le=1)
-    #: Share of the peak that a fused attention kernel attains at best. Its exponentials take other
-    #: units than its products, which have grown less. Where nobody says, as on ``h100``.
+    #: Share of the peak in the best fused attention kernel. Exponentials run on other units than
+    #: products, and these units have grown less. Default: the value of ``h100``.
     attention_fraction: float = Field(default=0.35, gt=0, le=1)
-    #: Of one device.
+    #: Memory of one device, in bytes and in bytes/s.
     memory_bytes: int = Field(ge=10**8, le=10**14)
     memory_bytes_per_second: float = Field(ge=1e8, le=1e15)
-    #: Within a node, of one device, one way. What is None is not known: a job that needs it is
-    #: refused.
+    #: Link within a node: one device, one direction, in bytes/s. None: unknown, and jobs with
+    #: traffic on the link are refused.
     link_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
-    #: The same of a message from one rank to another; None: the link's.
+    #: Speed of a message between two ranks of a node, in bytes/s; None: the speed of the link.
     message_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
-    #: Seconds of an all-reduce of next to nothing within a node; None: the model's own.
+    #: Seconds of a tiny all-reduce within a node; None: the default of ``step_time``, 10e-6.
     latency_s: float | None = Field(default=None, gt=0, le=0.1)
-    #: Between nodes, of one device, one way.
+    #: Network between nodes: one device, one direction, in bytes/s. Example: 50e9 (400 Gb/s).
     network_bytes_per_second: float | None = Field(default=None, ge=1e6, le=1e14)
     devices_per_node: int = Field(ge=1, le=1024)
-    #: Of one device; None where it is not known.
+    #: Rated power of one device in W; None: unknown.
     power_w: float | None = Field(default=None, ge=1, le=1e5)
-    #: Where the values are from.
+    #: Sources of the values, such as a datasheet or a paper.
     source: str = Field(min_length=1)
 
 
@@ -57,10 +61,12 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Hardware:
-    """Return the shipped description of that name, or the one in the file of that path.
+    """Return the shipped description ``name``, or the description in a file ``name``.
+
+    Examples: ``h100``, ``my_cluster.json``.
 
     Raises:
-        UsageError: there is none, or it is not one.
+        UsageError: the name is unknown, the file is unreadable, or a field is wrong.
     """
     if name in names():
         text = (_FOLDER / f"{name}.json").read_text(encoding="utf-8")
@@ -79,7 +85,7 @@ def load(name: str) -> Hardware:
 
 
 def first_fault(error: ValidationError) -> str:
-    """Return in one line what is wrong with a description, and what to do."""
+    """Return the first error in one line. Example: ``peak_flops is missing: add it``."""
     first = error.errors()[0]
     where = ".".join(map(str, first["loc"])) or "the whole"
     if first["type"] == "missing":

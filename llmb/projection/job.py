@@ -1,4 +1,4 @@
-"""A training job to be projected: a model, and how its work is laid out over devices."""
+"""A training job for a projection: the sizes of a model, and a layout over devices."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from llmb.reference.shapes import Shape
 
 Recompute = Literal["none", "attention", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-#: More devices, layers or tokens than anybody has: beyond it, a slip of the keyboard.
+#: Upper bound of every count. A larger number is a typing error.
 _MOST = 10**12
 
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes that time and memory follow from, of any family."""
+    """The sizes of a model for time and memory formulas, for every model family."""
 
     layers: int
     hidden: int
     intermediate: int
     heads: int
-    #: Key-value heads over heads.
+    #: Key-value heads over heads. Example: 0.25 for 8 of 32 heads.
     kv_share: float
     gated: bool
     vocabulary: int
@@ -47,7 +47,7 @@ class Model:
 
     @property
     def up_matrices(self) -> int:
-        """Matrices that widen in the feed-forward network: two where one gates the other."""
+        """Number of up-projections in the feed-forward network: 2 if gated, else 1."""
         return 2 if self.gated else 1
 
     @property
@@ -58,59 +58,60 @@ class Model:
 
     @property
     def parameters(self) -> float:
-        """Parameters of all matrices, with an embedding beside the head."""
+        """Parameters of all matrices, with separate embedding and head."""
         return self.layers * self.layer_parameters + 2 * self.vocabulary * self.hidden
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model on ``tp * pp * dp`` devices; a replica takes ``micro_batches`` a step."""
+    """A model on ``tp * pp * dp`` devices; a replica runs ``micro_batches`` per step."""
 
     model: Model
     dp: int = 1
     tp: int = 1
     pp: int = 1
-    #: Sequences of one micro-batch, on each replica. A fraction where a table gives a mean.
+    #: Sequences of one micro-batch of one replica. May be a fraction, such as the mean in a table.
     micro_batch: float = 1
     micro_batches: int = 1
-    #: Stages that each rank of a pipeline holds (interleaved schedules).
+    #: Pipeline stages per rank (interleaved schedules).
     virtual_stages: int = 1
-    #: What replicas share: 0 nothing, 1 the optimizer's state, 2 gradients too, 3 weights too.
+    #: ZeRO stage: 0 = nothing is sharded; 1 = optimizer states; 2 = and gradients; 3 = and weights.
     zero: int = 0
     recompute: Recompute = "none"
     sequence_parallel: bool = False
-    #: Whether attention is one kernel that never stores its scores.
+    #: Whether attention is one kernel without stored scores, such as FlashAttention.
     fused_attention: bool = True
-    #: Whether elementwise work is fused, by a compiler or by hand.
+    #: Whether elementwise kernels are fused, by a compiler or by hand.
     fused_elementwise: bool = True
-    #: Whether the sums of tensor parallelism run beside its products.
+    #: Whether all-reduces of tensor parallelism run at the same time as products.
     overlapped_tp: bool = False
 
     @property
     def devices(self) -> int:
-        """All of them."""
+        """Number of devices, ``tp * pp * dp``."""
         return self.tp * self.pp * self.dp
 
     @property
     def sequences(self) -> float:
-        """Of one step, on all devices."""
+        """Sequences of one step on all devices (global batch size)."""
         return self.dp * self.micro_batch * self.micro_batches
 
     @property
     def tokens(self) -> float:
-        """Of one step, on all devices."""
+        """Tokens of one step on all devices."""
         return self.sequences * self.model.sequence
 
     @property
     def rank_parameters(self) -> float:
-        """Parameters a rank computes with: its slices of its stages' layers and of both ends."""
+        """Mean parameters per rank: all parameters over ``tp * pp``."""
         return self.model.parameters / (self.tp * self.pp)
 
     def check(self) -> Job:
-        """Return the job itself, where it can be laid out so.
+        """Return the job itself if the layout fits the model.
 
         Raises:
-            UsageError: the first thing that does not divide, or is not positive.
+            UsageError: the first size without an even split, or the first number of 0 or less.
+                Example: ``--tp 3 does not divide the 32 attention heads``.
         """
         model = self.model
         for name in ("dp", "tp", "pp", "micro_batch", "micro_batches", "virtual_stages"):

@@ -1,4 +1,4 @@
-"""The job of a workload as its original or a user has it, and the job of a record."""
+"""The job of a workload, by default as in its original, and the job of a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llmb.workloads import Workload
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user says of a job; None is as in the workload's original."""
+    """The options of a user; None: the value of the workload's original."""
 
     world_size: int | None = None
     global_batch: int | None = None
@@ -29,10 +29,10 @@ class JobRequest:
 
 
 def devices_of(workload: Workload, asked: JobRequest) -> int:
-    """Return how many devices the job is for.
+    """Return the number of devices of the job.
 
     Raises:
-        UsageError: nobody says, or the workload is not trained.
+        UsageError: neither request nor workload gives a number, or the workload is not trained.
     """
     if Mode.TRAIN not in workload.modes:
         raise UsageError(f"workload {workload.name!r} is not trained: it has no training step")
@@ -46,7 +46,7 @@ def sequences_of(workload: Workload, asked: JobRequest) -> int:
     """Return the sequences of a step on all devices.
 
     Raises:
-        UsageError: nobody says.
+        UsageError: neither request nor workload gives a number.
     """
     devices = devices_of(workload, asked)
     sequences = asked.global_batch or workload.global_batch_size(devices)
@@ -59,10 +59,11 @@ def sequences_of(workload: Workload, asked: JobRequest) -> int:
 
 
 def job_of(workload: Workload, asked: JobRequest) -> Job:
-    """Return the job that is asked for.
+    """Return the job of a request.
 
     Raises:
-        UsageError: it does not divide the devices, the model or the sequences.
+        UsageError: the layout does not divide devices, model or sequences. Example: 10 devices
+            with ``--tp 4``.
     """
     devices = devices_of(workload, asked)
     tp, pp = asked.tp or workload.tp, asked.pp or workload.pp
@@ -96,7 +97,7 @@ def job_of(workload: Workload, asked: JobRequest) -> Job:
 
 
 def measured_job(workload: Workload, record: RunRecord) -> Job:
-    """Return the job that ``record``, a run of training, was made by."""
+    """Return the job of ``record``, the record of a training run."""
     mesh, config = record.topology.parallelism, record.config
     shards = 3 if getattr(mesh, "reshard_after_forward", True) else 2
     return Job(

@@ -1,9 +1,10 @@
-"""Bytes that one rank of a job holds at its peak, by what they are.
+"""Peak memory of one rank of a job: weights, gradients, optimizer, activations, logits.
 
-Activations as counted by Korthikanti et al. 2022 (arXiv 2205.05198, section 4), for any width of
-the feed-forward network, without dropout's masks. An allocator's slack, libraries' buffers and what
-collectives hold are not in it. Of the 122 published rows in ``benchmarks/projection``, which all
-ran, most with the largest batch that did, none comes out above 1.09 of its device's memory.
+Activations are counted as in Korthikanti et al. 2022 (arXiv 2205.05198, section 4), for any width
+of the feed-forward network, without dropout masks. Not counted: unused memory of the allocator,
+buffers of libraries, buffers of collectives. Check: all 122 published rows in
+``benchmarks/projection`` ran, most with the largest possible batch; the formula gives at most 1.09
+of the device's memory for every row.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Literal
 
 from llmb.projection.job import Job
 
-#: Of mixed precision: BF16 weights, float32 gradients, float32 weights and two moments.
+#: Bytes per parameter in mixed precision: BF16 weight; float32 gradient; float32 weight and two
+#: float32 moments.
 _WEIGHT, _GRADIENT, _STATE = 2, 4, 12
-#: Of one attention score: softmax and what follows it in 16 bits.
+#: Bytes per attention score: softmax and dropout output, 16 bits each.
 _SCORE = 4
-#: Of one logit: BF16, float32, and the gradient in float32.
+#: Bytes per logit: BF16, float32, and the float32 gradient.
 _LOGIT = 10
-#: Shares of a device's memory: up to the first it fits, beyond the second it does not.
+#: Shares of a device's memory: "yes" up to 0.85, "tight" up to 1.10, "no" above.
 _FITS, _FITS_NOT = 0.85, 1.10
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the rank that holds most."""
+    """Bytes of the fullest rank."""
 
     weights: float
     gradients: float
@@ -35,24 +37,24 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum of all parts in bytes."""
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
-        """Return bytes by name."""
+        """Return bytes by name. Example: ``{"weights": 1.4e10, ...}``."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def fits(self, memory_bytes: float) -> Literal["yes", "tight", "no"]:
-        """Tell whether a device of ``memory_bytes`` holds it, or may just do so."""
+        """Tell whether a device of ``memory_bytes`` has enough memory; "tight": perhaps."""
         share = self.total / memory_bytes
         return "yes" if share <= _FITS else "tight" if share <= _FITS_NOT else "no"
 
 
 def peak_memory(job: Job) -> Memory:
-    """Return what the fullest rank holds: of a pipeline the first stage, or the last.
+    """Return the memory of the fullest rank: in a pipeline, of the first or the last rank.
 
-    The first has as many micro-batches on their way as there are stages (1F1B), somewhat more
-    where each rank has several; the last has one, and the logits.
+    The first rank has as many micro-batches in flight as the pipeline has stages (1F1B), and
+    somewhat more with several stages per rank. The last rank has one micro-batch, and the logits.
     """
     model, parameters = job.model, job.rank_parameters
     tokens = job.micro_batch * model.sequence
@@ -65,7 +67,7 @@ def peak_memory(job: Job) -> Memory:
     first, last = stages * micro + working, micro + working
     alone = job.pp == 1
     keeps_logits = alone or last + logits > first
-    # Of weights that are gathered layer by layer, two layers' are there at a time.
+    # ZeRO-3 gathers weights layer by layer: two layers are in memory at a time.
     gathered = 2 * model.layer_parameters / job.tp if job.zero == 3 else 0.0
     shared = {level: job.dp if job.zero >= level else 1 for level in (1, 2, 3)}
     return Memory(
@@ -78,16 +80,16 @@ def peak_memory(job: Job) -> Memory:
 
 
 def _kept_of_a_layer(job: Job) -> float:
-    """Return the bytes of one token that a layer keeps for its backward pass."""
+    """Return the bytes per token in a layer's activations for the backward pass."""
     if job.recompute == "full":
         return 2 * job.model.hidden / (job.tp if job.sequence_parallel else 1)
     return _layer(job)
 
 
 def _layer(job: Job) -> float:
-    """Return the bytes of one token in one layer, where nothing is computed again but attention."""
+    """Return a layer's activation bytes per token, with at most attention recomputed."""
     model = job.model
-    # Inputs of both norms, and of both branches.
+    # Inputs of both norms, and of attention and feed-forward.
     whole = 8 * model.hidden / (job.tp if job.sequence_parallel else 1)
     attention = 2 * model.hidden * (1 + 2 * model.kv_share) + 2 * model.hidden
     network = 2 * model.intermediate * (model.up_matrices + 1)

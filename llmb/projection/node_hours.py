@@ -1,7 +1,7 @@
 """Node-hours of a planned training, from measured rates: the NeMo document's arithmetic.
 
 ``node_hours = nodes x steps x (target global batch / measured global batch) / iterations_per_second
-/ 3600``; a rate in samples or tokens a second needs no measured batch.
+/ 3600``. A rate in samples/s or tokens/s needs no measured global batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RATE = re.compile(rf"([1-9][0-9]{{0,8}}):({_NUMBER})(it/s@([1-9][0-9]{{0,8}})|s
 
 @dataclass(frozen=True)
 class TrainingStage:
-    """So many steps at one sequence length."""
+    """A number of steps at one sequence length. Example: 150,000 steps at 512 tokens."""
 
     steps: int
     length: int
@@ -30,7 +30,7 @@ class TrainingStage:
 
 @dataclass(frozen=True)
 class Rate:
-    """A measured rate at one sequence length, in sequences a second, and what it was said as."""
+    """A measured rate at one sequence length, in sequences/s, with the user's text."""
 
     length: int
     samples_per_second: float
@@ -40,7 +40,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one stage takes."""
+    """The cost of one stage in node-hours."""
 
     stage: TrainingStage
     rate: Rate
@@ -51,7 +51,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class NodeHoursPlan:
-    """What all stages take together."""
+    """The cost of all stages in node-hours."""
 
     target_global_batch: int
     nodes: int
@@ -68,7 +68,7 @@ def stages(text: str) -> tuple[TrainingStage, ...]:
     """Return the stages in ``text``, such as ``150000@512,50000@2048`` (steps at a length).
 
     Raises:
-        UsageError: it is not written like that.
+        UsageError: the text has another form.
     """
     found = []
     for part in text.split(","):
@@ -86,7 +86,7 @@ def rate(text: str) -> Rate:
     """Return the rate in ``text``: ``512:1.18it/s@1024``, ``512:1167samples/s``, ``.. tokens/s``.
 
     Raises:
-        UsageError: it is not written like that, or is 0.
+        UsageError: the text has another form, or the rate is 0.
     """
     match = _RATE.fullmatch(text.strip())
     if match is None or not float(match[2]):
@@ -104,7 +104,7 @@ def rate(text: str) -> Rate:
 
 
 def measured_rate(step: StepFigures, length: int, text: str) -> Rate:
-    """Return the rate of a measured step of sequences of ``length``; ``text`` says whose it is."""
+    """Return the rate of a measured step with sequences of ``length``; ``text`` names the run."""
     samples = step.sequences / step.seconds
     return Rate(length, samples, Range(samples, samples), text)
 
@@ -112,12 +112,13 @@ def measured_rate(step: StepFigures, length: int, text: str) -> Rate:
 def plan(
     planned: Sequence[TrainingStage], rates: Sequence[Rate], target_global_batch: int, nodes: int
 ) -> NodeHoursPlan:
-    """Return what the planned stages cost on the ``nodes`` on which the rates were measured.
+    """Return the cost of the planned stages on ``nodes`` nodes, the nodes of the measured rates.
 
-    Of several rates for one length the first is used; where another disagrees, a warning says so.
+    If several rates have the same length, the first rate is used. A warning names every rate that
+    disagrees with the first by more than rounding.
 
     Raises:
-        UsageError: no rate for a length.
+        UsageError: a length has no rate.
     """
     costs = []
     for stage in planned:

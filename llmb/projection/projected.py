@@ -22,7 +22,7 @@ from llmb.workloads import Workload
 
 @dataclass(frozen=True)
 class Basis:
-    """The fitted constants, and the expected error of a projection with these constants."""
+    """The constants of a projection, and the expected error."""
 
     constants: Constants
     #: Mean error of tokens/s in percent, on published rows outside the fit. Example: 6.1.

@@ -1,7 +1,8 @@
-"""Printed figures as the ranges they stand for, and the figures of a row that contradict another.
+"""Ranges of printed (rounded) figures, and contradictions between the figures of one row.
 
-A document that prints four rates of one run has measured one time: what its other figures follow
-from. Where they are further apart than rounding, they were not all taken in one run.
+A document may print four rates of one run, such as tokens/s, samples/s and iterations/s. All rates
+follow from one measured time. If two rates differ by more than rounding, the row mixes several
+runs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from llmb.workloads.published import Row, Table
 
 @dataclass(frozen=True)
 class Range:
-    """Every value that rounds to a printed figure."""
+    """The range of values with the same printed figure. Example: 1.175 to 1.185 for "1.18"."""
 
     low: float
     high: float
@@ -28,11 +29,11 @@ class Range:
         return Range(self.low * other, self.high * other)
 
     def under(self, dividend: float) -> Range:
-        """Return the range of ``dividend`` over a value."""
+        """Return the range of ``dividend`` divided by a value of the range."""
         return Range(dividend / self.high, dividend / self.low)
 
     def overlaps(self, other: Range) -> bool:
-        """Tell whether some value is in both."""
+        """Tell whether both ranges have a common value."""
         return self.low <= other.high and other.low <= self.high
 
     @property
@@ -42,9 +43,9 @@ class Range:
 
 
 def printed(text: str) -> Range:
-    """Return what a figure printed as ``text`` stands for: half a unit of its last digit around.
+    """Return the range of a printed figure: half a unit of the last digit on both sides.
 
-    Zeros at the end of a whole number are taken as rounded away: 413000 is 412,500 to 413,500.
+    Zeros at the end of a whole number count as rounded. Example: 413000 is 412,500 to 413,500.
     """
     value = Decimal(text)
     parts = value.as_tuple()
@@ -56,7 +57,7 @@ def printed(text: str) -> Range:
 
 
 def contradictions(row: Row, table: Table, sequence_length: int) -> Iterator[str]:
-    """Yield each pair of figures of a published row that are further apart than rounding."""
+    """Yield a sentence per pair of figures in a published row that differ by more than rounding."""
     values, titles = row.values, {column.key: column.title for column in table.columns}
     ranges = {name: printed(f"{value:.15g}") for name, value in values.items()}
     size = row.settings.get("world_size", table.world_size)
@@ -74,7 +75,7 @@ def contradictions(row: Row, table: Table, sequence_length: int) -> Iterator[str
 def _pairs(
     ranges: Mapping[str, Range], length: int, world_size: int | None
 ) -> Iterator[tuple[tuple[str, Range], tuple[str, Range]]]:
-    """Yield (figure, what another one makes of it) of all figures that are there."""
+    """Yield pairs: a printed figure, and the same figure derived from another printed figure."""
     tokens, samples = ranges.get("tokens_per_second"), ranges.get("samples_per_second")
     steps, batch = ranges.get("iterations_per_second"), ranges.get("global_batch_size")
     each, hours = (

@@ -1,4 +1,4 @@
-"""The best way to lay one job out over a number of devices, and why the others are not."""
+"""Search for the fastest layouts of one job, with the reasons against the remaining layouts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llmb.projection.job import RECOMPUTE, Job, Model
 from llmb.projection.memory import Memory, peak_memory
 from llmb.projection.step_time import Constants, ProjectedStep, step_time
 
-#: Sequences of a micro-batch that are tried, and stages that a rank of a pipeline may hold.
+#: Searched values: sequences per micro-batch, and pipeline stages per rank.
 _MICRO_BATCHES = (1, 2, 4, 8)
 _VIRTUAL = (1, 2, 4, 8)
-#: Stages and slices are tried up to these.
+#: Largest searched ``pp`` and ``tp``.
 _MOST_STAGES, _MOST_SLICES = 256, 64
 
 
@@ -30,13 +30,13 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Search:
-    """The layouts that fit, fastest first, and what became of the others."""
+    """The layouts within a device's memory, fastest first, and counts of the rejected layouts."""
 
     best: tuple[SearchResult, ...]
-    #: Of each way to slice and to stage, the fastest: what the choice of both costs.
+    #: The fastest layout of each (tp, pp), to compare the choices. Example: tp 8, pp 4.
     by_mesh: tuple[SearchResult, ...]
     tried: int
-    #: Layouts by the reason they were left out for.
+    #: Reason -> number of layouts. Example: ``{"needs more memory than a device has": 12}``.
     left_out: dict[str, int]
 
 
@@ -51,7 +51,7 @@ def search(
     """Return the fastest layouts of a step of ``sequences`` on ``devices``.
 
     Raises:
-        UsageError: none can be, or none fits.
+        UsageError: no layout divides model and sequences, or every layout needs too much memory.
     """
     left_out: Counter[str] = Counter()
     found: dict[tuple[int, int], SearchResult] = {}
@@ -86,7 +86,7 @@ def search(
 
 
 def _fastest(found: list[SearchResult]) -> list[SearchResult]:
-    """Sort by time; of equals the simpler layout, then the one that needs less memory, first."""
+    """Sort by time, then by fewer pipeline stages, then by less memory."""
     return sorted(found, key=lambda one: (one.time.total, one.job.pp, one.memory.total))
 
 
@@ -114,10 +114,10 @@ def _batches(base: Job, sequences: int, left_out: Counter[str]) -> Iterator[Job]
                 continue
             for zero in (0, 1, 3) if base.dp > 1 else (0,):
                 if zero == 3 and base.pp > 1:
-                    continue  # gathered again for every micro-batch
+                    continue  # would gather weights for every micro-batch
                 for recompute in RECOMPUTE:
                     if recompute == "attention" and base.fused_attention:
-                        continue  # keeps next to nothing
+                        continue  # fused attention stores no scores to recompute
                     yield replace(
                         base,
                         micro_batch=micro,

@@ -1,4 +1,4 @@
-"""One training step, given or measured, and every figure the documents derive from its time."""
+"""One training step, given or measured, and the figures that source documents derive from it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from llmb.records.run_record import Metric, RunRecord
 from llmb.workloads import Workload
 from llmb.workloads.conventions import CONVENTIONS
 
-#: Conventions that count multiply-adds.
+#: Conventions in multiply-adds (MAC) instead of FLOPs.
 _MULTIPLY_ADDS = ("alcf_mac", "alcf_fom")
 
 
 def given_step(
     workload: Workload, seconds: float, global_batch: int | None, world_size: int | None
 ) -> StepFigures:
-    """Return a step of ``seconds``; what is None is as in the workload's original.
+    """Return a step of ``seconds``; None: the value of the workload's original.
 
     Raises:
-        UsageError: the original does not say, or the workload is not trained.
+        UsageError: the original gives no value, or the workload is not trained.
     """
     if Mode.TRAIN not in workload.modes:
         raise UsageError(f"workload {workload.name!r} is not trained: it has no training step")
@@ -40,11 +40,11 @@ def given_step(
 
 
 def measured_step(record: RunRecord) -> tuple[Workload, StepFigures]:
-    """Return the workload of ``record`` and its mean step, on all its devices.
+    """Return the workload of ``record``, and the mean step on all devices of the run.
 
     Raises:
-        UsageError: the record is not of training, or its workload is none.
-        BundleRefusedError: its stamps make no step.
+        UsageError: the run is not a training, or the workload is unknown.
+        BundleRefusedError: the time stamps give no step time, such as STOP before START.
     """
     if record.config.mode is not Mode.TRAIN:
         raise UsageError(
@@ -60,7 +60,7 @@ def measured_step(record: RunRecord) -> tuple[Workload, StepFigures]:
 def figures(
     workload: Workload, step: StepFigures, peak_flops: float | None = None
 ) -> Iterator[Metric]:
-    """Yield every figure that follows from ``step``; ``peak_flops`` is one device's, in FLOP/s."""
+    """Yield every figure derived from ``step``; ``peak_flops`` is the FLOP/s of one device."""
     rate = step.tokens_per_second
     yield _figure("step_time_s", step.seconds, "s", "T")
     yield _figure("tokens_per_second", rate, "tokens/s", "b s / T")
@@ -85,10 +85,10 @@ def figures(
 
 
 def _mfu(workload: Workload, step: StepFigures, peak_flops: float) -> Iterator[Metric]:
-    """Yield the share of the peak by the document's own count, and by gemm_full."""
+    """Yield MFU by gemm_full, and MFU by the document's own FLOP count."""
     own, rate = workload.convention, step.tokens_per_second / step.world_size
     counted = {name: CONVENTIONS[name].per_token(workload.shape) for name in ("gemm_full", own)}
-    if own == "alcf_fom":  # its two-matrix model's FLOPs
+    if own == "alcf_fom":  # FOM counts MACs: 12 x FOM is the FLOPs of a two-matrix model
         counted[own] *= 12
     for name, flops in counted.items():
         times = "12 x " if name == "alcf_fom" else ""

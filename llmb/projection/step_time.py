@@ -1,12 +1,14 @@
-"""Time of one training step of a job, part by part: an analytic model with a few constants.
+"""Time of one training step of a job, part by part: an analytic model with nine constants.
 
-Matrix products run at a share of the peak, with a fixed cost each; everything between them moves
-bytes; what ranks send is a ring's traffic at a share of the link's or the network's speed, partly
-hidden behind products. The shares (``Constants``) are one set for all devices, fitted on published
-rows (``benchmarks/projection``): they absorb what the model leaves out, and are no facts of any
-device. Sources: Korthikanti et al. 2022 (arXiv 2205.05198) for what tensor and sequence parallelism
-send, Narayanan et al. 2021 (arXiv 2104.04473) for the bubble (p - 1) / v, Dao 2023 (arXiv
-2307.08691) for the 2.5 times of attention's backward pass.
+Matrix products run at a share of the peak, plus a fixed time each. Elementwise operations between
+products are limited by memory bandwidth. Collectives are rings at a share of the speed of link or
+network, partly hidden behind products. The shares (``Constants``) are one set for all devices,
+fitted on published rows (``benchmarks/projection``). A share also absorbs every effect outside the
+model, and is no property of any device.
+
+Sources: Korthikanti et al. 2022 (arXiv 2205.05198) for the traffic of tensor and sequence
+parallelism; Narayanan et al. 2021 (arXiv 2104.04473) for the bubble (p - 1) / v; Dao 2023 (arXiv
+2307.08691) for the factor 2.5 of attention's backward pass.
 """
 
 from __future__ import annotations
@@ -17,54 +19,54 @@ from llmb.errors import UsageError
 from llmb.projection.hardware_files import Hardware
 from llmb.projection.job import Job
 
-#: Bytes of a value that is computed with or sent (BF16), and of a gradient that is summed (FP32).
+#: Bytes of a value in products and messages (BF16), and of a gradient in an all-reduce (FP32).
 VALUE, GRADIENT = 2, 4
-#: Values read and written for each value of a layer's input between its products: two norms, two
-#: residual sums, rotary positions, casts. Of the feed-forward's width, those of its activation.
+#: Elementwise reads and writes per value of a layer's input: two norms, two residual sums, rotary
+#: positions, casts. The feed-forward's activation function is counted apart, by its width.
 _ELEMENTWISE = 10
-#: Backward, by that measure.
+#: Elementwise time of the backward pass over the forward pass.
 _ELEMENTWISE_BACKWARD = 1.8
-#: Passes over all attention scores where they are stored: scale, mask, softmax (two), dropout.
+#: Passes over stored attention scores: scale, mask, softmax (two), dropout.
 _SCORES = 5
-#: Bytes read and written for each logit: widened to float32 (6), its maximum (4), exponential and
+#: Bytes read and written per logit: widened to float32 (6), its maximum (4), exponential and
 #: sum (8), gradient (8), narrowed (6).
 _LOGIT = 32
-#: Bytes read and written for each parameter by AdamW over float32 states.
+#: Bytes read and written per parameter by AdamW with float32 states.
 _OPTIMIZER = 30
-#: Seconds until an all-reduce within a node begins to move data, where its description is silent.
+#: Latency in seconds of an all-reduce within a node, for descriptions without ``latency_s``.
 _LATENCY_S = 10e-6
-#: Of a hidden transfer, what still shows.
+#: Share of a hidden transfer that still shows, times (1 - overlap).
 _LEAK = 0.3
-#: Of overlapped sums of tensor parallelism, what still shows.
+#: Share of overlapped all-reduces of tensor parallelism that still shows.
 _TP_SHOWN = 0.5
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What is fitted: one set for all devices."""
+    """The fitted constants: one set for all devices."""
 
-    #: Share of what the device's large products attain that a step's products attain.
+    #: Rate of a step's products over the sustained rate of large products. Example: 0.88.
     products: float
-    #: Seconds that each product takes beyond its work.
+    #: Fixed seconds per product. Example: 6e-6.
     launch_s: float
-    #: Share of what the device's attention kernels attain at best that a step's attention attains.
+    #: Rate of a step's attention over the rate of the device's best attention kernel.
     attention: float
-    #: Share of the memory's speed.
+    #: Share of the memory bandwidth.
     memory: float
-    #: Shares of the links' speed within a node and of the network's.
+    #: Shares of the speeds of the link within a node, and of the network.
     link: float
     network: float
-    #: Of the time of products, the share behind which traffic can hide.
+    #: Share of compute time during which traffic is hidden. Example: 0.76.
     overlap: float
-    #: Elementwise work that is not fused, over fused.
+    #: Time of unfused over fused elementwise work. Example: 1.8.
     unfused: float
-    #: Stored attention scores: passes over them, over those counted.
+    #: Stored attention scores: fitted passes over counted passes (5).
     scores: float
 
 
 @dataclass(frozen=True)
 class ProjectedStep:
-    """Seconds of one step on the slowest rank, by what they are spent on."""
+    """Seconds of one step on the slowest rank, by part."""
 
     products: float
     attention: float
@@ -79,7 +81,7 @@ class ProjectedStep:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Seconds of the whole step."""
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, float]:
@@ -100,10 +102,10 @@ class _Passes:
 
 
 def step_time(job: Job, hardware: Hardware, constants: Constants) -> ProjectedStep:
-    """Return where the time of one step of ``job`` goes.
+    """Return the time of one step of ``job``, by part.
 
     Raises:
-        UsageError: its devices talk over what the description of ``hardware`` does not know.
+        UsageError: the job needs a link or a network without a speed in ``hardware``.
     """
     rates = _DeviceRates(hardware, constants)
     model, tokens = job.model, job.micro_batch * job.model.sequence
@@ -143,7 +145,7 @@ def step_time(job: Job, hardware: Hardware, constants: Constants) -> ProjectedSt
 
 
 class _DeviceRates:
-    """What a device attains, in FLOP/s and bytes/s."""
+    """The attained rates of a device, in FLOP/s and bytes/s."""
 
     def __init__(self, hardware: Hardware, constants: Constants) -> None:
         sustained = hardware.peak_flops * hardware.sustained_fraction
@@ -158,7 +160,7 @@ class _DeviceRates:
 
     @property
     def link(self) -> float:
-        """Within a node: of the description's speed, the share that is attained."""
+        """Attained speed of the link within a node, in bytes/s."""
         speed = self._hardware.link_bytes_per_second
         if speed is None:
             raise UsageError(
@@ -170,13 +172,13 @@ class _DeviceRates:
 
     @property
     def message(self) -> float:
-        """From one rank of a node to another."""
+        """Attained speed of a message between two ranks of a node, in bytes/s."""
         speed = self._hardware.message_bytes_per_second
         return self.link if speed is None else speed * self.constants.link
 
     @property
     def network(self) -> float:
-        """Between nodes."""
+        """Attained speed of the network between nodes, in bytes/s."""
         speed = self._hardware.network_bytes_per_second
         if speed is None:
             raise UsageError(
@@ -187,7 +189,7 @@ class _DeviceRates:
         return speed * self.constants.network
 
     def product(self, rows: float, inner: float, columns: float) -> _Passes:
-        """Return the times of ``[rows, inner] @ [inner, columns]``, and of its two gradients."""
+        """Return the times of ``[rows, inner] @ [inner, columns]`` and of both gradients."""
         moved = VALUE * (rows * inner + inner * columns + rows * columns)
         work = 2 * rows * inner * columns
         each = max(work / self.products, moved / self.memory) + self.constants.launch_s
@@ -207,7 +209,7 @@ def _layer_products(job: Job, tokens: float, rates: _DeviceRates) -> _Passes:
 
 
 def _attention(job: Job, rates: _DeviceRates) -> _Passes:
-    """Fused kernels skip masked blocks, half of the square; stored scores are whole."""
+    """Return attention's times: fused kernels skip the masked half, stored scores do not."""
     model = job.model
     square = job.micro_batch * model.sequence**2
     flops = 4 * square * model.hidden / job.tp
@@ -229,9 +231,10 @@ def _elementwise(job: Job, tokens: float, rates: _DeviceRates) -> _Passes:
 
 
 def _tensor_parallel(job: Job, tokens: float, rates: _DeviceRates) -> float:
-    """Four all-reduces a layer, or as many pairs of gather and scatter; two more where recomputed.
+    """Return the all-reduce time of one layer: four all-reduces, six with full recomputation.
 
-    A rank beyond a node's links takes the network's speed.
+    With sequence parallelism, all-gather and reduce-scatter replace an all-reduce at equal traffic.
+    If ``tp`` is larger than a node, the network's speed counts.
     """
     if job.tp == 1:
         return 0.0
@@ -243,7 +246,7 @@ def _tensor_parallel(job: Job, tokens: float, rates: _DeviceRates) -> float:
 
 
 def _between_stages(job: Job, tokens: float, rates: _DeviceRates) -> float:
-    """What the first micro-batch takes through the stages, there and back; the rest is hidden."""
+    """Return the transfer time of the first micro-batch, forward and back; the rest is hidden."""
     if job.pp == 1:
         return 0.0
     moved = tokens * job.model.hidden * VALUE / (job.tp if job.sequence_parallel else 1)
@@ -252,7 +255,7 @@ def _between_stages(job: Job, tokens: float, rates: _DeviceRates) -> float:
 
 
 def _data_parallel(job: Job, passes: _Passes, rates: _DeviceRates) -> float:
-    """Return what shows of gathering weights and summing gradients."""
+    """Return the exposed time of weight all-gathers and gradient sums."""
     weights = job.rank_parameters * VALUE
     overlap = rates.constants.overlap
     if job.dp == 1:
@@ -264,7 +267,7 @@ def _data_parallel(job: Job, passes: _Passes, rates: _DeviceRates) -> float:
         return job.micro_batches * (
             _shown(forward, passes.forward, overlap) + _shown(backward, passes.backward, overlap)
         )
-    # Sums hide behind the last micro-batch's backward pass, weights behind the next forward one.
+    # Sums overlap the last micro-batch's backward pass, all-gathers the next forward pass.
     sums = _ring(job, job.rank_parameters * GRADIENT, rates)
     if job.zero == 1:
         gathered = max(0.0, _ring(job, weights, rates) - overlap * passes.forward)
@@ -275,7 +278,8 @@ def _data_parallel(job: Job, passes: _Passes, rates: _DeviceRates) -> float:
 def _ring(job: Job, moved: float, rates: _DeviceRates) -> float:
     """Return the time of one pass of a ring over all replicas.
 
-    Those in one node share its network: each sends its part of what leaves the node.
+    Replicas in one node divide the node's traffic among their network ports. Example: with 8
+    devices per node and ``tp=2``, the ring has four times the network speed of one device.
     """
     moved *= (job.dp - 1) / job.dp
     if job.dp * job.tp <= rates.per_node:

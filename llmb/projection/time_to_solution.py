@@ -1,4 +1,4 @@
-"""The 1T document's own model of a step's time (its report's equation 30), and what it leaves out.
+"""The ALCF 1T document's model of the step time (equation 30 of the report), and its gaps.
 
 ``t = alpha b L (36 s d^2 + 6 s^2 d) / (PP TP) + beta 4 b L s d / PP``
 """
@@ -12,7 +12,7 @@ from llmb.errors import UsageError
 from llmb.reference.shapes import Shape
 from llmb.workloads.conventions import alcf_macs
 
-#: What to know of the formula before its result is believed.
+#: Notes for the reader of a result.
 NOTES = (
     "the document calls alpha FLOP/s per GPU: the first term is a time only if alpha is seconds a "
     "multiply-add, 2 / (achieved FLOP/s)",
@@ -24,13 +24,14 @@ NOTES = (
 )
 _RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([TGPM])(FLOP/s|B/s)")
 _FACTORS = {"M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-#: Slower than a million multiply-adds or elements a second no device of the document is.
+#: Largest alpha and beta: every device of the document does more than a million multiply-adds or
+#: elements per second.
 _MOST_SECONDS = 1e-6
 
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Both terms, in seconds, and what they are made of."""
+    """Both terms of the formula in seconds, and the counts per device."""
 
     compute_s: float
     communication_s: float
@@ -46,7 +47,10 @@ class MeasuredStep:
 def step_time(
     shape: Shape, sequences: float, tp: int, pp: int, alpha: float, beta: float
 ) -> MeasuredStep:
-    """Return the time of a step of one replica's ``sequences``; ``alpha``, ``beta`` in seconds."""
+    """Return the time of a step of one replica with ``sequences``.
+
+    ``alpha`` is in seconds per multiply-add, ``beta`` in seconds per all-reduced element.
+    """
     tokens, layers = sequences * shape.sequence_length, shape.num_hidden_layers
     macs = tokens * alcf_macs(shape) / (pp * tp)
     elements = 4 * tokens * layers * shape.hidden_size / pp
@@ -54,10 +58,10 @@ def step_time(
 
 
 def alpha_of(text: str) -> float:
-    """Return seconds a multiply-add: given as such, or as achieved FLOP/s (``169TFLOP/s``).
+    """Return seconds per multiply-add, from seconds or achieved FLOP/s. Example: ``169TFLOP/s``.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has neither form, or is 0.
     """
     rate = _rate(text, "FLOP/s")
     if rate is not None:
@@ -69,10 +73,10 @@ def alpha_of(text: str) -> float:
 
 
 def beta_of(text: str, bytes_per_value: int) -> float:
-    """Return seconds an element: given as such, or as an all-reduce's bandwidth (``44.4GB/s``).
+    """Return seconds per element, from seconds or all-reduce bandwidth. Example: ``44.4GB/s``.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text has neither form.
     """
     rate = _rate(text, "B/s")
     if rate is None:

@@ -1,1 +1,4 @@
-"""One rank of a huge job, executed for real but for its numbers: no memory, no other rank."""
+"""Simulation of one rank of a large job: the real code on tensors without memory or values.
+
+Example: rank 0 of a job of 1,024 ranks, in one process.
+"""

@@ -1,7 +1,7 @@
-"""What a rank does and holds while it is watched: FLOPs, collectives, and the memory that is alive.
+"""Count the FLOPs, the collectives and the live memory of one rank.
 
-Memory is that of storages, from the operation that makes one until nothing refers to it any more.
-What a kernel takes for itself and gives back within one operation is not seen.
+Memory is counted in storages: from the operation that allocates a storage until the last reference
+is gone. Temporary workspace within one operation is not counted.
 """
 
 from __future__ import annotations
@@ -19,44 +19,45 @@ from llmb.observe.collectives import Collectives
 from llmb.observe.shards import is_elsewhere, local
 from llmb.simulation import private
 
-#: What is there from step to step, and gradients: of these it is known what they are for.
+#: Roles of known tensors: parameters and optimizer states live from step to step, gradients less.
 WEIGHTS, GRADIENTS, OPTIMIZER = "weights", "gradients", "optimizer"
-#: What forward passes leave to backward passes, what is gathered and received, and what is gone
-#: sooner.
+#: Roles of all remaining storages. Activations are kept for the backward pass, collectives are
+#: arguments of a collective or gathered parameters, and temporaries are freed earlier.
 ACTIVATIONS, COLLECTIVES, TEMPORARIES = "activations", "collectives", "temporaries"
 ROLES = (WEIGHTS, GRADIENTS, OPTIMIZER, ACTIVATIONS, COLLECTIVES, TEMPORARIES)
 
-#: Yields tensors, some of which are spread over ranks, with what they are for.
+#: Yields (role, tensor) pairs; a tensor may be sharded. Example: ``("weights", parameter)``.
 Known = Callable[[], Iterable[tuple[str, Tensor]]]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind in one micro-batch, forward and backward, and the step after it."""
+    """Collectives of one kind in one micro-batch (forward, backward) and one optimizer step."""
 
+    #: Example: ``all_gather``.
     kind: str
-    #: Dimension of the mesh (pp, dp_replicate, dp_shard, tp) whose ranks they are between.
+    #: Mesh dimension of the process group: pp, dp_replicate, dp_shard or tp.
     group: str
     calls: int
-    #: What this rank puts in.
+    #: Bytes of this rank's input tensors.
     bytes: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """What was counted since the ledger was started, of bytes the most at a time."""
+    """The counts since the start of the ledger; memory as the peak."""
 
     flops: int
     collectives: tuple[Traffic, ...]
-    #: Bytes alive when most were, by what they are for.
+    #: Live bytes at the peak, by role. Example: ``{"weights": 2e9, "activations": 5e9}``.
     peak: dict[str, int]
-    #: Bytes that forward passes left to backward passes.
+    #: Largest number of bytes that forward passes kept for backward passes.
     activations: int
 
 
 @dataclass(slots=True, eq=False)
 class _Storage:
-    """A storage that is alive."""
+    """A live storage."""
 
     size: int
     storage: weakref.ref[Any]
@@ -64,12 +65,12 @@ class _Storage:
 
 
 class Ledger(Collectives):  # type: ignore[no-untyped-call]
-    """Counts what is done with local tensors, and how much of them is alive, while it is active."""
+    """Counts operations on local tensors, and live bytes, while the mode is active."""
 
     def __init__(self, known: Known, groups: Mapping[str, str] | None = None) -> None:
-        """Start from zero; ``known`` tells what tensors are for, whenever it is asked.
+        """Start from zero; ``known`` yields the role of each known tensor at every call.
 
-        ``groups`` are the dimensions of the mesh by torch's names of their ranks.
+        ``groups``: torch's name of a process group -> mesh dimension. Example: ``{"7": "tp"}``.
         """
         super().__init__()
         self._groups = groups or {}
@@ -81,7 +82,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         self._flops = self._activations = 0
 
     def restart(self) -> None:
-        """Count from zero again; what is alive is."""
+        """Reset all counts; live storages stay registered."""
         self.calls.clear()
         self.bytes.clear()
         self._flops = self._activations = self._most = 0
@@ -90,10 +91,10 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Count ``func`` where it is called on tensors of this rank alone."""
+        """Count ``func`` if all of its tensors are plain local tensors."""
         if any(issubclass(kind, private.WRAPPERS) for kind in types):
-            return NotImplemented  # comes back as what this rank does of it
-        device = private.device_asked_for(func, args)  # two of three calls
+            return NotImplemented  # the wrapper calls again with local tensors
+        device = private.device_asked_for(func, args)  # two of three calls end here
         if device is not None:
             return device
         backward = private.goes_backward()
@@ -111,14 +112,14 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return found
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Note that ``storage`` has another size: FSDP2 gathers a parameter, or gives it back."""
+        """Note the new size of ``storage``: FSDP2 gathers a parameter, or frees its copy."""
         piece = self._piece(storage)
         self._look()
         self._live += storage.nbytes() - piece.size
         piece.size, piece.role = storage.nbytes(), COLLECTIVES
 
     def found(self) -> Found:
-        """Return what was counted."""
+        """Return the counts so far."""
         self._look()
         self._name()
         peak = dict.fromkeys(ROLES, 0)
@@ -127,7 +128,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return Found(self._flops, tuple(self._traffic()), peak, self._activations)
 
     def count(self, kind: str, size: int, args: tuple[Any, ...]) -> None:
-        """Count a collective, and between which ranks it is."""
+        """Count a collective under its kind and mesh dimension. Example: ``all_gather tp``."""
         group = self._groups.get(private.group_name(args) or "", "all")
         super().count(f"{kind} {group}", size, args)
 
@@ -137,7 +138,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
             yield Traffic(kind, group, self.calls[label], self.bytes[label])
 
     def _turn(self) -> None:
-        """A backward pass begins: what is alive beside what is known was left to it."""
+        """Relabel live temporaries as activations, at the beginning of a backward pass."""
         self._name()
         for piece in self._pieces.values():
             if piece.role == TEMPORARIES:
@@ -146,7 +147,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         self._activations = max(self._activations, left)
 
     def _name(self) -> None:
-        """Say of each storage of a known tensor what it is for."""
+        """Set the role of each known tensor's storage."""
         with torch.no_grad():
             for role, tensor in self._known():
                 self._piece(private.bare(local(tensor)).untyped_storage()).role = role
@@ -156,7 +157,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return [self._piece(t.untyped_storage()) for t in tensors if not is_elsewhere(t)]
 
     def _piece(self, storage: torch.UntypedStorage) -> _Storage:
-        """Return the piece of ``storage``, which is alive from now on at the latest."""
+        """Return the entry of ``storage``; register a new storage as live."""
         key = storage._cdata
         piece = self._pieces.get(key)
         if piece is None:
@@ -171,7 +172,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return piece
 
     def _look(self) -> None:
-        """Remember what is alive, if never was more. Called before anything is given back."""
+        """Record the live storages if their sum is a new peak. Call before any memory is freed."""
         if self._live > self._most:
             self._most = self._live
             self._at_most = [(piece, piece.size) for piece in self._pieces.values()]

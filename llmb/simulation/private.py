@@ -1,7 +1,8 @@
-"""What of torch is private and a simulation needs: here alone, with what it is known to work with.
+"""All private parts of torch that a simulation uses, such as fake process groups.
 
-A fake process group answers every collective at once with what was there; a fake tensor has shape,
-dtype and device, and no memory. Tried with torch 2.13; the test of this file says where it breaks.
+A fake process group returns from every collective at once and leaves the tensors unchanged. A fake
+tensor has shape, dtype and device, and no memory. Tried with torch 2.13; the test of this file
+shows which part breaks with another torch.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from llmb.errors import UnavailableError
 
-#: Two products of attention forward, five backward, which computes the scores once more: in
-#: multiples of B h T^2 d multiply-adds, each two FLOPs. Whole squares, masked or not.
+#: Matrix products of attention: two forward; five backward, which recomputes the scores. Each has
+#: B h T^2 d multiply-adds, two FLOPs each. Masked blocks of the T x T scores are counted too.
 _FORWARD, _BACKWARD = 2, 5
-#: Tensors that stand for others, with which each operation is then done.
+#: Tensor subclasses around a plain tensor; each operation is called again on the plain tensor.
 WRAPPERS = (AsyncCollectiveTensor, DTensor)
 _DEVICE = torch.ops.prim.device.default
 
 
 @contextmanager
 def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
-    """Be rank ``rank`` of ``world_size`` for the while, none of which is there.
+    """Act as rank ``rank`` of ``world_size``, in a context; no other rank exists.
 
     Raises:
-        UnavailableError: this torch has no such process group.
+        UnavailableError: this torch has no fake process group.
     """
     try:
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -48,7 +49,7 @@ def fake_ranks(rank: int, world_size: int) -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Let DTensor forget what it did with these ranks: another mesh of the same sizes is equal."""
+    """Clear DTensor's caches, which take a later mesh of the same sizes for the same mesh."""
     from torch.distributed.tensor import _redistribute, debug
 
     _redistribute._gen_transform_infos.cache_clear()
@@ -66,8 +67,8 @@ def schedule_alone(
 ) -> Any:
     """Return torch's schedule ``name`` over this rank's ``stages`` of ``count``.
 
-    No other is there to say what it hands over: ``states`` are the input and the output of a
-    micro-batch, by stage, and their gradients are alike.
+    No neighbouring rank exists to infer shapes from: ``states`` gives example input and output of
+    a micro-batch per stage, such as ``{0: (ids, hidden)}``. Gradients have the same shapes.
     """
     from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining._utils import InferenceMode
@@ -92,7 +93,7 @@ def schedule_alone(
     schedule = kind(made if several else made[0], micro_batches, loss, scale_grads=False)
 
     def agreed(stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
-        """Ranks vote on whether all know what is handed over; the others are not there to."""
+        """Skip the ranks' vote on shapes, and mark the shapes as static: no other rank votes."""
         for stage in stages:
             stage._inference_mode = InferenceMode.STATIC
 
@@ -101,24 +102,24 @@ def schedule_alone(
 
 
 def _gradient(state: Tensor) -> Any:
-    """Return what goes back for ``state``; torch takes one for all or none, as a tuple."""
+    """Return the example gradient of ``state`` in a tuple; ``(None,)`` if it needs no gradient."""
     return (torch.empty_like(state).detach() if state.requires_grad else None,)
 
 
 def group_name(args: tuple[Any, ...]) -> str | None:
-    """Return torch's name of the ranks that a collective called with ``args`` is between."""
+    """Return torch's name of the process group in ``args``, the arguments of a collective."""
     for value in args:
         if isinstance(value, torch.ScriptObject):
-            with suppress(RuntimeError):  # its other argument of the kind is what is done: a sum
+            with suppress(RuntimeError):  # the other script object is the operation: a sum
                 return str(dist.ProcessGroup.unbox(value).group_name)
     return next((value for value in reversed(args) if isinstance(value, str)), None)
 
 
 def fake_tensors() -> AbstractContextManager[Any]:
-    """Return a context in which tensors that are made have no memory.
+    """Return a context in which new tensors have no memory.
 
     Raises:
-        UnavailableError: this torch has none.
+        UnavailableError: this torch has no fake tensors.
     """
     try:
         from torch._subclasses.fake_tensor import FakeTensorMode
@@ -128,7 +129,7 @@ def fake_tensors() -> AbstractContextManager[Any]:
 
 
 def real_tensors() -> AbstractContextManager[Any]:
-    """Return a context within ``fake_tensors`` in which tensors are as ever."""
+    """Return a context, for use within ``fake_tensors``, in which new tensors are real."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     return unset_fake_temporarily()
@@ -136,9 +137,9 @@ def real_tensors() -> AbstractContextManager[Any]:
 
 @contextmanager
 def resizing(told: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
-    """Tell of every storage that gets another size for the while.
+    """Call ``told`` for every resized storage within the context.
 
-    FSDP2 so gives back what it has gathered, and takes room for it again: no operation shows it.
+    FSDP2 frees and allocates gathered parameters by resizing; no operation shows the change.
     """
     plain = torch.UntypedStorage.resize_
 
@@ -154,9 +155,10 @@ def resizing(told: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
 
 
 def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:
-    """Return what ``make`` makes, a replica in DDP or anything else, though none of ``group`` is.
+    """Return the result of ``make``, such as a DDP model, though no other rank of ``group`` exists.
 
-    Replicas would read of each other that they have the same model, and wait for their sums.
+    DDP's constructor compares the parameters of all replicas; the check is off here. A
+    communication hook sends the gradients of a DDP model.
     """
     torch_distributed: Any = dist
     plain = torch_distributed._verify_params_across_processes
@@ -171,9 +173,9 @@ def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:
 
 
 def _summed(whole: Any, group: dist.ProcessGroup) -> torch.futures.Future[Tensor]:
-    """Sum in buckets as from the second step on: of a megabyte, and of 25, the last layers first.
+    """All-reduce in DDP's buckets of the second step: 1 MiB, then 25 MiB each, last layers first.
 
-    In the first step DDP has one bucket for all, which is ``whole``.
+    In the first step, DDP has one bucket for all gradients: ``whole``.
     """
     library: Any = dist
     limits = [library._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20]
@@ -187,23 +189,23 @@ def _summed(whole: Any, group: dist.ProcessGroup) -> torch.futures.Future[Tensor
 
 
 def goes_backward() -> bool:
-    """Tell whether autograd is on its way back."""
+    """Tell whether autograd runs a backward pass."""
     return bool(torch._C._current_graph_task_id() != -1)
 
 
 def device_asked_for(func: Any, args: tuple[Any, ...]) -> torch.device | None:
-    """Return the device of a fake tensor where ``func`` asks for nothing else: it need not call."""
+    """Return the fake tensor's device if ``func`` asks for the device; None for other operators."""
     found: torch.device | None = args[0].fake_device if func is _DEVICE else None
     return found
 
 
 def bare(value: Tensor) -> Tensor:
-    """Return ``value`` without what waits for its collective."""
+    """Return the plain tensor in ``value``, without the wrapper of an asynchronous collective."""
     return value.elem if isinstance(value, AsyncCollectiveTensor) else value
 
 
 def flop_formulas() -> dict[Any, Callable[..., int]]:
-    """Return torch's FLOPs by operator, with attention's kernels for processors."""
+    """Return torch's FLOP formulas by operator, and formulas for attention on CPUs."""
     aten = torch.ops.aten
     for name, formula in (
         ("_scaled_dot_product_flash_attention_for_cpu", _attention_forward),

@@ -1,7 +1,7 @@
-"""One rank of a job: its model as the real code lays it out, one micro-batch, one optimizer step.
+"""Simulate one rank of a job: the real layout code, one micro-batch, one optimizer step.
 
-What is counted is what torch is told to do on this rank: operations on the local tensors of
-DTensors, collectives with what they are given, storages that are alive. Nothing is computed.
+The ledger counts torch's calls on this rank: operations on the local tensors of DTensors, input
+bytes of collectives, live storages. No value is computed.
 """
 
 from __future__ import annotations
@@ -48,33 +48,33 @@ _DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Simulated:
-    """What one rank has and does: in BF16 as llmb trains, or with float32 weights (mixed)."""
+    """Memory, FLOPs and collectives of one rank: in BF16, or with float32 weights (mixed)."""
 
     rank: int
     world_size: int
-    #: Of a pipeline, by their numbers; empty without one.
+    #: Numbers of this rank's pipeline stages, such as ``(0, 4)``; empty without a pipeline.
     stages: tuple[int, ...]
     parameters: int
     weights_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
-    #: What the forward pass of one micro-batch leaves to the backward pass.
+    #: Bytes that the forward pass of one micro-batch keeps for the backward pass.
     activations_bytes: int
-    #: Micro-batches that are on their way at a time, at most.
+    #: Largest number of micro-batches in flight.
     in_flight: int
-    #: Of one micro-batch, forward and backward, of this rank's own tensors.
+    #: FLOPs of one micro-batch, forward and backward, on this rank's local tensors.
     flops: int
-    #: Bytes alive when most were, by what they are for: of one micro-batch and the step after it,
-    #: with the activations of the others on their way; or of a whole step by the schedule itself.
+    #: Live bytes at the peak, by role. The peak of one micro-batch and the optimizer step, plus the
+    #: activations of all further micro-batches in flight; with ``whole_step`` the schedule's peak.
     peak: dict[str, int] = field(default_factory=dict)
     collectives: tuple[Traffic, ...] = ()
-    #: Of a whole step by the schedule itself: the activations at most, and the FLOPs.
+    #: With ``whole_step``: largest activations, and FLOPs, of a step by torch's schedule.
     schedule_activations_bytes: int | None = None
     schedule_flops: int | None = None
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes alive when most were."""
+        """Live bytes at the peak, all roles together."""
         return sum(self.peak.values())
 
 
@@ -89,16 +89,17 @@ def simulate(
     whole_step: bool = False,
     mixed_precision: bool = False,
 ) -> Simulated:
-    """Return what ``rank`` of a job has and does, without the others.
+    """Return memory, FLOPs and collectives of ``rank``; no other rank runs.
 
-    ``micro_batch`` is in sequences. Of a pipeline's rank each of its stages takes one micro-batch;
-    with ``whole_step`` torch's schedule then takes all ``micro_batches`` through them in its order.
-    With ``mixed_precision`` weights are float32 and products are taken under autocast; shards are
-    gathered in BF16, and their gradients summed in float32 (FSDP2's ``MixedPrecisionPolicy``).
+    ``micro_batch`` is in sequences. In a pipeline, each stage of the rank runs one micro-batch;
+    with ``whole_step``, torch's schedule then runs all ``micro_batches`` through the stages.
+    With ``mixed_precision``, weights are float32 and products run under autocast; shards are
+    gathered in BF16, and gradients are summed in float32 (FSDP2's ``MixedPrecisionPolicy``).
 
     Raises:
-        UsageError: the ranks cannot share the model so, or there is no such schedule.
-        UnavailableError: this torch cannot pretend.
+        UsageError: the layout does not fit the model, or the schedule is unknown. Example: ``tp=3``
+            with 32 heads.
+        UnavailableError: this torch has no fake process group or no fake tensors.
     """
     if Mode.TRAIN not in workload.modes:
         raise UsageError(f"workload {workload.name!r} is not trained: it has no training step")
@@ -140,11 +141,11 @@ def simulate(
 
 @contextmanager
 def _pretending(rank: int, world_size: int) -> Iterator[None]:
-    """Be one rank of many, alone."""
+    """Act as one rank of ``world_size`` in one process."""
     with private.fake_ranks(rank, world_size), warnings.catch_warnings():
-        # That FSDP2's root returns a view, which nobody changes.
+        # FSDP2 warns: its root module returns a view. No code here changes the view.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-        gc.freeze()  # replicas that begin anew collect garbage: not among what was there before
+        gc.freeze()  # keeps gc.collect() in begin() fast: older objects are skipped
         try:
             yield
         finally:
@@ -158,10 +159,10 @@ def _simulated(
     ledger, piped = job.ledger, job.layout.pipeline is not None
     with private.fake_tensors(), private.resizing(ledger.resized), ledger:
         job.make()
-        # DTensor tries each of its operations once on whole tensors, which is not the rank's work.
+        # A first round, not counted: DTensor tries each operation once on full tensors.
         job.micro_batch()
         job.step()
-        if not piped or micro_batches == 1:  # otherwise those of micro-batches before are there
+        if not piped or micro_batches == 1:  # otherwise earlier micro-batches left gradients
             job.optimizer.zero_grad(set_to_none=True)
         job.begin()
         job.micro_batch()
@@ -196,12 +197,12 @@ def _simulated(
 
 
 class _SimulatedRank:
-    """A rank's model, laid out, and its optimizer, on tensors without memory."""
+    """The sharded model of a rank and its optimizer, on tensors without memory."""
 
     optimizer: Optimizer
 
     def __init__(self, workload: Workload, config: RunConfig) -> None:
-        """Lay the ranks out, and make the model without any values."""
+        """Build the device mesh, and the model on the meta device."""
         self._workload, self._shape, self._config = workload, workload.shape, config
         self._dtype = torch.float32 if config.mixed_precision else _DTYPE
         self.layout = Layout(config)
@@ -210,14 +211,14 @@ class _SimulatedRank:
         if config.sac_freq is not None:
             checkpoint_blocks(self._model, self._shape, config.sac_freq)
         self._program: Callable[..., Any] = self._model
-        #: Parameters of which this rank has anything.
+        #: Parameters on this rank, full or sharded.
         self.ours: list[nn.Parameter] = []
         mesh = self.layout.mesh
         groups = {str(mesh.part(name).get_group().group_name): name for name in DIMENSIONS}
         self.ledger = Ledger(self._known, groups)
 
     def make(self) -> None:
-        """Give this rank its parameters, in fake memory, and the optimizer over them."""
+        """Create fake parameters for the rank, shard the model, and build the optimizer."""
         how, layout = self._config.parallelism, self.layout
         self._materialise(layout.mesh.place("pp"))
         policy = None
@@ -228,12 +229,12 @@ class _SimulatedRank:
             layout.spread(self._model, self._shape, policy)
         self.ours = [p for p in self._model.parameters() if not is_elsewhere(local(p))]
         constants = self._workload.recipe.optimizer
-        # Fused where there is such a kernel, as in a run: it takes no memory of its own.
+        # Fused, as in a run on a device with a fused kernel: the kernel needs no extra memory.
         self.optimizer = build_optimizer(self.ours, constants, foreach=False, fused=True)
         self.begin()
 
     def _materialise(self, place: int) -> None:
-        """Give this rank's parameters fake memory; those of other stages stay meta tensors."""
+        """Create fake parameters for pipeline rank ``place``; the rest stays on the meta device."""
         how = self._config.parallelism
         others: tuple[str, ...] = ()
         if how.pp > 1:
@@ -245,16 +246,16 @@ class _SimulatedRank:
                 replace_parameter(self._model, name, made)
 
     def begin(self) -> None:
-        """Begin to count: replicas begin anew, as their first step decides on the next one's."""
+        """Restart the ledger, with a new DDP wrapper: DDP changes its buckets after a step."""
         if self._config.parallelism.world_size > 1 and not self.layout.is_sharded:
             self._program = self._model
-            gc.collect()  # what replicas had is in a circle
+            gc.collect()  # the old DDP wrapper is a reference cycle
             group = self.layout.mesh.part("dp_replicate").get_group()
             self._program = private.replica(lambda: self.layout.program(self._model), group)
         self.ledger.restart()
 
     def _known(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what is there from step to step, and gradients."""
+        """Yield weights, gradients and optimizer states, each with its role."""
         for parameter in self.ours:
             yield WEIGHTS, parameter.detach()
             if parameter.grad is not None:
@@ -263,15 +264,15 @@ class _SimulatedRank:
             yield from ((OPTIMIZER, value) for value in state.values() if isinstance(value, Tensor))
 
     def bytes(self) -> Counter[str]:
-        """Return the bytes of weights, gradients and moments."""
+        """Return the local bytes of weights, gradients and moments, by role."""
         found: Counter[str] = Counter()
         for role, tensor in self._known():
-            if tensor.dim():  # not a counter of steps
+            if tensor.dim():  # skip the optimizer's step counter, a scalar
                 found[role] += local(tensor).nbytes
         return found
 
     def micro_batch(self) -> None:
-        """Take one micro-batch forward and backward through what this rank has."""
+        """Run one micro-batch forward and backward through this rank's stages, or the model."""
         batch = make_batch(1, self._config.batch_size, self._shape)
         pipeline, last = self.layout.pipeline, self._config.parallelism.stages - 1
         if pipeline is None:
@@ -285,7 +286,7 @@ class _SimulatedRank:
             result.backward(None if number == last else torch.empty_like(output))
 
     def step(self) -> None:
-        """Take a step of the optimizer, as a run does."""
+        """Run one optimizer step, as in a run."""
         self.layout.add_up(self._model)
         self.optimizer.step()
 
@@ -294,7 +295,7 @@ class _SimulatedRank:
         return torch.autocast("cpu", _DTYPE) if mixed else nullcontext()
 
     def _state(self) -> Tensor:
-        """Return what a stage hands to the next one of a micro-batch."""
+        """Return an example state between stages, ``[micro-batch, sequence, hidden]`` in BF16."""
         how, shape = self._config.parallelism, self._shape
         length = shape.sequence_length // (how.tp if how.sequence_parallel else 1)
         state = torch.empty(self._config.batch_size, length, shape.hidden_size, dtype=_DTYPE)
@@ -305,7 +306,7 @@ class _SimulatedRank:
         return state.requires_grad_()
 
     def messages(self) -> tuple[Traffic, ...]:
-        """Return what goes to other ranks' stages of a micro-batch: states on, gradients back."""
+        """Return the sends of one micro-batch: states to the next rank, gradients back."""
         how, pipeline = self._config.parallelism, self.layout.pipeline
         beside = [
             n for stage in (pipeline.stages if pipeline else ()) for n in (stage - 1, stage + 1)
@@ -316,7 +317,7 @@ class _SimulatedRank:
         return (Traffic("send", "pp", count, count * size),) if count else ()
 
     def schedule(self, micro_batches: int) -> None:
-        """Take all micro-batches through this rank's stages as the schedule does."""
+        """Run all micro-batches through this rank's stages by torch's schedule."""
         how, pipeline, shape = self._config.parallelism, self.layout.pipeline, self._shape
         assert pipeline is not None, "simulate refuses others"
         size = self._config.batch_size
@@ -327,7 +328,7 @@ class _SimulatedRank:
         def handed_on(number: int) -> Tensor:
             if number < last:
                 return state
-            return torch.empty(*ids.shape, shape.vocab_size, dtype=_DTYPE)  # goes to no other
+            return torch.empty(*ids.shape, shape.vocab_size, dtype=_DTYPE)  # logits, not sent on
 
         states = {
             number: (state if number else ids, handed_on(number)) for number in pipeline.stages
@@ -345,10 +346,10 @@ class _SimulatedRank:
 
 
 def _in_flight(how: Parallelism, stages: tuple[int, ...], micro_batches: int) -> int:
-    """Return how many micro-batches a rank has on their way: 1F1B lets in one a stage to come.
+    """Return how many micro-batches a rank has in flight. Example: 4 for stage 0 of 4 (1F1B).
 
-    GPipe and looped schedules let in all of them. Of schedules with two stages a rank these are
-    micro-batches of both together, at most.
+    GPipe and LoopedBFS start all micro-batches before the first backward pass. For schedules with
+    two stages per rank, the number is an upper bound for both stages together.
     """
     if not stages:
         return 1
