@@ -1,1 +1,1 @@
-"""Somebody else's run done again: what differs, the same configuration, and whether it agrees."""
+"""Reproduction of a recorded run: differences, same configuration, agreement of the figures."""

@@ -1,4 +1,4 @@
-"""What a run was done with, or would be done with here: software, plugin and machine."""
+"""The conditions of a run, recorded or on this machine: software, plugin and hardware."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from llmb.reproduction.hardware import HardwareClass
 
 @dataclass(frozen=True)
 class PluginState:
-    """A plugin, down to the digests of its files."""
+    """A plugin with version, options and digests of files."""
 
     name: str
     distribution: str
     version: str
-    #: Path -> sha256 of those files that the original run had loaded, where they are there.
+    #: Path -> sha256 of the files loaded by the original run, as far as present.
     files: Mapping[str, str]
-    #: Every option with its value; None where the plugin could not be asked.
+    #: Option -> value, all options; None if the plugin gave no answer.
     options: Mapping[str, OptionValue] | None
-    #: Names of the environment variables that it sets itself.
+    #: Names of environment variables set by the plugin, such as ``OMP_NUM_THREADS``.
     variables: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Everything about a run but its configuration that may change its speed."""
+    """Everything besides the configuration with an effect on the speed of a run."""
 
     llmb: str
     rules: str
-    #: Digest of the reference, and the family of models that is run with it.
+    #: Digest of the reference code, and the model family, such as ``gpt2``.
     reference: str
     family: str
-    #: None: it is not installed.
+    #: None: the plugin is not installed.
     plugin: PluginState | None
     system: SystemDescription
-    #: None: not known without the plugin.
+    #: None: unknown without the plugin.
     hardware: HardwareClass | None
-    #: False: what the plugin says of drivers and libraries is not known.
+    #: False: the plugin reported no versions of drivers and libraries.
     has_drivers: bool = True
 
 
 def of_record(record: RunRecord) -> Conditions:
-    """Return what the run of ``record`` was done with."""
+    """Return the conditions of the run of ``record``."""
     plugin = record.plugin
     return Conditions(
         llmb=record.llmb_version,

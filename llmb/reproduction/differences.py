@@ -1,4 +1,7 @@
-"""What differs between two runs' conditions, one line each, with what to type to come closer."""
+"""Differences between the conditions of two runs, one line each, with a command as remedy.
+
+Example: ``torch: 2.13.0 there, 2.12.1 here; to come closer: pip install torch==2.13.0``.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +18,22 @@ _SHOWN_FILES = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same, and how to make it so where that can be said."""
+    """One difference, and the remedy if known."""
 
     subject: str
     there: str
     here: str
-    #: What to type, or to do; None where nobody can tell.
+    #: Command or action that removes the difference, such as ``unset CUDA_HOME``; None: unknown.
     closer: str | None = None
 
     def __str__(self) -> str:
-        """Return it as one line for people."""
+        """Return the difference as one line of text."""
         line = f"{self.subject}: {self.there} there, {self.here} here"
         return f"{line}; to come closer: {self.closer}" if self.closer else line
 
 
 def differences(there: Conditions, here: Conditions) -> tuple[Difference, ...]:
-    """Return what differs between the original's conditions and those here."""
+    """Return the differences between the original's conditions and the conditions here."""
     return (*_software(there, here), *_plugin(there, here), *_machine(there, here))
 
 
@@ -92,7 +95,7 @@ def _machine(there: Conditions, here: Conditions) -> Iterator[Difference]:
         yield Difference("device", str(there.hardware), "not known without the plugin")
     elif here.hardware != there.hardware:
         yield Difference("device", str(there.hardware), str(here.hardware))
-    if ours.devices and len(theirs.devices) != len(ours.devices):  # none: nobody was asked
+    if ours.devices and len(theirs.devices) != len(ours.devices):  # empty: no answer
         yield Difference("devices in the machine", str(len(theirs.devices)), str(len(ours.devices)))
     if here.has_drivers:
         for name, value in _unequal(theirs.drivers, ours.drivers):
@@ -121,6 +124,6 @@ def _environment(there: Conditions, here: Conditions) -> Iterator[Difference]:
 
 
 def _unequal(a: Mapping[str, str], b: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """Return name and value in ``a`` of what is not the same in ``b``; None: not in ``a``."""
+    """Return (name, value in ``a``) of every unequal entry; None: the name is not in ``a``."""
     names = sorted(a.keys() | b.keys())
     return [(name, a.get(name)) for name in names if a.get(name) != b.get(name)]

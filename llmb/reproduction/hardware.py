@@ -1,4 +1,4 @@
-"""Whether two runs were done on the same class of hardware (a condition of REPRODUCED)."""
+"""The hardware class of a run: REPRODUCED requires the same class in both runs."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from llmb.records.run_record import RunRecord
 from llmb.records.system import Cpu, Device
 
-#: Drivers keep some of a device's memory for themselves, some more and some less. Variants of one
-#: model are further apart (40 and 80 GB, 24 and 32 GB).
+#: Drivers reserve a varying part of a device's memory. Variants of one model differ by more than
+#: 5 %, such as 40 and 80 GB, or 24 and 32 GB.
 _MEMORY_TOLERANCE = 0.05
 _CPU = "cpu"
 
 
 @dataclass(frozen=True)
 class HardwareClass:
-    """What a run computed on, as far as speed depends on it; None where it could not be read."""
+    """The properties of the hardware that determine speed; None: could not be read."""
 
-    #: Ranks, and the machines they were on.
+    #: Number of ranks, and number of machines.
     devices: int
     nodes: int
-    #: torch's name of the kind of device, without a number.
+    #: torch's device type without index, such as ``cuda``.
     kind: str
-    #: The processor's own name where that is what computed, else the device's.
+    #: Model name of the processor in a CPU run, else of the device. Example: ``NVIDIA H100``.
     model: str | None
-    #: Of a processor: its instruction set, and the cores that the process might use.
+    #: Only for CPU runs: instruction set, such as ``x86_64``, and number of usable cores.
     architecture: str | None = None
     cores: int | None = None
-    #: Of an accelerator: its memory. How much a host has decides what fits, not how fast it is.
+    #: Only for accelerators: device memory. Host memory limits the model size, not the speed.
     memory_bytes: int | None = None
 
     def __str__(self) -> str:
-        """Return it in a few words."""
+        """Return the class in a few words. Example: ``8 x NVIDIA H100, 85.0 GB``."""
         parts = [f"{self.devices} x {self.model or f'unknown {self.kind}'}"]
         if self.cores is not None:
             parts.append(f"{self.cores} {self.architecture or ''} cores".replace("  ", " "))
@@ -42,7 +42,7 @@ class HardwareClass:
 
 
 def of_record(record: RunRecord) -> HardwareClass:
-    """Return what the run of ``record`` computed on."""
+    """Return the hardware class of the run of ``record``."""
     topology, system = record.topology, record.system
     device, size, nodes = record.config.device, topology.world_size, topology.nodes
     return describe(device, system.cpu, system.devices, size, nodes)
@@ -73,15 +73,15 @@ def describe(
 
 
 def _used(name: str, devices: Sequence[Device]) -> Device | None:
-    """Return the device called ``name`` among ``devices``, the first where it has no number."""
+    """Return the device ``name``; for a name without index, such as ``cuda``, the first device."""
     named = next((device for device in devices if device.name == name), None)
     return named or next(iter(devices), None) if ":" not in name else named
 
 
 def unlike(a: HardwareClass, b: HardwareClass) -> tuple[str, ...]:
-    """Return in what two classes differ, in sentences; none when they are the same.
+    """Return the differences of two classes in sentences; none for the same class.
 
-    What is not known of one of them may differ: then they are not the same.
+    An unknown value counts as a difference, since the hardware may differ there.
     """
     return tuple(_unlike(a, b))
 

@@ -1,7 +1,7 @@
-"""What a recorded run would be done with on this machine, and what stands in its way.
+"""The conditions for a repetition on this machine, and the error that blocks a repetition.
 
-Nothing of the bundle is loaded or run: the plugin is the one that is installed here, and it is
-asked in a process of its own, as for any run.
+No code of the bundle is loaded or run. The installed plugin answers in a separate process, as for
+every run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from llmb.wire.messages import Offer, Terms
 
 @dataclass(frozen=True)
 class Here:
-    """This machine as the run would meet it, and why it cannot be done; None: it can."""
+    """The conditions here, and the error that blocks the run; None: the run is possible."""
 
     conditions: Conditions
     blocked: LlmbError | None
@@ -40,7 +40,7 @@ class Here:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What the plugin said: an offer, terms if it was asked for them, or why not."""
+    """The plugin's answer: an offer, terms if requested, or the error."""
 
     offer: Offer | None = None
     terms: Terms | None = None
@@ -48,13 +48,13 @@ class _Answer:
 
 
 def look(record: RunRecord, request: RunRequest | None, place: RankAddress | None = None) -> Here:
-    """Return what a repetition of ``record`` would be done with here.
+    """Return the conditions for a repetition of ``record`` on this machine.
 
     Args:
         record: the original.
-        request: what would be asked for; None where it cannot be asked for at all, so that only
-            the plugin's offer is looked at.
-        place: one of the ranks that would do it; None where it is done by one.
+        request: the request of the repetition; None if no request is possible: then the plugin
+            only makes an offer.
+        place: the address of one rank of the repetition; None for a run with one rank.
     """
     plugin, answer = None, _Answer()
     try:
@@ -66,7 +66,7 @@ def look(record: RunRecord, request: RunRequest | None, place: RankAddress | Non
 
 
 def explained(error: LlmbError, record: RunRecord) -> LlmbError:
-    """Return ``error`` of the same kind, saying what it means for a repetition of ``record``."""
+    """Return an error of the same type, with advice for a repetition of ``record``."""
     if isinstance(error, NotEnoughMemoryError):
         size = record.config.batch_size
         return NotEnoughMemoryError(
@@ -99,7 +99,7 @@ def _ask(
     asked = request or RunRequest(plugin=plugin.name, device=record.config.device, batch_size=1)
     with Offers((plugin,), asked) as probes:
         failure = probes.failures.get(plugin.name)
-        if isinstance(failure, UsageError):  # an option that the plugin here does not have
+        if isinstance(failure, UsageError):  # the plugin here lacks an option
             failure = UnavailableError(
                 f"{failure}; the bundle was made with {record.plugin.distribution} "
                 f"{record.plugin.version}, here is {plugin.version}: {_to_install(record)}"
@@ -118,7 +118,7 @@ def _ask(
 def _settle(
     probes: Offers, offer: Offer, record: RunRecord, request: RunRequest, place: RankAddress | None
 ) -> _Answer:
-    """Return what the plugin needs for ``request``, though there were too little memory for it."""
+    """Return the plugin's terms for ``request``, even if the memory is too small for the run."""
     workload = workloads.of(request)
     roomy = offer.model_copy(update={"available_memory_bytes": None})
     try:
@@ -190,7 +190,7 @@ def _plugin_state(plugin: InstalledPlugin, record: RunRecord, answer: _Answer) -
 
 
 def _digests(module: str, paths: Iterable[str]) -> dict[str, str]:
-    """Return the digests of those files at ``paths`` that the package of ``module`` has here."""
+    """Return path -> sha256 for every file of ``paths`` in the installed package of ``module``."""
     try:
         root = discovery.source_root(module).folder.resolve()
     except LlmbError:
@@ -198,7 +198,7 @@ def _digests(module: str, paths: Iterable[str]) -> dict[str, str]:
     found = {}
     for path in paths:
         source = (root / path).resolve()
-        # Paths are a stranger's: they lead nowhere else, and to nothing but plain files.
+        # Paths come from an untrusted bundle: only regular files within the package are read.
         if source.is_relative_to(root) and source.is_file():
             found[path] = hashlib.sha256(source.read_bytes()).hexdigest()
     return found

@@ -1,4 +1,4 @@
-"""What to type to have a package that a stranger's bundle names; nothing is installed here."""
+"""Install commands for packages named in an untrusted bundle; this module installs nothing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import re
 
 from packaging.version import InvalidVersion, Version
 
-#: What a distribution may be called (the packaging specification, Names and normalization).
+#: Valid names of distributions (packaging specification, Names and normalization).
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 
 
 def pip_install(distribution: str, version: str) -> str | None:
-    """Return the command that installs ``version`` of ``distribution``; None if there is none.
+    """Return the install command for ``version`` of ``distribution``; None if no index has it.
 
-    Both are a stranger's words, and a reader may paste what is returned into a shell: they must be
-    what they say, and nothing else. A version from a source tree is nowhere to be had.
+    Example: ``pip install torch==2.13.0``. Both texts come from an untrusted bundle, and a reader
+    may paste the command into a shell: only a valid name and a valid version are accepted. A
+    development version, from a source tree, is on no index.
     """
     if not _NAME.fullmatch(distribution):
         return None
@@ -26,5 +27,5 @@ def pip_install(distribution: str, version: str) -> str | None:
         return None
     if found.local is None:
         return f"pip install {distribution}=={version}"
-    # The builds of one version differ by where they come from; no index of all packages has them.
+    # Local builds, such as 2.13.0+cu130, come from a vendor's own index, not from PyPI.
     return f"pip install {distribution}=={found.public} (its build +{found.local})"

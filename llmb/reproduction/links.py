@@ -1,7 +1,7 @@
-"""Who has repeated what, derived from the links between the bundles of a tree.
+"""Repetitions and the verdict REPRODUCED, derived from links between the bundles of a tree.
 
-A bundle never changes: whether it is REPRODUCED follows from other bundles, each time it is asked.
-Everything here is about bundles that passed ``llmb verify``; this module checks none itself.
+A bundle never changes. REPRODUCED follows from the bundles of repetitions, computed at every call.
+All bundles here have passed ``llmb verify``; this module verifies none.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from llmb.records.run_record import RunRecord
 from llmb.reproduction import hardware
 from llmb.reproduction.agreement import Agreement, agreement
 
-#: Fields of a configuration that a repetition does not share: tokens and weights follow from a
-#: seed that is drawn afresh, the plugin decides how many untimed steps it needs, files lie
-#: elsewhere (their digests count), and a machine may number its devices differently.
+#: Configuration fields that may differ in a repetition: the seed is drawn anew, the plugin decides
+#: on the number of warm-up steps, files have other paths (digests are compared), and a machine may
+#: number devices differently, such as ``cuda:3`` for ``cuda:0``.
 _ITS_OWN = {"seed", "warmup_steps", "device", "data", "weights"}
 
 
 @dataclass(frozen=True)
 class Member:
-    """A verified bundle of a tree, and who signed it."""
+    """A verified bundle of a tree, and the keys of the signers."""
 
     bundle_id: str
     record: RunRecord
-    #: Fingerprints of the keys whose signature of the manifest holds.
+    #: Fingerprints of keys with a valid signature of the manifest.
     signers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """A bundle that repeats another, and what keeps it from making that one REPRODUCED."""
+    """A bundle that repeats an original, and the unmet conditions of REPRODUCED."""
 
     reproduction: Reproduction
     agreement: Agreement
-    #: In sentences; none: it counts.
+    #: Unmet conditions in sentences; empty: the original is REPRODUCED.
     lacking: tuple[str, ...]
 
     @property
@@ -49,18 +49,18 @@ class Repetition:
 
 @dataclass(frozen=True)
 class Standing:
-    """A bundle, as the other bundles of its tree make it stand."""
+    """The verdict of a bundle, with all repetitions in the tree."""
 
-    #: The record's own, or REPRODUCED.
+    #: The verdict in the record, or REPRODUCED.
     verdict: Verdict
     repetitions: tuple[Repetition, ...] = ()
 
 
 def standings(members: Iterable[Member]) -> dict[str, Standing]:
-    """Return how each of ``members`` stands, by bundle id.
+    """Return bundle id -> verdict and repetitions.
 
-    A bundle that is there twice, as folder and zip, is one, and who signed either signed it. A link
-    that does not say of its original what that says of itself is no repetition.
+    Folder and zip of one bundle count as one bundle with the signers of both. A link with a wrong
+    run id or wrong figures of the original is no repetition.
     """
     every = _by_id(members)
     found: dict[str, list[Repetition]] = {bundle_id: [] for bundle_id in every}
@@ -71,9 +71,9 @@ def standings(members: Iterable[Member]) -> dict[str, Standing]:
 
 
 def false_links(members: Iterable[Member]) -> dict[str, str]:
-    """Return why a link is false, by the id of the bundle that has it; nothing of sound ones.
+    """Return id of the linking bundle -> reason, for false links only.
 
-    A link whose original is not among ``members`` cannot be judged.
+    A link to a bundle outside ``members`` cannot be judged.
     """
     every = _by_id(members)
     found = {}
@@ -87,18 +87,18 @@ def false_links(members: Iterable[Member]) -> dict[str, str]:
 
 
 def shortfalls(repetition: RunRecord, original: RunRecord) -> tuple[str, ...]:
-    """Return what keeps one run from making another REPRODUCED, whoever signed them."""
+    """Return the unmet conditions of REPRODUCED in sentences, signatures aside."""
     return tuple(_shortfalls(repetition, original))
 
 
 def agreement_of(repetition: RunRecord, original: RunRecord) -> Agreement:
-    """Return how the throughput of one run compares with that of another."""
+    """Return the agreement of the throughputs of two runs."""
     ours, theirs = repetition.result, original.result
     return agreement(ours.tokens_per_second, ours.ci95, theirs.tokens_per_second, theirs.ci95)
 
 
 def signing_shortfall(signers: frozenset[str], original: frozenset[str]) -> str | None:
-    """Return what keeps two bundles from being signed by different parties, None if nothing."""
+    """Return why two bundles are not signed by different parties; None: different parties."""
     if not original:
         return "the original has no valid signature"
     if not signers:
@@ -118,7 +118,7 @@ def _by_id(members: Iterable[Member]) -> dict[str, Member]:
 
 
 def _linked(every: Mapping[str, Member]) -> Iterator[tuple[Member, Member]]:
-    """Yield each bundle that links to another of them, with that one."""
+    """Yield (repetition, original) for every link between two bundles of ``every``."""
     for member in every.values():
         link = member.record.reproduction_of
         if link is not None and link.bundle_id in every and link.bundle_id != member.bundle_id:
@@ -179,8 +179,9 @@ def _shortfalls(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
 def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
     if ours.run_id == theirs.run_id:
         yield "it is the same run"
-    # ``verify`` holds the tokens in the evidence to the seed: a plain copy of the original, under
-    # another run id, has its seed. Against evidence that is forged throughout nothing helps.
+    # ``llmb verify`` checks the tokens in the evidence against the seed. A copy of the original
+    # with a new run id therefore still has the original's seed. Fully forged evidence is not
+    # detected.
     if ours.config.seed == theirs.config.seed:
         yield "it has the seed of the original, and may be a copy of it"
     if not alike(ours.rules_version, theirs.rules_version):
@@ -197,7 +198,7 @@ def _other_work(ours: RunRecord, theirs: RunRecord) -> Iterator[str]:
         yield (
             f"another effective precision: {theirs.precision.effective}, {ours.precision.effective}"
         )
-    # REPRODUCED is said of a bundle, and a bundle shows the code that ran.
+    # REPRODUCED is a verdict on a bundle, and a bundle contains the code of the plugin.
     if {f.path: f.sha256 for f in ours.plugin.files} != {
         f.path: f.sha256 for f in theirs.plugin.files
     }:

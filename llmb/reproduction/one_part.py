@@ -1,7 +1,8 @@
-"""One judgement of a recorded run made again, of one part of its model, on this machine.
+"""Repeat the judgement of one part of the model by one rule, on this machine.
 
-It is the way out of an accused vendor: seconds instead of a run, and the numbers themselves. The
-worker knows which part is looked at, so what comes of it is no part of any bundle or verdict.
+An accused vendor sees the compared numbers within seconds, without a full run. Example: rule E1 for
+``layers.3.mlp.up_proj``. The worker knows the judged part in advance. The result is therefore never
+part of a bundle or a verdict.
 """
 
 from __future__ import annotations
@@ -37,63 +38,65 @@ from llmb.supervision.run_phases import Display, RunPhases
 from llmb.supervision.stream import Window
 
 _SEEN = Evidence(audited.PART_SEEN, PartSeen.model_validate_json)
-#: Two steps change the weights before the last, so that a copy of them that is not refreshed shows.
+#: Two steps update the weights before the last step, so a stale copy of the weights is detected.
 _SHORT = Window(first_fence=1, start=1, stop=2, end=2, every_step=True)
-#: Rule L1 compares steps: the first has what the replay of the optimizer needs.
+#: Rule L1 replays optimizer steps: step 0 leaves the data for the replay.
 _OF_STEPS = Window(first_fence=1, start=1, stop=2, end=4, audits=(0,), every_step=True)
 _WHATS = (audited.INPUT, audited.OUTPUT, audited.GRADIENT)
-#: Elements of each tensor from which its bits are computed, equally far apart.
+#: Number of evenly spaced elements per tensor for the computation of bits.
 _MOST = 2**18
 _NEAREST = 3
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """One judgement made again."""
+    """The result of a repeated judgement."""
 
     rule: str
     parameter: str
     finding: PartFinding
-    #: What the run's own evidence says of the same part; None where it says nothing.
+    #: The finding in the run's own evidence for the same part; None: no such finding.
     recorded: PartFinding | None
-    #: Parts that break the rule here, of all parts that were judged.
+    #: Parts that break the rule here; ``judged`` is the number of all judged parts.
     broken: tuple[str, ...]
     judged: int
-    #: The pass that input, output and gradient are of.
+    #: The pass of input, output and gradient, such as ``live``.
     pass_name: str
-    #: Bits of each (-log2 of the error, relative to the reference), measured and honest.
+    #: Tensor -> (measured bits, honest bits). Bits: -log2 of the error relative to the reference.
+    #: Example: ``{"output": (7.9, 8.1)}``.
     bits: Mapping[str, tuple[float, float]]
-    #: Why there is neither input nor output, None where there are.
+    #: Reason for missing input and output; None: both exist.
     why: str | None
     seconds: float
 
     @property
     def came_in_wrong(self) -> bool:
-        """Tell whether the input of the module has a bit less than an honest run's."""
+        """Tell whether the module's input has over one bit less than in the honest run."""
         measured, honest = self.bits.get(audited.INPUT, (0.0, 0.0))
         return measured < honest - 1
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is judged again: one part of a recorded run, by one rule."""
+    """One part of a recorded run, and one rule."""
 
     record: RunRecord
-    #: The run's own files, by their path in the run directory.
+    #: The run's own files, by path in the run directory.
     files: Files
     rule: str
     parameter: str
 
     def recorded(self) -> tuple[PartFinding, ...]:
-        """Return what the evidence of the run says of its parts."""
+        """Return the findings per part in the evidence of the run."""
         return recorded(self.record, self.files, self.rule)
 
 
 def check(record: RunRecord, rule: str) -> None:
-    """Refuse what cannot be repeated.
+    """Refuse a run or a rule without a repeatable judgement.
 
     Raises:
-        UsageError: the rule is about the run as a whole, nothing is trained, or ranks share it.
+        UsageError: the rule judges whole runs, the mode is not train, the run has several ranks,
+            the precision has no limits, the record has no repeat, or L1 cannot replay a step.
     """
     if rule not in PASSES:
         raise UsageError(
@@ -118,11 +121,11 @@ def check(record: RunRecord, rule: str) -> None:
 
 
 def _nothing(_: str) -> None:
-    """Return that there is no such file."""
+    """Return None: no file exists."""
 
 
 def recorded(record: RunRecord, files: Files, rule: str) -> tuple[PartFinding, ...]:
-    """Return what the evidence of the run says of its parts, the worst repeat's; may be nothing."""
+    """Return the findings per part from the worst repeat of the run; may be empty."""
     facts = facts_of(record, (), {})
     every = [_parts(rule, Bench(files, facts, n)) for n in range(len(facts.repeats))]
     return max(every, key=lambda found: found[0].badness if found else -math.inf, default=())
@@ -142,12 +145,12 @@ def parameters(record: RunRecord) -> tuple[str, ...]:
 
 
 def resolve(wanted: str, names: Sequence[str]) -> str:
-    """Return the parameter that ``wanted`` names: in full, without ``.weight`` or what is before.
+    """Return the full name of the parameter ``wanted``; prefix and ``.weight`` may be missing.
 
     Example: ``layers.3.mlp.up_proj`` is ``model.layers.3.mlp.up_proj.weight``.
 
     Raises:
-        UsageError: no parameter has that name; the line has the nearest ones.
+        UsageError: no parameter has the name (the message lists the nearest names), or several do.
     """
     for name in (wanted, f"{wanted}.weight", f"{wanted}.bias"):
         found = [known for known in names if known == name or known.endswith(f".{name}")]
@@ -161,10 +164,10 @@ def resolve(wanted: str, names: Sequence[str]) -> str:
 
 
 def accused(found: Sequence[PartFinding], names: Sequence[str]) -> str:
-    """Return the worst of the recorded parts, by its canonical name.
+    """Return the canonical name of the worst recorded part, the first of ``found``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: ``found`` is empty, or no parameter of the model has the name of the part.
     """
     for one in found[:1]:
         endings = [name for name in names if one.part == name or one.part.endswith(f".{name}")]
@@ -178,10 +181,11 @@ def accused(found: Sequence[PartFinding], names: Sequence[str]) -> str:
 
 
 def repeat(question: Question, request: RunRequest, output: Path, display: Display) -> Repeated:
-    """Judge the part of ``question`` once more, and leave its tensors in ``output``.
+    """Judge the part of ``question`` again, and write the compared tensors to ``output``.
 
     Raises:
-        LlmbError: it cannot be done here, or a process failed; its log is left beside ``output``.
+        LlmbError: the judgement is impossible here, or a process failed; the log is written beside
+            ``output`` with the suffix ``.log``.
     """
     began_ns = clock.now_ns()
     check_installed(request.executor)
@@ -233,7 +237,7 @@ def _config(record: RunRecord, config: RunConfig, rule: str) -> RunConfig:
             "warmup_steps": 1,
             "timed_steps": 1,
             "repeats": 1,
-            # The borders of narrower formats tell which of them a part reaches.
+            # For P1, limits of narrower formats are needed too: a full audit measures these limits.
             "audit": AuditMode.FULL if rule == "P1" else AuditMode.QUICK,
         }
     )
@@ -244,9 +248,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def _kept(scratch: Path) -> dict[str, FileArray]:
-    """Return what worker, honest run and reference have kept of the part.
+    """Return the tensors of the part from worker, honest run and reference.
 
-    Of passes that the reference has: with silent layers it makes the probe ``head`` without them.
+    Only passes of the reference are kept. Example: with silent layers, the reference runs the probe
+    ``head`` without the layers.
     """
     files = [scratch / name for name in (audited.PART, audited.PART_HONEST, audited.PART_REFERENCE)]
     found = {name: one for path in files if path.exists() for name, one in stored(path).items()}
@@ -257,11 +262,11 @@ def _kept(scratch: Path) -> dict[str, FileArray]:
 def _judged(
     question: Question, bench: Bench, tensors: Mapping[str, FileArray], seen: Repeat
 ) -> Repeated:
-    """Return the judgement from the evidence of a repetition.
+    """Return the judgement from the evidence of the repetition.
 
     Raises:
-        RunFailedError: a process has not left what is needed, or nothing is honest here.
-        UsageError: the rule says nothing of this part by itself.
+        RunFailedError: evidence of a process is missing, or the honest run here is implausible.
+        UsageError: the rule has no finding for the single part.
     """
     rule, parameter = question.rule, question.parameter
     failures = seen.examined.failures
@@ -311,7 +316,7 @@ def _of(every: Sequence[PartFinding], name: str | None) -> PartFinding | None:
 
 
 def _pass_of(finding: PartFinding, rule: str) -> str:
-    """Return the pass that the part was judged by."""
+    """Return the pass of the finding. Example: ``head`` for "... in probe head"."""
     named = [name for name in PASSES[rule] if finding.what.endswith(f" in probe {name}")]
     return named[0] if named else PASSES[rule][0]
 
@@ -319,9 +324,9 @@ def _pass_of(finding: PartFinding, rule: str) -> str:
 def compared(
     tensors: Mapping[str, FileArray], name: str, what: str, most: int
 ) -> tuple[Array, Array, Array] | None:
-    """Return measured, honest and right elements of ``what`` in pass ``name``, at most ``most``.
+    """Return measured, honest and reference elements of a tensor in pass ``name``.
 
-    None where one of them is missing, or the plugin's has another shape.
+    At most ``most`` elements each. None if a tensor is missing, or sizes differ.
     """
     found = [tensors.get(f"{who}/{name}/{what}") for who in audited.WHO]
     three = [one for one in found if one is not None]

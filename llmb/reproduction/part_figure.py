@@ -1,4 +1,4 @@
-"""The figure of one part: how far its numbers are from the reference, beside an honest run's."""
+"""The figure of one part: errors against the reference, of the run and of an honest run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PANEL_IN, _HEIGHT_IN = 4.6, 4.4
 #: Okabe and Ito's blue and vermilion. https://jfly.uni-koeln.de/color/
 _HONEST, _MEASURED = "#0072B2", "#D55E00"
-#: Elements of each tensor that are drawn, equally far apart.
+#: Number of drawn elements per tensor, evenly spaced.
 _MOST = 400
 _TITLES = {
     audited.INPUT: "input of the module",
@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def draw(repeated: Repeated, tensors: Path) -> bytes:
-    """Return the figure of ``repeated``, whose numbers are in the file ``tensors``, as SVG."""
+    """Return the figure of ``repeated`` as SVG; the file ``tensors`` has the compared tensors."""
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -39,7 +39,7 @@ def draw(repeated: Repeated, tensors: Path) -> bytes:
         stored = arrays.stored(tensors)
         for axes, what in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
             three = compared(stored, repeated.pass_name, what, _MOST)
-            assert three is not None  # or there would be no bits of it
+            assert three is not None  # ``bits`` has the tensor
             _panel(axes, three)
             measured, honest = repeated.bits[what]
             axes.set_title(
@@ -54,7 +54,7 @@ def draw(repeated: Repeated, tensors: Path) -> bytes:
 
 
 def _panel(axes: Axes, three: tuple[arrays.Array, arrays.Array, arrays.Array]) -> None:
-    """Draw each element's error against its right value, on log scales: exact ones are left out."""
+    """Draw error over reference value per element, on log scales; exact elements are left out."""
     from matplotlib.ticker import FuncFormatter, LogLocator
 
     measured, honest, right = three

@@ -1,4 +1,4 @@
-"""The request that asks for a recorded configuration again, on whatever machine this is."""
+"""The request for a repetition: the recorded configuration, on the present machine."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from llmb.reproduction.install import pip_install
 
 @dataclass(frozen=True)
 class Places:
-    """What only the user can know: where files lie here, which device to take."""
+    """Choices of the user: paths of files here, device, values of new options."""
 
     data: str | None = None
     tokenizer: str | None = None
     weights: Path | None = None
-    #: None: the one of the record.
+    #: None: the device of the record. Example: ``cuda:1``.
     device: str | None = None
-    #: Values of options that the plugin has here and did not have there.
+    #: Values of plugin options that are new since the original.
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
-    """Return the request that resolves to the configuration of ``record``, but for the seed.
+    """Return the request that resolves to the configuration of ``record``, except for the seed.
 
-    The seed is drawn afresh: that of a record is known to everybody, the plugin's author too, and
-    whoever knows it can prepare for its weights and tokens (rules.md wants fresh tokens).
+    The seed is drawn anew. A recorded seed is public: a plugin's author could prepare for the
+    weights and tokens of a known seed (rules.md requires fresh tokens).
 
     Raises:
-        UnavailableError: it cannot be done again here: other rules, another computation of its
-            model family, files of the original that were not given.
-        UsageError: a file that was given is not the original's, or the original had none; an
-            option was given that the original has.
+        UnavailableError: no repetition is possible here: other rules, another computation of the
+            model family, or a missing file of the original.
+        UsageError: a given file differs from the original's file, or the original had no file; or
+            a given option has a value in the original already.
     """
     places = places or Places()
     config = record.config
@@ -71,13 +71,13 @@ def request_of(record: RunRecord, places: Places | None = None) -> RunRequest:
 
 
 def _device(config: RunConfig) -> str:
-    """Return the device to ask for; where there are many ranks, each is given one of that kind."""
+    """Return the device to request; several ranks request the type only, such as ``cuda``."""
     alone = config.parallelism.world_size == 1
     return config.device if alone else config.device.partition(":")[0]
 
 
 def notes(record: RunRecord) -> tuple[str, ...]:
-    """Return what a repetition of ``record`` does not take over, or labels, in sentences."""
+    """Return notes on a repetition of ``record``, such as the new seed, in sentences."""
     return tuple(_notes(record))
 
 
@@ -172,5 +172,5 @@ def _weights(record: RunRecord, places: Places) -> WeightsSource | None:
 
 
 def _text(value: OptionValue) -> str:
-    """Return an option's value as ``-O`` takes it."""
+    """Return an option's value in the form of ``-O``. Example: ``true`` for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,8 @@
-"""The audit of a run that ended early, finished from the evidence on disk.
+"""Finish the audit of a run that ended early, from the evidence on disk.
 
-Nothing is drawn again: steps, places and tokens follow from the nonce in the record. The honest run
-and the reference run are made now; what the worker had to show alive stays not observed. Whoever
-finishes an audit has known what was drawn, so the run stays a debug run.
+No random draw is repeated: steps, sampled indices and tokens follow from the nonce in the record.
+Honest run and reference run are executed now. Evidence that needs the running worker stays "not
+observed". The user who finishes an audit knew the nonce before, so the run stays a debug run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llmb.wire.messages import AuditRequest
 
 @dataclass(frozen=True)
 class _OpenAudit:
-    """A run directory whose record says that its audit was not finished."""
+    """A run directory with an unfinished audit."""
 
     path: Path
     record: RunRecord
@@ -44,11 +44,11 @@ class _OpenAudit:
 
 
 def check(path: Path, record: RunRecord) -> None:
-    """Refuse a run whose audit cannot be finished.
+    """Refuse a run if the audit cannot be finished.
 
     Raises:
-        UsageError: the run at ``path`` did not end early, or nothing of its audit is left to do.
-        BundleRefusedError: its evidence is not that of its record.
+        UsageError: the run at ``path`` did not end early, or the audit is already finished.
+        BundleRefusedError: an evidence file is missing, or differs from the digest in the record.
     """
     _open_audit(path, record)
 
@@ -76,13 +76,13 @@ def _open_audit(path: Path, record: RunRecord) -> _OpenAudit:
 
 
 def resume(path: Path, record: RunRecord, request: RunRequest, display: Display) -> RunRecord:
-    """Make honest run and reference run of the run at ``path``, judge it, and return its record.
+    """Execute honest run and reference run for the run at ``path``, judge, and return the record.
 
-    ``request`` asks for the configuration of ``record``.
+    ``request`` has the configuration of ``record``.
 
     Raises:
-        LlmbError: it cannot be done here; the run directory is as it was.
-        Interrupted: a signal came; the run directory is as it was.
+        LlmbError: the audit cannot be finished here; the run directory is unchanged.
+        Interrupted: a signal came, such as SIGINT; the run directory is unchanged.
     """
     there = _open_audit(path, record)
     check_installed(request.executor)
@@ -114,10 +114,10 @@ def resume(path: Path, record: RunRecord, request: RunRequest, display: Display)
 
 
 def _check_same_plugin(record: RunRecord) -> None:
-    """Hold the plugin that is installed here to the files of the record.
+    """Check the files of the installed plugin against the digests in the record.
 
     Raises:
-        UnavailableError: it is another one.
+        UnavailableError: a file is missing or differs.
     """
     root = discovery.source_root(discovery.find(record.config.plugin).module).folder
     for file in record.plugin.files:
@@ -131,7 +131,7 @@ def _check_same_plugin(record: RunRecord) -> None:
 
 
 def _streamed(there: _OpenAudit, config: RunConfig) -> Streamed:
-    """Return the worker's stream, as the supervisor of the run had it."""
+    """Return the worker's stream, rebuilt from record and evidence."""
     repeat = there.interruption.repeat
     timing = there.record.timing.repeats[repeat]
     if timing.nonce is None:
@@ -167,7 +167,7 @@ def _streamed(there: _OpenAudit, config: RunConfig) -> Streamed:
 
 
 def _finished(there: _OpenAudit, examined: Examined) -> RunRecord:
-    """Return the record with what its evidence says now.
+    """Return the record with verdict and precision judged from the completed evidence.
 
     Raises:
         RunFailedError: an evidence file cannot be read.
