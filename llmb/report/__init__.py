@@ -1,1 +1,1 @@
-"""Tables made of records: each source document's own, published beside measured."""
+"""Reports from records: the leaderboard, and source documents' tables with measured figures."""

@@ -1,4 +1,4 @@
-"""The ranking: bundles grouped by what may be compared, best first, and what is not ranked."""
+"""The ranking: groups of comparable bundles, best first, and the bundles without a rank."""
 
 from __future__ import annotations
 
@@ -15,55 +15,56 @@ from llmb.report.bundles import Entry, RefusedBundle, Shelf
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import documents
 
-#: Verdicts a reader must not overlook, and why.
+#: Verdict -> reason for a mark in the table.
 MARKED = {
     Verdict.FLAGGED: "consistent, and a human should look",
     Verdict.UNVERIFIED: "a blocking rule could not be observed",
 }
 
 
-#: Who vouches for a figure, the least first: the submitter's own evidence fits together; somebody
-#: else has computed the steps again; all steps, and a foreign clock has bounded their time; another
-#: party has repeated the run on hardware of the same class.
+#: Levels of trust in a figure, lowest first. self-reported: the submitter's own evidence is
+#: consistent. recomputed: another party has computed steps again. time-stamped: another party has
+#: computed all steps again, and a time-stamp authority bounds the time. repeated: another party has
+#: repeated the run on hardware of the same class.
 Trust = Literal["self-reported", "recomputed", "time-stamped", "repeated"]
 LEVELS: tuple[Trust, ...] = get_args(Trust)
 
 
 @dataclass(frozen=True)
 class Group:
-    """What may be ranked against each other: one workload, mode and effective precision."""
+    """The key of one ranking: workload, mode and effective precision."""
 
     workload: str
     mode: str
-    #: As measured, or the declared one, said so where nothing was measured.
+    #: Effective precision; if not observed, for example ``bf16 (declared, not observed)``.
     precision: str
 
     @property
     def title(self) -> str:
-        """The group in words."""
+        """Workload, mode and precision in one line."""
         return f"{self.workload} {self.mode} {self.precision}"
 
 
 @dataclass(frozen=True)
 class BoardRepetition:
-    """A bundle that repeats another's run, and what keeps it from making that one REPRODUCED."""
+    """A bundle that repeats the run of an original, and the unmet conditions of REPRODUCED."""
 
     bundle_id: str
     difference_percent: float
-    #: In sentences; none: it counts.
+    #: Unmet conditions in sentences; empty: the original is REPRODUCED.
     lacking: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One bundle as the leaderboard shows it; None is "not measured" or "not known"."""
+    """One bundle in the leaderboard; None is "not measured" or "not known"."""
 
     group: Group
-    #: 1 is the fastest of its group; None where the bundle is not ranked.
+    #: 1 is the best of the group; None: not ranked.
     rank: int | None
-    #: True where its interval and that of the row ranked above it overlap.
+    #: True if the 95 % intervals of the row and of the row ranked above overlap.
     overlaps: bool
-    #: Why it is not ranked.
+    #: Reason for no rank, such as ``debug: not comparable``; None: ranked.
     unranked: str | None
     tokens_per_second: float
     ci95: tuple[float, float] | None
@@ -73,17 +74,17 @@ class BoardRow:
     fraction_of_ceiling: float | None
     mfu: float | None
     mfu_source: str | None
-    #: Shares of a step's FLOPs by measured format; then the lowest, and that of the largest share.
+    #: Measured formats by share of a step's FLOPs; the lowest format; the format with most FLOPs.
     measured: str | None
     measured_lowest: str | None
     measured_largest: str | None
     verdict: Verdict
     trust: Trust
-    #: How it came to that level.
+    #: Reason for the level of trust.
     trusted_because: str
     class_: str
     strict: bool
-    #: What qualifies the figure: waivers, what its workload was computed with.
+    #: Qualifications of the figure, such as waivers or ``autocast over FP32 weights``.
     marks: tuple[str, ...]
     plugin: str
     plugin_version: str
@@ -98,7 +99,7 @@ class BoardRow:
     created_utc: str
     signatures: int
     repetitions: tuple[BoardRepetition, ...]
-    #: Tokens/s by the clock of a listed authority, at least; None without time stamps.
+    #: Lower bound of tokens/s by the clock of a listed authority; None without time stamps.
     by_foreign_clock: float | None
     entry: Entry
 
@@ -110,15 +111,15 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class BoardReference:
-    """A row that a source document publishes: other people's hardware, never ranked."""
+    """A row published in a source document, measured elsewhere and never ranked."""
 
     workload: str
     document: str
     source: str
     hardware: str
-    #: The document's own words for the row.
+    #: The document's labels of the row.
     row: str
-    #: Title of a figure in the document -> the figure.
+    #: Title -> figure, such as ``("Tokens/s", 3400.0)``.
     figures: tuple[tuple[str, float], ...]
 
 
@@ -133,7 +134,7 @@ class Board:
 
     @property
     def rows(self) -> tuple[BoardRow, ...]:
-        """Every bundle that could be read: the ranked ones, then those apart."""
+        """All readable bundles: the ranked rows, then the rows apart."""
         return (*(row for _, rows in self.groups for row in rows), *self.apart)
 
 
@@ -144,14 +145,15 @@ def board(
 ) -> Board:
     """Return the leaderboard of ``shelf``.
 
-    Ranked within workload, mode and effective precision: what is trusted more stands first, and of
-    one level of trust what has more tokens per second. Debug and INVALID runs, and models of a
-    user's own, stand apart with the reason.
+    The order within a workload, mode and effective precision: higher level of trust first, then
+    more tokens/s. Debug runs, INVALID runs, runs under incomparable rules, and models of a user's
+    own are listed apart with the reason.
 
     Args:
         shelf: the bundles.
-        repeated: bundle id -> who repeated it; one that counts makes a CONSISTENT run REPRODUCED.
-        recomputed: bundle id -> how somebody else has computed its steps again.
+        repeated: bundle id -> repetitions; a repetition without unmet conditions makes a CONSISTENT
+            run REPRODUCED.
+        recomputed: bundle id -> recomputation of steps by another party.
     """
     rows = [
         _row(entry, tuple((repeated or {}).get(entry.bundle_id, ())), recomputed or {})
@@ -171,7 +173,7 @@ def board(
 
 
 def _ranked(rows: Sequence[BoardRow]) -> Iterator[BoardRow]:
-    """Yield ``rows`` best first; equal figures have an equal rank."""
+    """Yield ``rows`` best first; equal figures have an equal rank. Example: 1, 2, 2, 4."""
     above: BoardRow | None = None
     ordered = sorted(rows, key=lambda row: (*_worth(row), row.bundle_id))
     for number, row in enumerate(ordered, start=1):
@@ -194,7 +196,7 @@ def _overlap(slower: BoardRow, faster: BoardRow) -> bool:
 
 
 def _place(group: Group) -> tuple[int, str, int, int, str]:
-    """Return where a group stands: as workloads, modes and formats are usually listed."""
+    """Return the sort key of a group: the listed order of workloads, modes and formats."""
     modes = [mode.value for mode in Mode]
     format_ = group.precision.split()[0]
     return (
@@ -276,7 +278,7 @@ def _trust(
     repetitions: Sequence[BoardRepetition],
     again: Recomputation | None,
 ) -> tuple[Trust, str]:
-    """Return the level of trust of a row, and how it came to it."""
+    """Return the level of trust of a row, and the reason."""
     if verdict is Verdict.REPRODUCED:
         by = [one for one in repetitions if not one.lacking]
         which = ", ".join(f"{one.bundle_id[:8]} ({one.difference_percent:+.1f} %)" for one in by)
@@ -284,7 +286,7 @@ def _trust(
     if again is None:
         return "self-reported", "nobody else has computed it again"
     steps = f"{again.steps} of {again.of_steps} steps, {again.date}, llmb {again.llmb_version}"
-    # Stamps over steps that nobody has computed would say nothing: all must have been made again.
+    # Time stamps prove nothing about steps without a recomputation: all steps must be recomputed.
     whole = 0 < again.of_steps <= again.steps
     share = (entry.by_foreign_clock or 0.0) / entry.record.result.tokens_per_second
     if whole and share >= LEAST_SHARE:
@@ -323,7 +325,7 @@ def _marks(entry: Entry) -> Iterator[str]:
 
 
 def references() -> Iterator[BoardReference]:
-    """Yield every row with a figure that a source document publishes."""
+    """Yield every published row with a figure, from all source documents."""
     for document in documents().values():
         for table in document.tables:
             titles = {column.key: column.title for column in table.columns}

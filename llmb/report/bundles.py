@@ -1,4 +1,4 @@
-"""Bundles wherever they lie: those that pass ``llmb verify``, and why others are refused."""
+"""Find bundles in folders and zips, verify each bundle, and list refusals with reasons."""
 
 from __future__ import annotations
 
@@ -24,35 +24,36 @@ from llmb.submission.verified import Verified, verified
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-#: What of a bundle is shown to a reader as it is.
+#: Text files of a bundle for the page, such as the log.
 TEXTS = (MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF, LOG)
-#: Reading and hashing let other threads run; each holds a bundle of up to 256 MiB in memory.
+#: Threads that read bundles. Reading and hashing release the GIL; each thread holds a bundle of up
+#: to 256 MiB in memory.
 _READERS = 4
 Verifier = Callable[[Bundle], Verified]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One bundle that could be read, and what its place says of who handed it in."""
+    """One readable bundle, with submitter and system from manifest, index or path."""
 
-    #: Below the folder that was asked for, with forward slashes.
+    #: Path relative to the given folder, with forward slashes.
     path: str
     submitter: str | None
     system: str | None
-    #: What the bundle's own manifest says; None in an older one.
+    #: Submission data in the bundle's manifest; None in older manifests.
     whose: Submission | None
-    #: As declared in the manifest, else in the index of its system.
+    #: Availability as declared in the manifest, else in the index of the system.
     availability: str | None
     bundle_id: str
-    #: By name, and the fingerprints of the keys that made those that were checked.
+    #: File names of all signatures; fingerprints of the keys of checked signatures.
     signatures: tuple[str, ...]
     signers: frozenset[str]
     run: ReportedRun
-    #: Texts of the bundle by name: diffs and log.
+    #: File name -> text of the bundle's diffs and log.
     texts: Mapping[str, str] = field(repr=False)
-    #: Tokens/s that its window had at least, by the clock of a listed authority; None without.
+    #: Lower bound of tokens/s in the window, by the clock of a listed authority; None: no bound.
     by_foreign_clock: float | None = field(default=None, kw_only=True)
-    #: Where it was read; of this machine, and never shown.
+    #: Path of the bundle on this machine, never shown to readers.
     place: Path = field(repr=False, compare=False)
 
     @property
@@ -63,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Read:
-    """A bundle that passed every check of its own, and what it may share with no other."""
+    """A verified bundle, and content that must be unique among bundles, such as the run id."""
 
     entry: Entry
     content: Content
@@ -71,17 +72,17 @@ class _Read:
 
 @dataclass(frozen=True)
 class RefusedBundle:
-    """A bundle that is not shown, and why."""
+    """A bundle that is not shown, and the reason."""
 
     path: str
     reason: str
-    #: True where nothing speaks against it: its evidence lies elsewhere and was not to be had.
+    #: True: no check failed, but evidence stored outside the bundle was not available.
     is_unread: bool = False
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """Every bundle found, each once, in the order of their paths."""
+    """All bundles found, without duplicates, ordered by path."""
 
     entries: tuple[Entry, ...]
     refused: tuple[RefusedBundle, ...]
@@ -94,19 +95,23 @@ def gather(
 ) -> Shelf:
     """Return the bundles at and below ``paths``: folders of submissions, bundles, zips.
 
-    Each is read once and verified once. One that cannot be read is among the refused, with the
-    reason; so is one that does not pass ``llmb verify``, with the first check that failed, one that
-    lies in the folder of another submitter or system, and one that shares a run id, a nonce or
-    evidence with a bundle that was there before. The same bundle as folder and as zip counts once.
+    Each bundle is read and verified once. Reasons for a refusal:
+
+    - the bundle cannot be read;
+    - ``llmb verify`` fails; the reason is the first failed check;
+    - the bundle is in the folder of another submitter or system;
+    - an earlier bundle has the same run id, nonce or evidence.
+
+    Folder and zip of the same bundle count once.
 
     Args:
-        paths: where to look.
-        verifier: what verifies a bundle that was read, without evidence that lies elsewhere; a
-            cache keeps its results.
-        authorities: certificates of those whose time stamps count.
+        paths: folders or files to search.
+        verifier: verifies a bundle in memory, without evidence outside the bundle. Example: a
+            verifier with a cache of results.
+        authorities: certificates of accepted time-stamp authorities.
 
     Raises:
-        UsageError: there is nothing at a path, or no bundle anywhere below it.
+        UsageError: a path does not exist, is a run directory, or has no bundle at or below.
     """
     places: list[tuple[Path, str]] = []
     for root in paths:
@@ -124,7 +129,7 @@ def gather(
 
 
 def _places(root: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the place and the name of every bundle at or below ``root``, in order."""
+    """Yield path and display name of every bundle at or below ``root``, in order."""
     if not root.exists():
         raise UsageError(f"there is nothing at {str(root)!r}: name a folder of bundles")
     if not root.is_dir() or _is_bundle(os.listdir(root)):
@@ -136,7 +141,7 @@ def _places(root: Path) -> Iterator[tuple[Path, str]]:
         here = Path(where)
         if here != root and _is_bundle(files):
             yield here, here.relative_to(root).as_posix()
-            folders.clear()  # what lies in a bundle belongs to it
+            folders.clear()  # no search inside a bundle
             continue
         for name in sorted(files):
             if name.endswith(".zip"):
@@ -144,7 +149,7 @@ def _places(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _is_bundle(names: Sequence[str]) -> bool:
-    # A bundle that has lost its manifest is a damaged one, not none.
+    # A folder with a record but no manifest is a damaged bundle.
     return MANIFEST in names or RECORD in names
 
 
@@ -169,7 +174,7 @@ def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:
     parts = PurePosixPath(name).parts
     submitter, system = parts[-4:-2] if len(parts) >= 4 else (None, None)
     path = place.absolute().parent.parent / INDEX
-    index = read_index(path) if path.is_file() else None  # which lies where it says, or is refused
+    index = read_index(path) if path.is_file() else None  # refuses an index in a wrong folder
     if index is not None:
         submitter, system = index.submitter, index.system
     whose = bundle.submission
@@ -200,7 +205,7 @@ def _entry(place: Path, name: str, bundle: Bundle, result: Verified) -> Entry:
 
 def _shelf(every: Sequence[_Read | RefusedBundle]) -> Shelf:
     refused = [one for one in every if isinstance(one, RefusedBundle)]
-    read: dict[str, _Read] = {}  # what two of the paths lead to is one
+    read: dict[str, _Read] = {}  # two paths to one bundle count once
     for one in every:
         if isinstance(one, _Read):
             read.setdefault(os.path.realpath(one.entry.place), one)
@@ -213,7 +218,7 @@ def _shelf(every: Sequence[_Read | RefusedBundle]) -> Shelf:
     entries: dict[str, Entry] = {}
     for entry in (one.entry for one in read.values() if one.entry.place not in bad):
         there = entries.get(entry.bundle_id)
-        # Two that are left with one id are a folder and the zip beside it.
+        # Two remaining bundles with one id are a folder and its zip: the folder is kept.
         if there is None or there.path.endswith(".zip"):
             entries[entry.bundle_id] = entry
     shown = sorted(entries.values(), key=lambda entry: entry.path)

@@ -1,4 +1,4 @@
-"""Records of finished runs, wherever they lie: what cannot be read is told and passed over."""
+"""Collect records of finished runs from folders; unreadable records are listed and skipped."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from llmb.errors import LlmbError, UsageError
 from llmb.records.bundle import RECORD, read_record
 from llmb.records.run_record import RunRecord
 
-#: Where runs and submissions lie unless somebody says otherwise.
+#: Default folders of runs and submissions.
 USUAL = ("runs", "submissions")
 
 
 @dataclass(frozen=True)
 class CollectedBundles:
-    """Records, each run once, and a line for each that could not be read."""
+    """Records without duplicate runs, and one line per unreadable record."""
 
     records: tuple[RunRecord, ...]
     refused: tuple[str, ...]
@@ -27,8 +27,8 @@ def collect(paths: Sequence[Path]) -> CollectedBundles:
     """Return the records at ``paths``: run directories, bundles, record files, folders of them.
 
     Raises:
-        UsageError: there is nothing at a path, or no record anywhere below it.
-        BundleRefusedError: a path is itself a record, and is damaged or forged.
+        UsageError: a path does not exist, or a folder has no record below.
+        BundleRefusedError: a path is a record itself, and the record is damaged or forged.
     """
     records: list[RunRecord] = []
     refused: list[str] = []
@@ -44,7 +44,7 @@ def collect(paths: Sequence[Path]) -> CollectedBundles:
 
 
 def collect_usual(here: Path) -> CollectedBundles:
-    """Return the records below the usual folders of ``here``; none where there are none."""
+    """Return the records below ``here/runs`` and ``here/submissions``; may be empty."""
     records: list[RunRecord] = []
     refused: list[str] = []
     _take((path for name in USUAL for path in below(here / name)), records, refused)
@@ -57,7 +57,7 @@ def below(folder: Path) -> Iterator[Path]:
         folders.sort()
         if RECORD in files:
             yield Path(where) / RECORD
-            folders.clear()  # what lies in a run directory belongs to that run
+            folders.clear()  # no search inside a run directory
 
 
 def _take(paths: Iterable[Path], records: list[RunRecord], refused: list[str]) -> None:

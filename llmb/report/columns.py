@@ -1,7 +1,7 @@
 """The leaderboard's columns: one list for JSON, CSV, Markdown, the terminal, and the page.
 
-A column has data fields (JSON, CSV), a text cell (Markdown), and a page cell, or only some of
-these. docs/growing.md says how to add a column.
+A column has up to three forms: data fields (JSON, CSV), a text cell (Markdown), and a page cell.
+docs/growing.md explains how to add a column.
 """
 
 from __future__ import annotations

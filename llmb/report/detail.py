@@ -1,4 +1,4 @@
-"""Everything the page of one bundle shows, as JSON data: texts cut to a size, figures as words."""
+"""The content of one bundle's page as JSON data: texts cut to a size, figures as text."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from llmb.report.bundles import TEXTS
 from llmb.report.columns import interval
 from llmb.report.render import NOT_MEASURED, number, visible
 
-#: Characters of a diff that are shown; the bundle has the rest. A thousand pages are one file, and
-#: of more than a thousand each shows less: those of ten thousand 1,200 characters.
+#: Limit of a shown diff in characters; the bundle has the full diff. All pages are in one file:
+#: above 1,000 pages the limit shrinks. Example: 10,000 pages have 1,200 characters per diff.
 _LONGEST_TEXT = 12_000
 _ALL_TEXTS = 1_000 * _LONGEST_TEXT
 _LONGEST_LOG = 4_000
@@ -26,9 +26,9 @@ _MOST_ROWS = 60
 
 
 def detail(row: BoardRow, command: str | None, pages: int = 1) -> dict[str, Any]:
-    """Return the page of ``row``, one of ``pages``.
+    """Return the page data of ``row``; ``pages`` is the number of all pages.
 
-    ``command`` repeats its run, None where it cannot be shown.
+    ``command`` repeats the run, such as ``llmb reproduce BUNDLE``; None: no command is shown.
     """
     longest = min(_LONGEST_TEXT, _ALL_TEXTS // max(1, pages))
     record = row.entry.record
@@ -137,7 +137,7 @@ def _facts(row: BoardRow) -> Iterator[tuple[str, str]]:
 
 
 def _recipe(record: RunRecord) -> Iterator[tuple[str, str, str, str]]:
-    """Yield product, direction or type of state, what was measured, and its share or how."""
+    """Yield product or state, direction, measured format, and share of FLOPs or method."""
     recipe = record.precision_recipe
     if recipe is None:
         return
@@ -169,7 +169,7 @@ def _signatures(row: BoardRow) -> str:
 
 
 def _trace(record: RunRecord) -> dict[str, Any] | None:
-    """Return the time of each step, or of each fence block where steps cannot be told apart."""
+    """Return the time per step, or per fence block if the step clock is ``enqueue``."""
     timing = record.timing
     try:
         values = statistics.step_times_s(timing)
@@ -187,7 +187,7 @@ def _trace(record: RunRecord) -> dict[str, Any] | None:
 
 
 def _memory(record: RunRecord) -> list[list[Any]]:
-    """Return label, peak bytes and bytes of the device for every rank; None where unknown."""
+    """Return label, peak bytes and device memory in bytes for every rank; None: unknown."""
     sizes = {device.name: device.memory_bytes for device in record.system.devices}
     ranks = [rank for rank in record.topology.ranks if rank.peak_memory_bytes is not None]
     return [

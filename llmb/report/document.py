@@ -1,4 +1,4 @@
-"""A source document's tables with what was measured here beside what was published."""
+"""A source document's tables: published figures beside figures measured with llmb."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from llmb.workloads.published import Column, Document, Row, Table
 
 @dataclass(frozen=True)
 class Line:
-    """A row: labels, figures of each column as published and as measured, and by which run."""
+    """A row: labels, published and measured figures per column, and the measured run."""
 
     labels: tuple[str, ...]
     published: tuple[float | None, ...]
     measured: tuple[float | None, ...]
-    #: The fastest of the runs of this row, None where there is none.
+    #: The fastest run of the row; None: no run.
     run: ReportedRun | None
     count: int
 
@@ -49,7 +49,7 @@ class Report:
 def report(name: str, document: Document, runs: Sequence[ReportedRun], *, debug: bool) -> Report:
     """Return the tables of ``document``, whose short name is ``name``.
 
-    Debug runs are in it with ``debug`` only, and runs whose audit is INVALID not at all.
+    Debug runs are included only with ``debug``. INVALID runs are never included.
     """
     own = [run for run in runs if run.record.config.definition is None]
     own = [run for run in own if _is_of(name, run)]
@@ -98,7 +98,7 @@ def _section(table: Table, runs: Sequence[ReportedRun]) -> Section:
 
 
 def _unpublished(document: Document, runs: Sequence[ReportedRun]) -> Iterator[Table]:
-    """Yield a table for each measured workload of the document that it has no table of."""
+    """Yield a table per measured workload of the document without a published table."""
     known = {table.workload for table in document.tables}
     model = document.tables[0]
     for workload in sorted({run.record.config.workload for run in runs} - known):
@@ -113,7 +113,7 @@ def _unpublished(document: Document, runs: Sequence[ReportedRun]) -> Iterator[Ta
 
 
 def _padded(table: Table, words: str) -> tuple[str, ...]:
-    """Return labels for runs in no published row: what is different about them."""
+    """Return the labels of a row without a published counterpart: the differing settings."""
     return (words, *[""] * (len(table.labels) - 1))
 
 
@@ -132,7 +132,7 @@ def _line(
 
 
 def _rank(run: ReportedRun) -> tuple[bool, float]:
-    """Return what is larger the better: any official run is before every debug run."""
+    """Return a sort key, larger is better: official before debug, then tokens/s."""
     return not run.is_debug, run.values["tokens_per_second"]
 
 

@@ -1,4 +1,4 @@
-"""Which row of a published table a run belongs to, and what keeps it from being another's."""
+"""Match runs to rows of published tables, and list the settings that differ."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from llmb.report.runs import ReportedRun, Setting
 from llmb.workloads import WORKLOADS
 from llmb.workloads.published import Row, Table
 
-#: What a row that does not say so was run with.
+#: Settings of rows without a value of their own.
 _USUAL: dict[str, Setting] = {"dynamic": False, "sac_freq": None}
 
 
 def wanted(table: Table, row: Row) -> dict[str, Setting]:
-    """Return every setting that a run of ``row`` has to have."""
+    """Return the required settings of a run of ``row``. Example: ``{"world_size": 8, ...}``."""
     workload = WORKLOADS[table.workload]
     common: dict[str, Setting] = {
         "mode": workload.modes[0].value,
@@ -27,7 +27,7 @@ def wanted(table: Table, row: Row) -> dict[str, Setting]:
 
 
 def differences(table: Table, row: Row, run: ReportedRun) -> tuple[str, ...]:
-    """Return the settings of ``run`` that are not those of ``row``; none where it is that row's."""
+    """Return the settings of ``run`` that differ from ``row``; empty: ``run`` is of ``row``."""
     needed = wanted(table, row)
     found = [name for name, value in needed.items() if run.settings.get(name) != value]
     if run.record.config.shape_overrides:
@@ -39,18 +39,18 @@ def differences(table: Table, row: Row, run: ReportedRun) -> tuple[str, ...]:
 
 
 def home(tables: Sequence[Table], run: ReportedRun) -> Table:
-    """Return the one of ``tables`` that ``run`` stands in: of its workload, and least unlike it."""
+    """Return the table of ``run``: of the same workload, with the fewest differences in a row."""
     own = [table for table in tables if table.workload == run.record.config.workload]
     return min(own, key=lambda table: len(_fewest(table, run)))
 
 
 def rows_of(table: Table, run: ReportedRun) -> tuple[int, ...]:
-    """Return the numbers of the rows that ``run`` belongs to."""
+    """Return the numbers of the rows of ``run``, counted from 0."""
     return tuple(n for n, row in enumerate(table.rows) if not differences(table, row, run))
 
 
 def unlike(table: Table, run: ReportedRun) -> str:
-    """Return in words what of ``run`` is in no row, by the row that it is least unlike."""
+    """Return the differences from the nearest row in words. Example: ``2 devices, batch 16``."""
     names = _fewest(table, run)
     if not table.rows:
         names = ("executor", "precision")
@@ -60,7 +60,7 @@ def unlike(table: Table, run: ReportedRun) -> str:
 
 
 def _fewest(table: Table, run: ReportedRun) -> tuple[str, ...]:
-    """Return the differences from the row that ``run`` is least unlike."""
+    """Return the differences from the nearest row."""
     every = [differences(table, row, run) for row in table.rows]
     return min(every, key=len, default=())
 

@@ -1,4 +1,4 @@
-"""The leaderboard as one HTML file that needs nothing else: no network, no server, no fonts."""
+"""The leaderboard as one self-contained HTML file: no network, no server, no fonts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from llmb.report.render import NOT_MEASURED, number, plain
 
 _TEMPLATE, _STYLE = "leaderboard.html.jinja", "leaderboard.css"
 _SCRIPTS = ("table.js", "charts.js", "bundle.js", "main.js")
-#: Charts of more groups than these are closed until they are asked for.
+#: Charts are open at first for at most three groups.
 _OPEN_CHARTS = 3
-#: Rows of a group that are drawn at once, and of all groups, but of none fewer than the last: the
-#: others are in the page, and cost nothing until they are asked for.
+#: Rows shown at first: at most 100 per group and about 400 in all groups together, but at least 25
+#: per group. Further rows are in the page, and are drawn on demand.
 _ROWS_AT_ONCE, _ROWS_OF_ALL, _LEAST_ROWS = 100, 400, 25
-#: A text of at least so many characters that two bundles share is in the page once.
+#: A text of at least 16 characters in two or more bundles is stored once in the page.
 _SHORTEST_SHARED = 16
-#: Before the number of such a text; hidden characters never come out of ``detail``.
+#: Prefix of the number of a shared text; ``detail`` never returns hidden characters.
 _MARK = "\ue000"
 
 
 def page(board: Board, commands: Mapping[str, str]) -> str:
-    """Return ``board`` as an HTML page with everything inside.
+    """Return ``board`` as one HTML page.
 
-    The Content-Security-Policy names the two digests of what may style and run; a stranger's words
-    could do neither even if they were not escaped, and nothing can be loaded from anywhere.
+    The Content-Security-Policy allows one style and one script, by digest, and no loading. An
+    untrusted text therefore cannot act as style or script, even without escaping.
 
     Args:
         board: the leaderboard.
-        commands: bundle id -> the command that repeats its run; what has none shows none.
+        commands: bundle id -> command that repeats the run; a missing id shows no command.
     """
     style = _resource(_STYLE)
     many = len(board.rows)
@@ -84,7 +84,7 @@ def _resource(name: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """Return the Content-Security-Policy of a page with this style and script and nothing else."""
+    """Return the Content-Security-Policy that allows only ``style`` and ``script``."""
     return (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
         "base-uri 'none'; form-action 'none'"
@@ -105,14 +105,14 @@ def _texts(item: Any) -> Iterator[str]:
 
 
 def _shared(details: Mapping[str, Any]) -> dict[str, int]:
-    """Return text -> number for texts that several bundles have, in the order of their pages."""
+    """Return text -> number for texts of several bundles, in page order."""
     found = Counter(text for data in details.values() for text in set(_texts(data)))
     every = dict.fromkeys(text for data in details.values() for text in _texts(data))
     return {text: n for n, text in enumerate(text for text in every if found[text] > 1)}
 
 
 def _shortened(item: Any, shared: Mapping[str, int]) -> Any:
-    """Return ``item`` with the number of each shared text in its place."""
+    """Return ``item`` with each shared text replaced by its number."""
     if isinstance(item, str):
         return f"{_MARK}{shared[item]}" if item in shared else item
     if isinstance(item, dict):
@@ -121,7 +121,7 @@ def _shortened(item: Any, shared: Mapping[str, int]) -> Any:
 
 
 def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
-    """Return label, key and values of each filter, values in the order they are listed."""
+    """Return label, key and listed values of each filter. Example: ``("Mode", "mode", [...])``."""
     rows = [row for _, ranked in board.groups for row in ranked]
     verdicts = {row.verdict.value for row in rows}
     groups = [group for group, _ in board.groups]
@@ -141,7 +141,7 @@ def _filters(board: Board) -> list[tuple[str, str, list[str]]]:
 
 
 def _formats(names: Iterable[str | None]) -> list[str]:
-    """Return the measured formats by name; what was not measured is one of them, the last."""
+    """Return the measured formats by name, with "not measured" last if present."""
     every = {plain(name) if name else NOT_MEASURED for name in names}
     return sorted(every, key=lambda name: (name == NOT_MEASURED, name))
 
@@ -151,7 +151,7 @@ def _unique(names: Any) -> list[str]:
 
 
 def _view(row: BoardRow) -> dict[str, Any]:
-    """Return what the template shows of a row: words that are safe to look at, figures as text."""
+    """Return the template's data of a row: texts without hidden characters, figures as text."""
     shown = [column for column in COLUMNS if column.cell is not None]
     return {
         "id": row_id(row),
@@ -172,7 +172,7 @@ def _view(row: BoardRow) -> dict[str, Any]:
 
 
 def _facts(row: BoardRow) -> dict[str, float | str | None]:
-    """Return what filters and charts know of a row besides what it is sorted by."""
+    """Return a row's values for filters and charts, in addition to the sort keys."""
     low, high = row.ci95 or (None, None)
     share = row.fraction_of_ceiling
     return {

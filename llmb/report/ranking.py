@@ -1,4 +1,4 @@
-"""The leaderboard as Markdown, CSV or JSON data. Words of records are a stranger's: escaped."""
+"""The leaderboard as Markdown, CSV or JSON data; untrusted texts of records are escaped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABOUT = (
 REFERENCES = (
     "Published by others on other hardware and by other programs: for orientation, never ranked."
 )
-#: Fields of a CSV line before and after those of the columns.
+#: Fields of a CSV line before and after the fields of the columns.
 _FIRST, _LAST = ("kind",), ("reason",)
 
 
@@ -56,7 +56,7 @@ def markdown(board: Board) -> str:
 
 
 def row_table(rows: Iterable[BoardRow]) -> Iterator[str]:
-    """Yield ``rows`` as lines of a table in Markdown, with their titles."""
+    """Yield ``rows`` as lines of a Markdown table, with a title line."""
     shown = [(marked(one.title), one.words) for one in COLUMNS if one.words is not None]
     cells = ([words(row) for _, words in shown] for row in rows)
     return _table((title for title, _ in shown), cells)
@@ -71,7 +71,7 @@ def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str
 
 
 def comma_separated(board: Board) -> str:
-    """Return one line a bundle or reference row, with a header."""
+    """Return CSV: a header, then one line per bundle or reference row."""
     stream = io.StringIO()
     fields = [name for name in flat_fields() if name != "unranked"]
     writer = csv.DictWriter(stream, (*_FIRST, *fields, *_LAST), lineterminator="\n")
@@ -102,7 +102,7 @@ def _lines(board: Board) -> Iterator[dict[str, object]]:
 
 
 def as_data(board: Board) -> dict[str, Any]:
-    """Return the leaderboard as JSON data; what is not measured or known is null."""
+    """Return the leaderboard as JSON data; null: not measured or not known."""
     return {
         "schema": SCHEMA,
         "declared": [*DECLARED_BY_PLACE, *DECLARED],

@@ -1,4 +1,4 @@
-"""A report as Markdown, CSV or JSON data. Words of records are a stranger's: they are escaped."""
+"""A report as Markdown, CSV or JSON data; untrusted texts of records are escaped."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from llmb.report.runs import ReportedRun
 NOT_MEASURED = "not measured"
 MEASURED = "measured"
 MEASURED_ON = "measured on"
-#: What acts in GitHub's Markdown inside a table's cell.
+#: Active characters in a table cell of GitHub's Markdown, such as ``|`` and ``www.``.
 _ACTS = re.compile(r"([\\`*_{}\[\]<>|~#&!$@])|(?<=:)(//)|(?i:(?<=www)(\.))")
-#: What a spreadsheet takes for a formula; some take the wide forms of East Asian text, too.
-#: It does so at the begin of a cell, and what begins a cell depends on the country: a semicolon
-#: does where the comma is in decimal numbers. Blanks before it are passed over.
+#: Beginning of a formula in a spreadsheet, such as ``=`` or ``+``; some spreadsheets also accept
+#: the wide forms of East Asian text. A cell begins at the start of a field; in countries with a
+#: decimal comma, also after a semicolon. Spreadsheets skip leading blanks.
 _COMPUTED = re.compile("(^|;)( *[=+\\-@\uff1d\uff0b\uff0d\uff20])")
 _LONGEST = 400
 _CSV = ("document", "table", "workload", "row", "column", "published", "published_on", "measured")
@@ -26,13 +26,13 @@ _CSV_RUN = ("measured_on", "precision", "class", "verdict", "runs", "run_id")
 
 
 def heading(report: Report) -> str:
-    """Return where the document is from and what its figures were measured on."""
+    """Return source and hardware of the document in one line."""
     document = report.document
     return f"Published in {document.source}. Hardware: {document.hardware}."
 
 
 def titles(section: Section) -> tuple[str, ...]:
-    """Return the titles of a table's columns, each measured one after its published one."""
+    """Return the column titles: labels, then published and measured in pairs, then the run."""
     pairs = (title for column in section.columns for title in (column.title, MEASURED))
     return (*section.labels, *pairs, MEASURED_ON)
 
@@ -47,7 +47,7 @@ def cells(line: Line) -> tuple[str, ...]:
 
 
 def where(line: Line) -> str:
-    """Return what the measured run of ``line`` ran on, and of how many it is the best."""
+    """Return hardware and settings of the measured run of ``line``, and the number of runs."""
     if line.run is None:
         return ""
     run, config = line.run, line.run.record.config
@@ -67,7 +67,7 @@ def where(line: Line) -> str:
 
 
 def number(value: float) -> str:
-    """Return a measured figure with four digits, or whole from a thousand on."""
+    """Return a figure with four digits; from 1,000 on as a whole number. Example: ``12,345``."""
     if abs(value) >= 1e9:
         return f"{value:.4g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
@@ -91,12 +91,12 @@ def _row(texts: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` with nothing in it that acts: no markup, link, break or hidden character."""
+    """Return ``text`` without active parts: no markup, link, line break or hidden character."""
     return _ACTS.sub(lambda match: "\\" + match.group(0), plain(text))
 
 
 def plain(text: str) -> str:
-    """Return ``text`` without hidden characters, and cut where it goes on and on."""
+    """Return ``text`` cut to 400 characters, with hidden characters escaped after the cut."""
     return visible(text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "...")
 
 
@@ -110,7 +110,7 @@ def visible(text: str) -> str:
 
 
 def comma_separated(reports: Sequence[tuple[str, Report]]) -> str:
-    """Return one line a figure, with a header."""
+    """Return CSV: a header, then one line per figure."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*_CSV, *_CSV_RUN))
@@ -143,14 +143,14 @@ def _csv_lines(
 
 
 def inert(value: object) -> object:
-    """Return a cell that no spreadsheet computes."""
+    """Return a cell without a formula. Example: ``'=1+1`` for ``=1+1``."""
     if not isinstance(value, str):
         return value
     return _COMPUTED.sub(r"\1'\2", plain(value))
 
 
 def as_data(name: str, report: Report) -> dict[str, Any]:
-    """Return the report as JSON data; what was not measured or published is null."""
+    """Return the report as JSON data; null: not measured or not published."""
     document = report.document
     return {
         "document": name,
@@ -186,7 +186,7 @@ def _by_key(section: Section, values: Sequence[float | None]) -> dict[str, float
 
 
 def _about(run: ReportedRun | None, count: int) -> dict[str, Any]:
-    """Return what is to be known of the measured run."""
+    """Return hardware, settings, verdict and run id of the measured run."""
     if run is None:
         return {"measured_on": None, "runs": count}
     return {

@@ -1,4 +1,4 @@
-"""A run as a row of a table sees it: its figures by key, its settings, what it ran on."""
+"""A run as data for table rows: figures by key, settings, hardware."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ReportedRun:
 
     @property
     def is_debug(self) -> bool:
-        """True of a run that is not comparable."""
+        """True: the run is not comparable."""
         return self.record.class_ == "debug"
 
     @property
     def hardware(self) -> str:
-        """The device it ran on, in the record's words."""
+        """The device of the run, as named in the record. Example: ``NVIDIA H100``."""
         config, system = self.record.config, self.record.system
         devices = {device.name: device.description for device in system.devices}
         of_cpu = system.cpu.model if config.device == "cpu" else None
@@ -39,15 +39,15 @@ class ReportedRun:
 
 
 def run_of(record: RunRecord) -> ReportedRun:
-    """Return what is measured in ``record``, computed from its stamps.
+    """Return the measured figures of ``record``, computed from the time stamps.
 
     Raises:
-        BundleRefusedError: nothing can be made of its stamps or sizes.
+        BundleRefusedError: stamps or sizes give no figures, such as STOP before START.
     """
     try:
         values = _values(record)
     except (LlmbError, ValueError, ArithmeticError, IndexError) as error:
-        # A stranger's record may be of the right form and hold any numbers.
+        # An untrusted record may pass the schema and have arbitrary numbers.
         raise BundleRefusedError(
             f"run {record.run_id}: no figures can be made of its stamps and sizes ({error}): "
             "llmb verify says more"
@@ -74,7 +74,7 @@ def _values(record: RunRecord) -> dict[str, float]:
 
 
 def settings_of(config: RunConfig, record: RunRecord) -> dict[str, Setting]:
-    """Return what may tell one row of a table from another."""
+    """Return the settings that distinguish rows of a table, such as ``world_size``."""
     mesh, generates = config.parallelism, config.mode is Mode.GENERATE
     size = mesh.world_size
     layouts = {1: "single", mesh.dp_replicate: "DDP", mesh.dp_shard: "FSDP"}
@@ -94,12 +94,12 @@ def settings_of(config: RunConfig, record: RunRecord) -> dict[str, Setting]:
 
 
 def _later(config: RunConfig, name: str, default: Setting) -> Any:
-    """Return a field of ``config`` that configurations of before do not have."""
+    """Return a field of ``config``; ``default`` for older configurations without the field."""
     return getattr(config, name, default)
 
 
 def _executor(config: RunConfig) -> str:
-    """Return what runs the model; a plugin may compile it by an option of its own."""
+    """Return the executor; ``inductor`` if a plugin option ``compile`` is set."""
     executor = str(_later(config, "executor", "eager"))
     compiled = config.plugin_options.get("compile", "none") not in ("none", "", False)
     return "inductor" if executor == "eager" and compiled else executor

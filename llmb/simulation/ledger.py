@@ -1,7 +1,7 @@
 """Count the FLOPs, the collectives and the live memory of one rank.
 
-Memory is counted in storages: from the operation that allocates a storage until the last reference
-is gone. Temporary workspace within one operation is not counted.
+Memory is counted per storage, from allocation until the last reference is gone. Temporary
+workspace within one operation is not counted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Traffic:
     #: Mesh dimension of the process group: pp, dp_replicate, dp_shard or tp.
     group: str
     calls: int
-    #: Bytes of this rank's input tensors.
+    #: Bytes of the rank's input tensors.
     bytes: int
 
 
@@ -91,7 +91,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Count ``func`` if all of its tensors are plain local tensors."""
+        """Count ``func`` if all argument tensors are plain local tensors."""
         if any(issubclass(kind, private.WRAPPERS) for kind in types):
             return NotImplemented  # the wrapper calls again with local tensors
         device = private.device_asked_for(func, args)  # two of three calls end here
@@ -112,7 +112,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return found
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Note the new size of ``storage``: FSDP2 gathers a parameter, or frees its copy."""
+        """Note the new size of ``storage``: FSDP2 gathers a parameter, or frees the copy."""
         piece = self._piece(storage)
         self._look()
         self._live += storage.nbytes() - piece.size
@@ -172,7 +172,7 @@ class Ledger(Collectives):  # type: ignore[no-untyped-call]
         return piece
 
     def _look(self) -> None:
-        """Record the live storages if their sum is a new peak. Call before any memory is freed."""
+        """Record the live storages at a new peak. Call before any memory is freed."""
         if self._live > self._most:
             self._most = self._live
             self._at_most = [(piece, piece.size) for piece in self._pieces.values()]

@@ -65,7 +65,7 @@ def schedule_alone(
     group: dist.ProcessGroup,
     loss: Callable[[Tensor, Tensor], Tensor],
 ) -> Any:
-    """Return torch's schedule ``name`` over this rank's ``stages`` of ``count``.
+    """Return torch's schedule ``name`` over the rank's ``stages`` of ``count``.
 
     No neighbouring rank exists to infer shapes from: ``states`` gives example input and output of
     a micro-batch per stage, such as ``{0: (ids, hidden)}``. Gradients have the same shapes.
@@ -93,7 +93,7 @@ def schedule_alone(
     schedule = kind(made if several else made[0], micro_batches, loss, scale_grads=False)
 
     def agreed(stages: list[Any], has_backward: bool, p2p_done: bool) -> None:
-        """Skip the ranks' vote on shapes, and mark the shapes as static: no other rank votes."""
+        """Skip the vote of all ranks on shapes, and mark the shapes as static."""
         for stage in stages:
             stage._inference_mode = InferenceMode.STATIC
 
@@ -102,7 +102,7 @@ def schedule_alone(
 
 
 def _gradient(state: Tensor) -> Any:
-    """Return the example gradient of ``state`` in a tuple; ``(None,)`` if it needs no gradient."""
+    """Return an example gradient of ``state`` in a tuple; ``(None,)``: no gradient needed."""
     return (torch.empty_like(state).detach() if state.requires_grad else None,)
 
 
@@ -155,7 +155,7 @@ def resizing(told: Callable[[torch.UntypedStorage], None]) -> Iterator[None]:
 
 
 def replica(make: Callable[[], Any], group: dist.ProcessGroup) -> Any:
-    """Return the result of ``make``, such as a DDP model, though no other rank of ``group`` exists.
+    """Return the result of ``make``, such as a DDP model, as the only rank in ``group``.
 
     DDP's constructor compares the parameters of all replicas; the check is off here. A
     communication hook sends the gradients of a DDP model.

@@ -52,7 +52,7 @@ class Simulated:
 
     rank: int
     world_size: int
-    #: Numbers of this rank's pipeline stages, such as ``(0, 4)``; empty without a pipeline.
+    #: Numbers of the rank's pipeline stages, such as ``(0, 4)``; empty without a pipeline.
     stages: tuple[int, ...]
     parameters: int
     weights_bytes: int
@@ -62,7 +62,7 @@ class Simulated:
     activations_bytes: int
     #: Largest number of micro-batches in flight.
     in_flight: int
-    #: FLOPs of one micro-batch, forward and backward, on this rank's local tensors.
+    #: FLOPs of one micro-batch, forward and backward, on local tensors.
     flops: int
     #: Live bytes at the peak, by role. The peak of one micro-batch and the optimizer step, plus the
     #: activations of all further micro-batches in flight; with ``whole_step`` the schedule's peak.
@@ -246,7 +246,7 @@ class _SimulatedRank:
                 replace_parameter(self._model, name, made)
 
     def begin(self) -> None:
-        """Restart the ledger, with a new DDP wrapper: DDP changes its buckets after a step."""
+        """Restart the ledger, with a new DDP wrapper: DDP changes buckets after a step."""
         if self._config.parallelism.world_size > 1 and not self.layout.is_sharded:
             self._program = self._model
             gc.collect()  # the old DDP wrapper is a reference cycle
@@ -272,7 +272,7 @@ class _SimulatedRank:
         return found
 
     def micro_batch(self) -> None:
-        """Run one micro-batch forward and backward through this rank's stages, or the model."""
+        """Run one micro-batch forward and backward through the rank's stages, or the model."""
         batch = make_batch(1, self._config.batch_size, self._shape)
         pipeline, last = self.layout.pipeline, self._config.parallelism.stages - 1
         if pipeline is None:
@@ -317,7 +317,7 @@ class _SimulatedRank:
         return (Traffic("send", "pp", count, count * size),) if count else ()
 
     def schedule(self, micro_batches: int) -> None:
-        """Run all micro-batches through this rank's stages by torch's schedule."""
+        """Run all micro-batches through the rank's stages by torch's schedule."""
         how, pipeline, shape = self._config.parallelism, self.layout.pipeline, self._shape
         assert pipeline is not None, "simulate refuses others"
         size = self._config.batch_size

@@ -1,1 +1,1 @@
-"""Runs in other programs' formats: one flat row a run or a step, or MLPerf's log lines."""
+"""Export of runs: one flat row per run or step (CSV, JSON, Parquet), or MLPerf's log lines."""

@@ -1,8 +1,9 @@
-"""A run as MLPerf's log lines: ``:::MLLOG`` and a JSON object, which mlperf-logging's parsers read.
+"""A run as MLPerf log lines (``:::MLLOG`` and a JSON object), readable by mlperf-logging's parsers.
 
-It is no MLPerf submission and passes for none: no quality target is trained to, so there are no
-``eval_*`` lines, no division and no MLPerf benchmark's name. Keys are MLPerf's own where it has one
-for the quantity (constants.py of mlcommons/logging); the rest begin with ``llmb_``.
+The log is no MLPerf submission and cannot pass as a submission. llmb does not train to a quality
+target, so the log has no ``eval_*`` lines, no division and no name of an MLPerf benchmark. Keys are
+MLPerf's own if MLPerf has a key for the quantity (constants.py of mlcommons/logging), such as
+``global_batch_size``. All further keys begin with ``llmb_``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CLOCK = "created_utc plus the stamp since the first step: intervals are exact, 
 
 
 def lines(run: Run) -> Iterator[str]:
-    """Yield the log of the headline repeat of ``run``, a line each, without line ends."""
+    """Yield the log lines of the headline repeat of ``run``, without line ends."""
     log = _Log(run)
     yield from log.settings()
     yield from log.timeline()
@@ -31,7 +32,7 @@ def lines(run: Run) -> Iterator[str]:
 
 
 class _Log:
-    """The lines of one run, on one time axis."""
+    """The log lines of one run, on one time axis."""
 
     def __init__(self, run: Run) -> None:
         self._run, self._record, self._timing = run, run.record, run.headline
@@ -39,7 +40,7 @@ class _Log:
         self._zero_ms = _milliseconds(run.record)
 
     def settings(self) -> Iterator[str]:
-        """Yield what was run."""
+        """Yield benchmark, hardware and settings of the run."""
         record, config, ns = self._record, self._record.config, self._zero_ns
         optimizer, mesh = record.workload.optimizer, config.parallelism
         shapes = record.workload.shapes
@@ -55,7 +56,7 @@ class _Log:
             "num_warmup_steps": self._timing.warmup_steps,
             "tensor_parallelism": mesh.tp,
             "pipeline_parallelism": mesh.pp,
-            "context_parallelism": 1,  # llmb has neither of the two
+            "context_parallelism": 1,  # llmb has no context or expert parallelism
             "expert_parallelism": 1,
             "opt_name": optimizer.name.lower(),
             "opt_base_learning_rate": optimizer.lr,
@@ -75,11 +76,11 @@ class _Log:
                 yield self._line(_POINT, key, value, ns)
 
     def timeline(self) -> Iterator[str]:
-        """Yield initialisation, window, and every stretch between two fences as a block."""
+        """Yield initialisation, timed window, and one block per pair of consecutive fences."""
         timing, record = self._timing, self._record
         mesh = record.config.parallelism
         sequences = record.config.batch_size * mesh.dp_replicate * mesh.dp_shard
-        # Every repeat is a process of its own, which starts with nothing in memory.
+        # Every repeat is a new process with empty caches.
         yield self._line(_POINT, "cache_clear", True, self._zero_ns)
         yield self._line(_START, "init_start", None, self._zero_ns)
         yield self._line(_END, "init_stop", None, timing.start_ns)
@@ -100,7 +101,7 @@ class _Log:
         yield self._line(_END, "run_stop", None, timing.stop_ns, {"status": "success"})
 
     def figures(self) -> Iterator[str]:
-        """Yield every figure, with its interval where it has one."""
+        """Yield all figures with known 95 % intervals. Example: ``llmb_tokens_per_second``."""
         for figure in self._run.figures.values():
             metadata: dict[str, Any] = {"unit": figure.unit}
             if figure.interval is not None:
@@ -123,14 +124,14 @@ class _Log:
             "value": value,
             "metadata": {"file": "record.json", "lineno": 0, **(metadata or {})},
         }
-        # The parser takes what follows the last token of a line: one in a stranger's text would
-        # hide the line and forge another.
+        # The parser reads the text after the last token of a line. A token in an untrusted text
+        # would hide the real line and forge a second line.
         text = json.dumps(content, allow_nan=False).replace(_TOKEN, "\\u003a::MLLOG")
         return f"{_TOKEN} {text}"
 
 
 def _milliseconds(record: RunRecord) -> float:
-    """Return when the run was created in milliseconds since 1970; 0 where that is no date."""
+    """Return the creation time of the run in ms since 1970; 0 for an invalid date."""
     try:
         return datetime.fromisoformat(record.created_utc.replace("Z", "+00:00")).timestamp() * 1e3
     except (ValueError, OverflowError):

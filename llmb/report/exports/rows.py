@@ -1,7 +1,7 @@
-"""Flat rows of runs, of their steps, and of what source documents publish: name -> value.
+"""Flat rows (name -> value) of runs, of steps, and of published figures.
 
-``kind`` says what a row is: "measured", "step", or "published", which was never measured by llmb
-and names its source. What was not measured, or not published, is None.
+``kind`` is "measured", "step" or "published". A published row was never measured by llmb, and has
+the source document in ``source``. None: not measured, or not published.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FlatRow = Mapping[str, Value]
 
 
 def run_row(run: Run) -> FlatRow:
-    """Return a run as one row: what it is, what ran it, its figures from its own stamps."""
+    """Return a run as one row: identity, settings, and figures from the run's time stamps."""
     record = run.record
     return {
         "kind": "measured",
@@ -79,7 +79,7 @@ def _settings(record: RunRecord) -> dict[str, Value]:
 
 
 def hardware_of(record: RunRecord) -> str:
-    """Return the device ``record`` was run on, in its own words."""
+    """Return the device of the run, as named in the record. Example: ``NVIDIA H100``."""
     device, system = record.config.device, record.system
     devices = {one.name: one.description for one in system.devices}
     of_cpu = system.cpu.model if device == "cpu" else None
@@ -87,7 +87,7 @@ def hardware_of(record: RunRecord) -> str:
 
 
 def _figures(run: Run) -> dict[str, Value]:
-    """Return every figure by its name; of the throughput the interval, of step times the spread."""
+    """Return all figures by name, with the throughput's interval and the spread of step times."""
     found: dict[str, Value] = {}
     for name, figure in run.figures.items():
         found[name] = int(figure.value) if figure.unit == "B" else figure.value
@@ -113,8 +113,8 @@ def _ends(figure: Figure) -> dict[str, Value]:
 def step_rows(record: RunRecord) -> Iterator[FlatRow]:
     """Yield a row for each step of each repeat, warm-up included.
 
-    ``step_time_s`` is None where a stamp means nothing: of the first step of all, and where Python
-    runs ahead of the device (``step_clock`` "enqueue").
+    ``step_time_s`` is None for the first step, and if Python runs ahead of the device
+    (``step_clock`` "enqueue").
     """
     for number, repeat in enumerate(record.timing.repeats):
         fences = dict(zip(repeat.fence_steps, repeat.fence_ns, strict=False))
@@ -149,7 +149,7 @@ def _seconds(repeat: RepeatTiming, step: int) -> float | None:
 
 
 def published_rows(workloads: Collection[str] | None) -> Iterator[FlatRow]:
-    """Yield what the source documents publish of ``workloads``, of every workload if None."""
+    """Yield the published rows of ``workloads``; None: of all workloads."""
     for name, document in documents().items():
         for table in document.tables:
             if workloads is None or table.workload in workloads:
@@ -174,16 +174,16 @@ def _published(name: str, document: Document, table: Table, row: Row) -> FlatRow
     }
 
 
-#: A document's word for a column of ours.
+#: Name of a setting in documents -> name of the export's column.
 _SETTINGS = {"precision": "declared_precision"}
 
 
 def columns(rows: Iterable[FlatRow]) -> Sequence[str]:
-    """Return every column that some row has, in the order they are first met."""
+    """Return the columns of all rows, in order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def filled(rows: Sequence[FlatRow]) -> list[dict[str, Value]]:
-    """Return ``rows`` with all columns in each, None where a row has not got one."""
+    """Return ``rows`` with all columns in every row; None for missing values."""
     names = columns(rows)
     return [{name: row.get(name) for name in names} for row in rows]

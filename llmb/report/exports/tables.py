@@ -15,7 +15,7 @@ SCHEMA = "llmb.export/1"
 
 
 def as_csv(rows: Sequence[FlatRow]) -> str:
-    """Return ``rows`` with a header; empty cells were not measured, no cell is a formula."""
+    """Return ``rows`` as CSV with a header; empty: not measured; no cell is a formula."""
     full = filled(rows)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -30,12 +30,12 @@ def _cell(value: object) -> object:
 
 
 def as_json(rows: Sequence[FlatRow]) -> str:
-    """Return ``rows`` as one JSON object of ``SCHEMA``; null was not measured."""
+    """Return ``rows`` as one JSON object of ``SCHEMA``; null: not measured."""
     return json.dumps({"schema": SCHEMA, "rows": filled(rows)}, indent=1, allow_nan=False) + "\n"
 
 
 def as_parquet(rows: Sequence[FlatRow]) -> bytes:
-    """Return ``rows`` as a Parquet file; each column has one type, null was not measured.
+    """Return ``rows`` as a Parquet file with one type per column; null: not measured.
 
     Raises:
         UnavailableError: pyarrow is not installed.
@@ -57,7 +57,7 @@ def as_parquet(rows: Sequence[FlatRow]) -> bytes:
 
 
 def _uniform(values: list[Value]) -> list[Value]:
-    """Return ``values`` as one type that Parquet has: numbers stay numbers, mixtures are text."""
+    """Return ``values`` as one Parquet type: numbers stay numbers, mixed types become text."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) > 1 and not kinds <= {int, float}:
         return [None if value is None else str(value) for value in values]
