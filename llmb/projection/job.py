@@ -110,8 +110,9 @@ class Job:
         """Return the job itself if the layout fits the model.
 
         Raises:
-            UsageError: the first size without an even split, or the first number of 0 or less.
-                Example: ``--tp 3 does not divide the 32 attention heads``.
+            UsageError: a size has no even split, a number is not positive, or an option needs
+                ``--tp`` or ``--pp`` of 2 or more. Example: ``--tp 3 does not divide the 32
+                attention heads``.
         """
         model = self.model
         for name in ("dp", "tp", "pp", "micro_batch", "micro_batches", "virtual_stages"):

@@ -56,7 +56,7 @@ class Constants:
     #: Shares of the speeds of the link within a node, and of the network.
     link: float
     network: float
-    #: Share of compute time during which traffic is hidden. Example: 0.76.
+    #: Share of compute time available to hide traffic. Example: 0.76.
     overlap: float
     #: Time of unfused over fused elementwise work. Example: 1.8.
     unfused: float

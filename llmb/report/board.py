@@ -36,7 +36,7 @@ class Group:
 
     workload: str
     mode: str
-    #: Effective precision; if not observed, for example ``bf16 (declared, not observed)``.
+    #: Effective precision; if not observed, for example ``BF16 (declared, not observed)``.
     precision: str
 
     @property

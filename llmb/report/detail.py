@@ -28,7 +28,7 @@ _MOST_ROWS = 60
 def detail(row: BoardRow, command: str | None, pages: int = 1) -> dict[str, Any]:
     """Return the page data of ``row``; ``pages`` is the number of all pages.
 
-    ``command`` repeats the run, such as ``llmb reproduce BUNDLE``; None: no command is shown.
+    ``command`` repeats the run, such as ``llmb run --workload ...``; None: no command is shown.
     """
     longest = min(_LONGEST_TEXT, _ALL_TEXTS // max(1, pages))
     record = row.entry.record

@@ -23,7 +23,7 @@ class Difference:
     subject: str
     there: str
     here: str
-    #: Command or action that removes the difference, such as ``unset CUDA_HOME``; None: unknown.
+    #: Command or action against the difference, such as ``unset OMP_NUM_THREADS``; None: unknown.
     closer: str | None = None
 
     def __str__(self) -> str:

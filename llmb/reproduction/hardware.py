@@ -81,7 +81,7 @@ def _used(name: str, devices: Sequence[Device]) -> Device | None:
 def unlike(a: HardwareClass, b: HardwareClass) -> tuple[str, ...]:
     """Return the differences of two classes in sentences; none for the same class.
 
-    An unknown value counts as a difference, since the hardware may differ there.
+    An unknown device model counts as a difference, and so does any value known for one class only.
     """
     return tuple(_unlike(a, b))
 

@@ -11,11 +11,11 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
 
 
 def pip_install(distribution: str, version: str) -> str | None:
-    """Return the install command for ``version`` of ``distribution``; None if no index has it.
+    """Return the install command for ``version`` of ``distribution``, if possible.
 
     Example: ``pip install torch==2.13.0``. Both texts come from an untrusted bundle, and a reader
-    may paste the command into a shell: only a valid name and a valid version are accepted. A
-    development version, from a source tree, is on no index.
+    may paste the command into a shell: only a valid name and a valid version are accepted. None
+    for anything else, and for a development version: a source tree is on no index.
     """
     if not _NAME.fullmatch(distribution):
         return None

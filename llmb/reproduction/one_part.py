@@ -237,7 +237,7 @@ def _config(record: RunRecord, config: RunConfig, rule: str) -> RunConfig:
             "warmup_steps": 1,
             "timed_steps": 1,
             "repeats": 1,
-            # For P1, limits of narrower formats are needed too: a full audit measures these limits.
+            # P1 needs the limits of narrower formats: only a full audit measures the limits.
             "audit": AuditMode.FULL if rule == "P1" else AuditMode.QUICK,
         }
     )

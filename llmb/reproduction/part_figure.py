@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PANEL_IN, _HEIGHT_IN = 4.6, 4.4
 #: Okabe and Ito's blue and vermilion. https://jfly.uni-koeln.de/color/
 _HONEST, _MEASURED = "#0072B2", "#D55E00"
-#: Number of drawn elements per tensor, evenly spaced.
+#: Number of plotted elements per tensor, evenly spaced.
 _MOST = 400
 _TITLES = {
     audited.INPUT: "input of the module",

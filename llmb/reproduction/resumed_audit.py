@@ -2,7 +2,7 @@
 
 No random draw is repeated: steps, sampled indices and tokens follow from the nonce in the record.
 Honest run and reference run are executed now. Evidence that needs the running worker stays "not
-observed". The user who finishes an audit knew the nonce before, so the run stays a debug run.
+observed". The user could read the nonce before, so the run stays a debug run.
 """
 
 from __future__ import annotations

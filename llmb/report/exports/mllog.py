@@ -101,7 +101,7 @@ class _Log:
         yield self._line(_END, "run_stop", None, timing.stop_ns, {"status": "success"})
 
     def figures(self) -> Iterator[str]:
-        """Yield all figures with known 95 % intervals. Example: ``llmb_tokens_per_second``."""
+        """Yield every figure, such as ``llmb_tokens_per_second``, with unit and interval."""
         for figure in self._run.figures.values():
             metadata: dict[str, Any] = {"unit": figure.unit}
             if figure.interval is not None:
