@@ -95,7 +95,7 @@ class Window:
 
     @property
     def second_fence(self) -> int:
-        """Number of steps before the second fence, where START may also lie."""
+        """Number of steps done at the second fence, where START may also lie."""
         return self.first_fence + self.every
 
 
@@ -258,7 +258,7 @@ def drive(
     stamps: RepeatStamps | None = None,
     progress: RunProgress | None = None,
 ) -> Streamed:
-    """Stream steps to ``child`` until the stream ends, and stamp each fence on arrival.
+    """Stream steps to ``child`` until the worker is done, and stamp each fence on arrival.
 
     Token seeds, and the payload of each step, follow from ``drawn``.
 
