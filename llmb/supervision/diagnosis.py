@@ -34,7 +34,7 @@ class LlmbState(Frozen):
 
 
 class HostState(Frozen):
-    """The machine, as far as a process may see the machine."""
+    """The properties of the machine visible to a process, such as CPU, memory and limits."""
 
     os: str
     python: str
@@ -43,7 +43,7 @@ class HostState(Frozen):
     free_disk_bytes: dict[str, int | None]
     #: Limits of the container, in the kernel's words.
     limits: dict[str, str]
-    #: PCI devices that may be accelerators, also without torch's support.
+    #: PCI devices that may be accelerators, including devices unknown to torch.
     bus: tuple[str, ...]
     load_1min: float | None
 

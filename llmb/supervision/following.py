@@ -29,8 +29,9 @@ def follow(
 ) -> None:
     """Run a worker for rank ``place`` in every repeat of the run.
 
-    With ``profile``, the first repeat has additional traced steps. All ranks run the traced steps,
-    and only rank 0's trace is kept. Example: rank 3 of 8 writes a trace and removes the trace.
+    With ``profile``, the worker of the first repeat traces one more step. All ranks run the traced
+    step together, and only rank 0's trace is kept. Example: rank 3 of 8 writes a trace, and the
+    trace is removed with the temporary folder.
 
     Raises:
         LlmbError: the worker failed.

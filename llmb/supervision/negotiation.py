@@ -36,7 +36,7 @@ class Negotiated:
     #: Notes for the user, for example the reasons for which vendors' plugins are not used.
     notes: tuple[str, ...]
     log: str
-    #: Estimated time of the run; None without a request, or without a measurement to base on.
+    #: Estimated time of the run; None if no estimate was requested, or if no measurement gives one.
     estimate: Estimate | None = None
 
 

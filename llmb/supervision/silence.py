@@ -1,7 +1,7 @@
 """Signs of life of a silent child, for example the step in computation and the busy cores.
 
-The CPU time is not read in the first 50 seconds of a silence, and later once in 10 seconds. Steps
-of ordinary length are not disturbed.
+The child's CPU time is not read in the first 50 seconds of a silence, and later once in 10 seconds.
+For this reason, steps of ordinary length are not disturbed.
 """
 
 from __future__ import annotations
