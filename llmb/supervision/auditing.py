@@ -1,9 +1,10 @@
 """The processes after a worker: an honest run on the device, and a reference run on the host.
 
 Either process may fail without ending the run: then the missing evidence is recorded as not
-observed. On a CPU the two processes work in turn. On a device both processes work at the same time
-(docs/adr/0033): the honest run needs the device, the reference run needs the host. Only a reference
-of full batches too large for the host is computed on the device (``reference_on_device``).
+observed. On a CPU the two processes work in turn. On a device, with enough free host memory, both
+processes work at the same time (docs/adr/0033): the honest run needs the device, the reference run
+needs the host. Only a reference of full batches with too much work for the host is computed on the
+device (``reference_on_device``).
 """
 
 from __future__ import annotations
