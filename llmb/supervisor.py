@@ -1,7 +1,9 @@
 """One run, as a straight line. READ THIS FIRST.
 
-The supervisor is the trusted process: it holds the clock, the seeds and the record. It imports no
-torch and never a plugin; those live in the children it starts, which work one after another.
+The supervisor is the trusted process, with the clock, the seeds and the record. The supervisor
+imports neither torch nor a plugin. Torch and plugins run only in child processes, such as the
+worker. Child processes work in turn, except for the plugins' offers and, on a device, for honest
+run and reference run.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from llmb.wire import forking
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its record and where it lies."""
+    """The record and the run directory of a finished run."""
 
     record: RunRecord
     path: Path
@@ -44,7 +46,7 @@ class Finished:
 
 @dataclass
 class _RunOutcome:
-    """What a run that ends early has left."""
+    """The results left by a run that ended early."""
 
     is_recorded: bool = False
     interruption: Interruption | None = None
@@ -52,7 +54,7 @@ class _RunOutcome:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What is settled of a run before the first of its workers is started."""
+    """The facts of a run settled before the start of the first worker."""
 
     request: RunRequest
     negotiated: Negotiated
@@ -61,7 +63,7 @@ class RunContext:
     place: RankAddress | None
     commitment: SeedCommitment | None
     original: Original | None
-    #: None without time stamps; where it did not answer, ``notes`` say so.
+    #: Server for time stamps; None without time stamps. ``notes`` name a server without an answer.
     authority: TimeAuthority | None
     notes: tuple[str, ...]
     created: datetime
@@ -81,14 +83,14 @@ def run(
 ) -> Finished:
     """Carry out ``request`` and leave a complete run directory in ``output``.
 
-    The seed of ``commitment`` is the run's. It stays in this process: a commitment is no part of
-    the request, because requests are sent to probes. So does ``original``, the bundle that is
-    repeated: a plugin need not know that it is. With ``place`` this is rank 0's supervisor; the
-    others ``follow``. An ``authority`` is asked for time stamps; one that does not answer leaves an
-    ordinary run.
+    ``commitment`` gives the run's seed. ``commitment`` and ``original`` stay in this process and
+    are no part of the request, because requests are sent to probes. ``original`` is the bundle to
+    reproduce: a plugin need not know of the reproduction. With ``place``, this is the supervisor of
+    rank 0; supervisors of ranks 1 and up call ``follow``. ``authority`` is a server for time
+    stamps; without an answer from the server, the run goes on without time stamps.
 
     Raises:
-        LlmbError: the run cannot be done, or failed; its directory, once made, says why.
+        LlmbError: the run cannot be done, or failed; an existing run directory says why.
     """
     began_ns = clock.now_ns()
     if commitment is not None:
@@ -136,9 +138,9 @@ def run(
 
 
 def _run(context: RunContext, starts: Mapping[str, str]) -> Finished:
-    """Carry out a run; ``starts`` says at its end how each of its processes was started.
+    """Carry out a run; ``starts`` collects the start method of each kind of process.
 
-    A run that ends early leaves a record of the repeats whose windows were complete.
+    Example: "forked". A run that ends early leaves a record of the repeats with complete windows.
     """
     request, negotiated, directory = context.request, context.negotiated, context.directory
     _announce((*negotiated.notes, *context.notes), negotiated, directory, context.display)
@@ -214,12 +216,12 @@ def _told(
     kept: _RunOutcome,
     place: RankAddress | None,
 ) -> LlmbError | Interrupted:
-    """Return ``error`` as one line that names the run directory, and what to do next."""
+    """Return ``error`` as a single line with the run directory and the next command to use."""
     path = directory.path
     stopped = isinstance(error, KeyboardInterrupt)
     said = str(error) or "interrupted"
     if not kept.is_recorded:
-        # A launcher ends the other ranks where one has failed.
+        # A launcher, such as torchrun, ends all ranks after the failure of a rank.
         why = ", maybe by its launcher because another rank had failed" if stopped and place else ""
         directory.abandon(f"{said} {progress.text}{why}" if stopped else said)
         there = f"see {path / LOG}"
@@ -239,10 +241,10 @@ def _told(
 
 
 def foresee(request: RunRequest, nproc: int) -> None:
-    """Refuse a run that ``nproc`` ranks cannot do on this machine, before any of them is started.
+    """Refuse a run that ``nproc`` ranks cannot do on this machine, before any rank is started.
 
     Raises:
-        LlmbError: no plugin serves it, there are fewer devices than ranks, or too little memory.
+        LlmbError: no plugin serves the request, fewer devices than ranks, or too little memory.
     """
     workload = workloads.of(request)
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
@@ -251,12 +253,12 @@ def foresee(request: RunRequest, nproc: int) -> None:
 
 
 def follow(request: RunRequest, place: RankAddress, display: Display) -> None:
-    """Carry out another rank's part of the run that rank 0's supervisor records.
+    """Carry out the part of rank ``place`` (1 or up) in a run recorded by rank 0's supervisor.
 
-    Nothing is left here: its worker's evidence is rank 0's, and goes with it.
+    No file stays on this host: only rank 0 keeps evidence.
 
     Raises:
-        LlmbError: this rank cannot do it, or failed.
+        LlmbError: this rank cannot carry out the request, or failed.
     """
     workload = workloads.of(request)
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
@@ -268,7 +270,7 @@ def follow(request: RunRequest, place: RankAddress, display: Display) -> None:
 
 
 def _tried(authority: TimeAuthority | None) -> tuple[TimeAuthority | None, tuple[str, ...]]:
-    """Return how ``authority`` is to be asked; a note instead where it does not answer."""
+    """Return ``authority`` with a working form of request; a note instead without an answer."""
     if authority is None:
         return None, ()
     try:
@@ -280,7 +282,7 @@ def _tried(authority: TimeAuthority | None) -> tuple[TimeAuthority | None, tuple
 def _announce(
     said: Sequence[str], negotiated: Negotiated, directory: RunDirectory, display: Display
 ) -> None:
-    """Tell the user, and the log, what should be known before a long wait."""
+    """Show and log the notes to read before a long wait, such as a slow format."""
     directory.log(negotiated.log)
     notes = list(said)
     if negotiated.config.precision.is_slow:
@@ -292,10 +294,10 @@ def _announce(
 
 
 def calibrate(request: RunRequest, seconds: float) -> Ceiling:
-    """Return the ceilings of the device ``request`` chooses, without a run.
+    """Return the ceilings of the device chosen by ``request``, without a run.
 
     Raises:
-        LlmbError: the device is not available, or the process that measures failed.
+        LlmbError: the device is not available, or the measuring process failed.
     """
     workload = workloads.of(request)
     negotiated = negotiate(request, workload)

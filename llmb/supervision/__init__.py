@@ -1,1 +1,4 @@
-"""What the supervisor's line calls: negotiate, run phases, stream, assemble. Trusted, no torch."""
+"""The steps of the supervisor, such as negotiate, run phases, stream and assemble.
+
+The package is trusted and imports no torch.
+"""

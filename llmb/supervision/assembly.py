@@ -1,4 +1,4 @@
-"""Puts a finished run together: evidence is checked and judged, diffs and record are written."""
+"""Assembles a finished run: checks and judges evidence, writes diffs and record."""
 
 from __future__ import annotations
 
@@ -68,27 +68,27 @@ _NO_CEILING = "the device's ceiling was not measured: log.txt may say why"
 
 @dataclass(frozen=True)
 class Repeat:
-    """One fresh worker's timed window, and what the audit's processes have shown of it."""
+    """The timed window of one fresh worker, with the evidence of the audit's processes."""
 
     streamed: Streamed
     examined: Examined
-    #: Of the supervisor's own, for the reader of the record.
+    #: Notes of the supervisor for the reader of the record, for example on missing time stamps.
     notes: tuple[str, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
-        """Every evidence file of the repeat with the digest its writer announced."""
+        """Every evidence file of the repeat: file name -> sha256 announced by the writer."""
         return {**self.streamed.evidence, **self.examined.evidence}
 
     @property
     def ended(self) -> LlmbError | KeyboardInterrupt | None:
-        """What ended the run in this repeat, once its window was complete; None where nothing."""
+        """The error that ended the run in this repeat after a complete window; None without one."""
         return self.examined.ended
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Everything a run has brought in, before anything is made of it."""
+    """Everything a run has collected before judging, such as repeats and ceilings."""
 
     run_id: str
     created: datetime
@@ -100,15 +100,15 @@ class Raw:
     repeats: tuple[Repeat, ...]
     load_before: HostLoad
     load_after: HostLoad
-    #: From the command to the judges.
+    #: Seconds from the start of the command to the judging.
     real_s: float
-    #: How each kind of process was started.
+    #: Kind of process -> "forked", or "spawned" with the reason.
     processes: dict[str, str]
     seed_commitment: SeedCommitment | None = None
     original: Original | None = None
-    #: What a reader of the record should know besides.
+    #: Further notes for the reader of the record.
     notes: tuple[str, ...] = ()
-    #: What ended the run early; None where nothing did.
+    #: The event that ended the run early; None for a complete run.
     interruption: Interruption | None = None
 
 
@@ -116,7 +116,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     """Judge the evidence, write every file of the run directory, and return its record.
 
     Raises:
-        RunFailedError: evidence is missing or is not what the worker announced.
+        RunFailedError: evidence is missing, or differs from the announced digest.
     """
     _check_evidence(raw, directory)
     workload = _facts(raw)
@@ -135,7 +135,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
     )
     world_size = raw.config.parallelism.world_size
     meter = raw.repeats[timing.headline_repeat].streamed.meter
-    ceilings = None if raw.config.precision.is_slow else raw.ceilings  # of another format
+    ceilings = None if raw.config.precision.is_slow else raw.ceilings  # measured in another format
     result = summary.result_of(timing, workload, world_size, ceilings, terms.peak, meter)
     peak = terms.peak.flops_per_second if terms.peak else None
     named = metrics.metrics_of(raw.config, raw.workload, timing, workload.tokens_per_step, peak)
@@ -167,7 +167,7 @@ def assemble(raw: Raw, directory: RunDirectory) -> RunRecord:
 
 
 def _name_evidence(raw: Raw, directory: RunDirectory, plugin: PluginFacts) -> None:
-    """Write beside the evidence of each repeat which run, window and plugin it is of."""
+    """Write beside each repeat's evidence the names of run, window and plugin."""
     for n, repeat in enumerate(raw.repeats):
         timing = repeat.streamed.timing
         named = evidence.RepeatEvidence(
@@ -184,7 +184,10 @@ def _name_evidence(raw: Raw, directory: RunDirectory, plugin: PluginFacts) -> No
 
 
 def waivers(config: RunConfig) -> tuple[str, ...]:
-    """Return why a run is a debug run; nothing for an official one."""
+    """Return the reasons for which a run is a debug run; empty for an official run.
+
+    Example: ``--audit off``.
+    """
     official = asdict(workloads.find(config.workload, {}, config.definition).shape)
     found = [
         f"--{name.replace('_', '-')} {value} (official: {official[name]})"
@@ -212,10 +215,10 @@ def waivers(config: RunConfig) -> tuple[str, ...]:
 def waivers_of(
     config: RunConfig, repeats: Sequence[RepeatTiming], interruption: Interruption | None = None
 ) -> tuple[str, ...]:
-    """Return why a run is a debug run, now that its windows are known.
+    """Return the reasons for which a run with known windows is a debug run.
 
-    A run that ended early is one, its audit finished or not: its draws lay on a disk before they
-    were used, and whoever ends runs can choose which repeats count.
+    A run that ended early is a debug run, even after a finished audit, for two reasons. The run's
+    draws lay on a disk before use. A user who ends runs can choose the repeats that count.
     """
     every = [(timing.stop_ns - timing.start_ns) / 1e9 for timing in repeats]
     found, seconds = [*waivers(config)], min(every)
@@ -238,7 +241,7 @@ def waivers_of(
 def interruption_of(
     error: LlmbError | KeyboardInterrupt, phase: str, repeats: Sequence[Repeat], asked: int
 ) -> Interruption:
-    """Return what is recorded of ``error``, which ended a run of ``asked`` repeats in ``phase``."""
+    """Return the record of ``error``, an end of a run of ``asked`` repeats in ``phase``."""
     open_audits = [n for n, repeat in enumerate(repeats) if repeat.ended is not None]
     digests = {
         evidence.path(n, name): digest
@@ -331,7 +334,10 @@ def _reproduction(original: Original | None, result: Result) -> ReproductionOf |
 
 
 def _shown(config: RunConfig) -> RunConfig:
-    """Return ``config`` as the record has it: paths of files without the user's own folders."""
+    """Return ``config`` for the record: file names without the user's folders.
+
+    Example: ``/home/ann/wiki.bin`` becomes ``wiki.bin``.
+    """
     changed: dict[str, object] = {}
     if config.data is not None:
         tokenizer = config.data.tokenizer
@@ -391,16 +397,16 @@ def _topology(raw: Raw, directory: RunDirectory, timing: Timing) -> Topology:
 def _ranks_seen(
     raw: Raw, directory: RunDirectory, timing: Timing
 ) -> tuple[evidence.RankEvidence, ...]:
-    """Return every rank as its own worker saw it; nothing of a run that has one."""
+    """Return every rank's evidence from the rank's own worker; empty for a run of one rank."""
     repeat = timing.headline_repeat
-    # A worker may have died after its window, which is worth keeping.
+    # A worker may have died after a complete window; the window is worth keeping.
     if evidence.RANKS not in raw.repeats[repeat].files:
         return ()
     return _load(directory, repeat, evidence.RANKS, evidence.RanksEvidence).ranks
 
 
 def _as_recorded(seen: evidence.RankEvidence, timing: Timing) -> Rank:
-    """Return ``seen`` without what came after STOP."""
+    """Return ``seen`` without the fences after STOP."""
     fences = seen.fence_ns[: len(timing.fence_ns)]
     return Rank.model_validate({**seen.model_dump(), "fence_ns": fences})
 

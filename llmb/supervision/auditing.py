@@ -1,8 +1,10 @@
-"""The processes that follow a worker: an honest run on the device, and the reference without it.
+"""The processes after a worker: an honest run on the device, and a reference run on the host.
 
-Each may fail without ending the run: what it would have shown is not observed, which is said.
-On a processor one follows the other. On a device both work at the same time (docs/adr/0033): the
-honest run needs the device, the reference needs the host.
+Either process may fail without ending the run: then the missing evidence is recorded as not
+observed. On a CPU the two processes work in turn. On a device, with enough free host memory, both
+processes work at the same time (docs/adr/0033): the honest run needs the device, the reference run
+needs the host. Only a reference of full batches with too much work for the host is computed on the
+device (``reference_on_device``).
 """
 
 from __future__ import annotations
@@ -48,12 +50,13 @@ from llmb.wire.messages import (
 from llmb.workloads.arithmetic import parameter_count
 
 E = TypeVar("E", bound=Frozen)
-#: An honest or reference run that says nothing for so long is taken to hang.
+#: Seconds without a message after which an honest or reference run counts as hanging.
 _LIMIT_S = 3600.0
-#: Host memory per parameter that both processes need beside each other. Of llama-1.4b the reference
-#: took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the host's part of a device.
+#: Bytes of host memory per parameter that both processes need at the same time. Example: for
+#: llama-1.4b the reference took 14.0 to 17.1 GB (9.8 to 12 bytes a parameter); the rest is for the
+#: host memory of the honest run.
 _HOST_BYTES = 16
-#: How often the display may redraw meanwhile.
+#: Seconds between two redraws of the display while processes work.
 _IDLE_S = 0.25
 _HONEST_RUN, _REFERENCE_RUN = "llmb.processes.honest_run", "llmb.processes.reference_run"
 _HONEST, _REFERENCE = "an honest run on the device", "the reference"
@@ -61,7 +64,7 @@ _HONEST, _REFERENCE = "an honest run on the device", "the reference"
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a worker leaves evidence, and where whole weights lie while the audit lasts."""
+    """The folder of a worker's evidence, and the scratch folder of full weights for the audit."""
 
     evidence: Path
     scratch: Path | None
@@ -69,24 +72,24 @@ class Folders:
 
 @dataclass(frozen=True)
 class Examined:
-    """What honest and reference run left: evidence by name, and what went wrong."""
+    """The evidence (file name -> sha256) and failures of honest run and reference run."""
 
     evidence: dict[str, str]
     failures: tuple[str, ...]
-    #: What ended the audit before its end: a signal, or a full disk. None where nothing did.
+    #: The error that ended the audit early, such as a signal or a full disk; None without one.
     ended: LlmbError | KeyboardInterrupt | None = None
-    #: Files of whole weights that are kept until the audit is finished, with their digests.
+    #: Files of full weights kept until the audit is finished: file name -> sha256.
     weights: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class _AuditTask:
-    """What a process is asked for, and what it has shown so far."""
+    """A process, the order sent to the process, and the evidence received until now."""
 
     child: Child
     what: str
     order: HonestOrder | ReferenceOrder | RecomputeOrder
-    #: Files that it may write.
+    #: Names of the files that the process may write.
     names: frozenset[str]
     #: Ends the process.
     end: Callable[[], None]
@@ -94,36 +97,38 @@ class _AuditTask:
     deadline_ns: int = 0
     evidence: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    #: Replayed steps that are recomputed afterwards, by the file with their weights; what the
-    #: honest run has committed to of each step, and the digests of the weights it has left.
+    #: Replayed steps that the reference run recomputes afterwards: weights file name -> step.
+    #: ``commitments`` and ``weights`` come from the honest run: step -> commitment, and step ->
+    #: sha256 of the weights file.
     to_recompute: Mapping[str, int] = field(default_factory=dict)
     commitments: dict[int, str] = field(default_factory=dict)
     weights: dict[int, str] = field(default_factory=dict)
-    #: Nothing more is to be heard of it.
+    #: The process has no more messages for this task.
     is_over: bool = False
 
     def may_pause(self, step: int) -> bool:
         """Tell whether a replay may pause in ``step`` now.
 
-        Steps come in order. A replay that finds too little memory begins anew, but not once it
-        has heard that a step is recomputed: it would know what is checked.
+        Steps come in order. A replay with too little memory begins again at step 0. A new beginning
+        is refused once the replay has heard of a recomputed step, because the replay would then
+        know the checked steps.
         """
         begins_anew = step == 0 and not self.commitments.keys() & {*self.to_recompute.values()}
         follows = step == max(self.commitments, default=-1) + 1
         return bool(self.to_recompute) and (follows or begins_anew)
 
     def awaits(self, name: str) -> bool:
-        """Tell whether ``name`` is the file with the weights of the step that has just paused."""
+        """Tell whether ``name`` is the weights file of the step that paused last."""
         return self.to_recompute.get(name, -1) == max(self.commitments, default=None)
 
     def fail(self, error: LlmbError) -> None:
-        """Note that the process failed: what it has announced does not count."""
+        """Note that the process failed; files announced by the process do not count."""
         self.evidence, self.is_over = {}, True
         self.failures = [f"{self.what} failed: {error}"]
 
 
 class Examiner:
-    """Examines one repeat."""
+    """Examines one repeat with an honest run and a reference run."""
 
     def __init__(
         self,
@@ -136,10 +141,10 @@ class Examiner:
         only: audited.OnePart | None = None,
         progress: RunProgress | None = None,
     ) -> None:
-        """Read and write in ``folders``; ``show`` what the processes do that say nothing.
+        """Read and write in ``folders``; ``show`` is called while a process sends no message.
 
-        ``only``: the worker was to show one part of the model, and nothing of what was replaced.
-        ``progress`` is told which process is at work.
+        ``only``: the worker was asked for one part of the model, without a list of replacements.
+        ``progress`` receives the phase, for example the honest run.
         """
         self._only, self._progress = only, progress or RunProgress()
         self._negotiated, self._config = negotiated, for_children(config)
@@ -148,13 +153,13 @@ class Examiner:
 
     @property
     def _of_part(self) -> tuple[str, ...]:
-        """The scratch files in which both processes may leave what they kept of the one part."""
+        """Names of the scratch files for the model part in ``only``, from either process."""
         if self._only is None:
             return ()
         return (audited.PART_HONEST, audited.PART_REFERENCE)
 
     def examine(self, streamed: Streamed) -> Examined:
-        """Return what the two processes have shown of a worker that has gone.
+        """Return the evidence of the two processes about a worker that has ended.
 
         Raises:
             Interrupted: a signal came.
@@ -171,8 +176,8 @@ class Examiner:
             right = self._task(_REFERENCE_RUN, _REFERENCE, reference, reference_process)
             shown = self._task(_HONEST_RUN, _HONEST, honest, honest_process)
             shown.to_recompute = self._to_recompute(streamed)
-            # The reference run is met before the honest run loads the vendor's code, so none can
-            # speak in its place.
+            # The reference run introduces itself before the honest run loads the vendor's code. In
+            # this order vendor code cannot pose as the reference run.
             for task in (right, shown):
                 try:
                     task.child.begin()
@@ -192,9 +197,10 @@ class Examiner:
         return Examined(found, tuple(failure for task in tasks for failure in task.failures))
 
     def _to_recompute(self, streamed: Streamed) -> dict[str, int]:
-        """Return which replayed steps the reference computes, too, by the file with their weights.
+        """Return the replayed steps that the reference run recomputes: weights file name -> step.
 
-        They are drawn by the nonce of the run, which no process with a plugin knows (rule L1).
+        The steps are drawn from the nonce of the run. No process with a plugin knows the nonce
+        (rule L1).
         """
         drawn = self._drawn(streamed)
         if drawn is None or self._config.mode is not Mode.TRAIN:
@@ -205,10 +211,10 @@ class Examiner:
     def _again(
         self, streamed: Streamed, shown: _AuditTask, right: _AuditTask
     ) -> tuple[_AuditTask, ...]:
-        """Return the reference's task of computing replayed steps, none where none was replayed.
+        """Return the task of recomputing replayed steps; empty where no drawn step was replayed.
 
-        An honest run that has left out the weights of a step that was drawn gets none either, so
-        that L1 is not observed.
+        The result is also empty where the honest run left out the weights of a drawn step. Then
+        rule L1 is not observed.
         """
         drawn = sorted(shown.to_recompute.values())
         due = [step for step in drawn if step in shown.commitments]
@@ -240,7 +246,7 @@ class Examiner:
     def _task(
         self, module: str, what: str, order: HonestOrder | ReferenceOrder, process: ExitStack
     ) -> _AuditTask:
-        """Start a process for ``order``, which ends with ``process``."""
+        """Start a process for ``order``; closing ``process`` ends the started process."""
         is_honest = module == _HONEST_RUN
         variables = self._negotiated.terms.environment if is_honest else {}
         child = process.enter_context(self._started(module, variables))
@@ -253,9 +259,9 @@ class Examiner:
 
     @contextmanager
     def _started(self, module: str, variables: Mapping[str, str]) -> Iterator[Child]:
-        """Give a process that has been started and has yet to introduce itself."""
+        """Give a started process before the process has introduced itself."""
         with self._log() as log:
-            with idle_waiting():  # nothing is timed there, and others may need the cores
+            with idle_waiting():  # the child is not timed, and another process may need the cores
                 child = Child(module, variables, log)
             try:
                 yield child
@@ -263,10 +269,10 @@ class Examiner:
                 child.end()
 
     def _orders(self, streamed: Streamed) -> tuple[HonestOrder, ReferenceOrder]:
-        """Return what honest and reference run are asked for.
+        """Return the orders for honest run and reference run.
 
         Raises:
-            RunFailedError: the worker has not left what they need.
+            RunFailedError: the worker left no usable evidence file, such as ``PROBED``.
         """
         probed = self._read(streamed, audited.PROBED, audited.ProbedEvidence)
         steps = self._read(streamed, audited.STEPS, audited.StepsEvidence)
@@ -277,14 +283,14 @@ class Examiner:
             libraries = names.libraries
         _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
         kept = next((step for step in steps.steps if step.weights_kept), None)
-        # Where a disk was full, whole weights are gone once the audit is finished.
+        # After a full disk, full weights are missing when a resumed audit is finished.
         if audited.STEP_WEIGHTS not in streamed.scratch:
             kept = None
         probes = probed.passes if audited.LIVE_WEIGHTS in streamed.scratch else ()
         passes = (*probes, *(["step"] if kept else []))
         if self._only is not None:
             passes = tuple(name for name in self._only.passes if name in probed.passes)
-        # The probes are of one sequence; a real step has the whole batch.
+        # A probe has one sequence; the passes "live" and "step" have the full batch.
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
             heavy = tuple(p for p in passes if p in ("live", "step"))
@@ -320,7 +326,7 @@ class Examiner:
         )
 
     def _stream(self, streamed: Streamed) -> StreamToReplay | None:
-        """Return the steps that are replayed: as far as honest runs stay together (rule L1)."""
+        """Return the steps to replay: the first steps, while honest runs stay close (rule L1)."""
         drawn, steps = self._drawn(streamed), len(streamed.timing.commitments)
         if drawn is None:
             return None
@@ -333,7 +339,7 @@ class Examiner:
         )
 
     def _calls(self, streamed: Streamed) -> CallsToReplay | None:
-        """Return the calls that are made again, drawn from all (rule L1)."""
+        """Return the calls to repeat, drawn from all calls (rule L1)."""
         drawn = self._drawn(streamed)
         if drawn is None:
             return None
@@ -350,7 +356,7 @@ class Examiner:
         )
 
     def _drawn(self, streamed: Streamed) -> Draws | None:
-        """Return what was drawn for the steps; None where they have left no ledger."""
+        """Return the draws for the steps; None where the worker left no ledger."""
         nonce, left = streamed.timing.nonce, set(streamed.evidence)
         if nonce is None or not {audited.LEDGER, audited.LEDGER_VALUES} <= left:
             return None
@@ -360,21 +366,21 @@ class Examiner:
         return Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
 
     def _every_step(self, streamed: Streamed) -> bool:
-        """Tell whether the gradients of every step are compared: then no weights were kept."""
+        """Tell whether gradients of every step are compared; if so, no step's weights were kept."""
         drawn, trains = self._drawn(streamed), self._config.mode is Mode.TRAIN
         return trains and drawn is not None and drawn.compares_all(len(streamed.timing.commitments))
 
     def _side_by_side(self) -> bool:
-        """Tell whether honest run and reference are made at the same time."""
+        """Tell whether honest run and reference run work at the same time."""
         if is_cpu(self._config.device):
             return False
         needed = _HOST_BYTES * parameter_count(workloads.of(self._config).shape)
         return host.available_memory_bytes() >= needed
 
     def _do(self, *tasks: _AuditTask) -> None:
-        """Order what is not done yet of ``tasks``, and hear of all until each is over.
+        """Send the orders of all open ``tasks``, and take messages until every task is over.
 
-        An honest run ends with its task: then no vendor's code runs any more.
+        The process of an honest run ends with the task. After the end, no vendor's code runs.
         """
         waiting = [task for task in tasks if not task.is_over]
         for task in waiting:
@@ -400,7 +406,7 @@ class Examiner:
                         task.end()
 
     def _failed(self, task: _AuditTask, error: LlmbError) -> None:
-        """Note that the process of ``task`` failed; the run goes on without its part.
+        """Note that the process of ``task`` failed; the run goes on without the task's evidence.
 
         Raises:
             LlmbError: the run cannot go on.
@@ -410,10 +416,14 @@ class Examiner:
         task.fail(error)
 
     def _hear(self, task: _AuditTask, timeout_s: float) -> bool:
-        """Take the next message of a task's process; tell whether one came within ``timeout_s``.
+        """Take the next message of a task's process; tell whether a message came in time.
+
+        Args:
+            task: the task of the process.
+            timeout_s: seconds to wait for a message.
 
         Raises:
-            LlmbError: the process failed, said something out of turn, or nothing for too long.
+            LlmbError: the process failed, sent a message out of turn, or was silent for too long.
         """
         message = task.child.receive(timeout_s)
         if isinstance(message, EvidenceFile) and message.name in task.names:
@@ -443,9 +453,10 @@ class Examiner:
         return message is not None
 
     def _deadline_ns(self) -> int:
-        """Return when a process that says nothing from now on is taken to hang: in an hour.
+        """Return the time, in nanoseconds, at which a silent process counts as hanging.
 
-        Later where the device's compiler is slow, or the host has much to compute.
+        The limit is one hour from now. The limit is longer for a device with a slow compiler, or
+        for a large computation on the host.
         """
         limit_s = self._negotiated.offer.lacks.patience_s(_LIMIT_S)
         return clock.now_ns() + int(max(limit_s, host_patience_s(self._config)) * 1e9)
@@ -466,10 +477,11 @@ def _check_asked(
     *,
     every_step: bool,
 ) -> None:
-    """Hold what a worker says it was asked to look at to what it was asked.
+    """Compare the audited steps in the worker's evidence with the supervisor's audit requests.
 
     Raises:
-        RunFailedError: it shows other steps, tokens or places.
+        RunFailedError: steps, token seeds or seeds of sampled indices differ, or the kept weights
+            are of another step than the latest audited step.
     """
     shown = {s.index: AuditedRequest(s.seed, s.token_seed, last=False) for s in steps.steps}
     shown[probed.last_step] = AuditedRequest(probed.seed, probed.token_seed, last=True)

@@ -1,4 +1,4 @@
-"""The search for the batch size with the best throughput; each trial is a worker of its own."""
+"""The search for the batch size with the best throughput; each trial has a fresh worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def search(
     """Climb by doubling until memory ends or throughput levels off, then refine around the best.
 
     ``measure`` runs one batch size and reports running out of memory instead of raising. All sizes
-    are multiples of ``unit`` and, but for the first, at most ``most``: with ``most=48`` they are 1,
-    2, 4, 8, 16, 32 and 48.
+    are multiples of ``unit`` and, except for the first size, at most ``most``. Example: the climb
+    with ``most=48`` tries 1, 2, 4, 8, 16, 32 and 48.
 
     Raises:
-        NotEnoughMemoryError: not even the smallest fits.
+        NotEnoughMemoryError: not even the smallest size fits.
     """
     trials: dict[int, BatchTrial] = {}
 

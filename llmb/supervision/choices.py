@@ -1,4 +1,4 @@
-"""The choices of a run that concern the mode: what goes together, and what is taken by default."""
+"""The mode-dependent choices of a run: allowed combinations and defaults."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llmb.reference.shapes import Shape
 from llmb.workloads import Workload, checkpointing
 from llmb.workloads.workload import NEW_TOKENS, PROMPT_LENGTH
 
-#: Untimed steps until an executor has compiled what it compiles: the first step, the second with
-#: the optimizer's state there, and two more in which graphs are captured.
+#: Untimed steps until an executor has finished compiling. Example: inductor needs the first step,
+#: the second step with the optimizer's state, and two more steps to capture graphs.
 _WARMUP_STEPS = {"eager": 1, "inductor": 4, "thunder": 3}
 
 
 def check_installed(executor: Executor) -> None:
-    """Refuse an executor that is not there, before anything is started.
+    """Refuse an executor that is not installed, before any process is started.
 
     Raises:
-        UnavailableError: says what to install.
+        UnavailableError: the executor is missing; the message names the package to install.
     """
     if executor == "thunder" and find_spec("thunder") is None:
         raise UnavailableError(f"--executor thunder: it is not installed; {THUNDER}")
@@ -33,7 +33,7 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
     """Return the fields of a ``RunConfig`` that depend on the mode.
 
     Raises:
-        UsageError: two choices do not go together.
+        UsageError: two choices exclude each other, for example ``--prompt`` in mode train.
     """
     mode = workloads.mode_of(workload, request.mode)
     _check_executor(request, workload, precision)
@@ -58,7 +58,7 @@ def settle(request: RunRequest, workload: Workload, precision: Precision) -> dic
 
 
 def _is_grouped(shape: Shape) -> bool:
-    """Tell whether query heads share key-value heads, which attention is then told."""
+    """Tell whether query heads share key-value heads (grouped-query attention)."""
     return family_of(shape).key_value_heads(shape) < shape.num_attention_heads
 
 

@@ -1,4 +1,4 @@
-"""What ``llmb doctor`` finds: plain values, for a reader or a machine."""
+"""The findings of ``llmb doctor`` as plain values, for a reader or a program."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from llmb.records.lacks import Lacks
 from llmb.records.system import Cpu, Device, HostMemory
 from llmb.wire.messages import Offer
 
-#: Says in one word what an offer is worth.
+#: The states of an offer.
 READY, NO_DEVICE, BROKEN = "ready", "no device", "broken"
 
 
 def state_of(offer: Offer) -> str:
-    """Return what an offer is worth: ready, no device, or broken."""
+    """Return the state of an offer: ready, no device, or broken."""
     if offer.available:
         return READY
     return BROKEN if offer.broken else NO_DEVICE
 
 
 class LlmbState(Frozen):
-    """This llmb, and whether its reference is the published one."""
+    """The installed llmb, and the changes from the published reference."""
 
     version: str
     rules_version: str
     reference_digest: str
-    #: Files of the reference that are not what is pinned; none of an intact llmb.
+    #: Files of the reference with a digest different from the pinned digest; empty if intact.
     reference_changed: tuple[str, ...]
 
 
 class HostState(Frozen):
-    """The machine, as far as a process may see it."""
+    """The properties of the machine visible to a process, such as CPU, memory and limits."""
 
     os: str
     python: str
     cpu: Cpu
     memory: HostMemory
     free_disk_bytes: dict[str, int | None]
-    #: Limits of the container, as the kernel words them.
+    #: Limits of the container, in the kernel's words.
     limits: dict[str, str]
-    #: PCI devices that may be accelerators, whatever torch sees.
+    #: PCI devices that may be accelerators, including devices unknown to torch.
     bus: tuple[str, ...]
     load_1min: float | None
 
 
 class TorchState(Frozen):
-    """The installed torch, or why it cannot be imported."""
+    """The installed torch, or the error of the import."""
 
     installed: str | None
     version: str | None
     error: str | None
-    #: It can be imported where it loads no extensions: then one of them is the culprit.
+    #: Torch can be imported without extensions: then an extension is the cause of ``error``.
     importable_alone: bool | None
     import_s: float | None
     build: dict[str, str]
@@ -66,7 +66,7 @@ class TorchState(Frozen):
 
 
 class DiagnosedPlugin(Frozen):
-    """One installed plugin, and what it said."""
+    """One installed plugin, and the plugin's answers."""
 
     name: str
     distribution: str
@@ -76,22 +76,22 @@ class DiagnosedPlugin(Frozen):
     device: str
     devices: tuple[Device, ...]
     available_memory_bytes: int | None
-    #: Formats by name; those that torch only emulates are slow.
+    #: Names of the formats, for example BF16; ``slow`` has formats that torch only emulates.
     precisions: tuple[str, ...]
     slow: tuple[str, ...]
-    #: Those whose products are computed in FP32 and rounded once.
+    #: Formats with products computed in FP32 and rounded once.
     widened: tuple[str, ...] = ()
     refused: dict[str, str]
     lacks: Lacks = Lacks()
     options: dict[str, OptionValue]
-    #: What backend and plugin say of driver, firmware and libraries.
+    #: Facts reported by backend and plugin, such as driver, firmware and libraries.
     facts: dict[str, str]
-    #: Why the official run does not fit here, None if it does or that is not known.
+    #: The reason for which the official run does not fit here; None if the run fits, or if unknown.
     official_run: str | None
 
 
 class Restriction(Frozen):
-    """What ``LLMB_LOAD_PLUGINS`` does here."""
+    """The effect of ``LLMB_LOAD_PLUGINS`` on this machine."""
 
     value: str
     left_out: tuple[str, ...]
@@ -99,7 +99,7 @@ class Restriction(Frozen):
 
 
 class Diagnosis(Frozen):
-    """Everything ``llmb doctor`` finds, without the places, names and secrets of the machine."""
+    """All findings of ``llmb doctor``, without the paths, names and secrets of the machine."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -109,15 +109,15 @@ class Diagnosis(Frozen):
     torch: TorchState
     plugins: tuple[DiagnosedPlugin, ...]
     restriction: Restriction | None
-    #: What ``llmb run`` would choose and how long that would take, None if nothing.
+    #: The choice of ``llmb run`` with the estimated time; None if no run is possible.
     choice: str | None
     #: Versions of packages that plugins, torch or llmb itself require, where installed.
     packages: dict[str, str]
-    #: Requirements of llmb and of the plugins that are not met, in sentences.
+    #: Unmet requirements of llmb and of the plugins, in sentences.
     unmet: tuple[str, ...]
     #: Compilers that torch.compile may use, by name.
     compilers: tuple[str, ...]
-    #: Variables that steer torch or its libraries.
+    #: Environment variables that steer torch or torch's libraries.
     environment: dict[str, str]
-    #: What stands in the way, and what to do about it, in sentences.
+    #: Obstacles to a run, each with a remedy, in sentences.
     missing: tuple[str, ...]

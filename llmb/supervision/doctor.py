@@ -1,6 +1,7 @@
-"""Examines the machine for ``llmb doctor``: every plugin and torch itself, all at the same time.
+"""Examines the machine for ``llmb doctor``: all plugins, and torch, at the same time.
 
-No torch is imported here and no plugin: each is asked in a process of its own.
+Neither torch nor a plugin is imported here: a separate process imports torch, and a separate
+process imports each plugin.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from llmb.wire.child import Child
 from llmb.wire.messages import Offer, Terms, TorchFacts
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
-#: As long as a child may take to import torch from a cold network file system.
+#: Seconds that a child may take to import torch, for example from a cold network file system.
 _TORCH_LIMIT_S = 300.0
 _COMPILERS = ("c++", "g++", "clang++", "cc", "gcc", "clang")
 _REQUEST = RunRequest(batch_size=1)
 
 
 def examine() -> Diagnosis:
-    """Return what this machine has, and what it lacks, fit to be shown to strangers."""
+    """Return the machine's features and missing parts, without private data."""
     plugins = discovery.installed()
     with _inspector({}) as inspector:
         with Offers(plugins, _REQUEST) as probes:
@@ -88,7 +89,7 @@ def examine() -> Diagnosis:
 
 @contextmanager
 def _inspector(variables: Mapping[str, str]) -> Iterator[Child]:
-    """Give the child that looks at torch; leaving the context ends it."""
+    """Give the child that examines torch; leaving the context ends the child."""
     with tempfile.TemporaryFile(buffering=0) as log:
         child = Child("llmb.processes.torch_facts", variables, log)
         try:
@@ -98,7 +99,7 @@ def _inspector(variables: Mapping[str, str]) -> Iterator[Child]:
 
 
 def _facts(inspector: Child) -> TorchFacts:
-    """Return what torch is like, or what the child died of."""
+    """Return the facts about torch, or the error that ended the child."""
     try:
         inspector.begin()
         return inspector.expect(TorchFacts, _TORCH_LIMIT_S)
@@ -140,7 +141,7 @@ def _official() -> workloads.Workload:
 
 
 def _configs(offers: Sequence[Offer]) -> dict[str, RunConfig]:
-    """Return a run of each plugin that is ready, so that it can be asked for its facts."""
+    """Return a run for each ready plugin, by name, for a request of the plugin's facts."""
     found = {}
     for offer in offers:
         roomy = offer.model_copy(update={"available_memory_bytes": None})
@@ -177,13 +178,13 @@ def _against_the_official_run(offer: Offer) -> str | None:
         selection.resolve(offer, _REQUEST, _official())
     except NotEnoughMemoryError as error:
         return str(error)
-    except LlmbError:  # no format that the device computes in: its list of formats shows that
+    except LlmbError:  # no usable format: the list of formats shows the lack
         return None
     return None
 
 
 def _choice(probes: Offers, states: Sequence[DiagnosedPlugin]) -> str | None:
-    """Return what ``llmb run`` would take; measures a processor's rates, which takes seconds."""
+    """Return the choice of ``llmb run``; measuring a CPU's rates takes seconds."""
     broken = {state.name for state in states if state.state == BROKEN}
     request = _REQUEST.model_copy(update={"within_s": USUAL_WITHIN_S})
     try:
@@ -210,13 +211,13 @@ def _restriction() -> Restriction | None:
 def _distributions(
     plugins: Sequence[InstalledPlugin], extensions: Sequence[TorchExtension]
 ) -> tuple[str, ...]:
-    """Return the vendors' distributions: of plugins, and of what torch loads by itself."""
+    """Return the vendors' distributions, of plugins and of extensions loaded by torch itself."""
     found = [p.distribution for p in (*plugins, *discovery.left_out()) if not p.built_in]
     found += [extension.distribution for extension in extensions]
     return tuple(dict.fromkeys(found))
 
 
 def _named_compilers() -> tuple[str, ...]:
-    """Return the compilers that the environment names."""
+    """Return the compilers named by environment variables, such as CXX and CC."""
     given = environment()
     return tuple(given[name] for name in ("CXX", "CC") if given.get(name))

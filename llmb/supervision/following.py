@@ -1,4 +1,4 @@
-"""A rank that is not the first: its supervisor starts its worker and looks after it, no more."""
+"""The supervisor of a rank from 1 up: starts the rank's worker and waits for the worker's end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmb.supervision.stream import Patience
 from llmb.wire.child import Child
 from llmb.wire.messages import Phase, Tick, Worked, WorkOrder
 
-#: Seconds in which rank 0 finds out which rank it was.
+#: Seconds that rank 0 gets to find the failed rank.
 _GRACE_S = 10.0
 
 
@@ -27,15 +27,17 @@ def follow(
     *,
     profile: bool = False,
 ) -> None:
-    """Hold ``place`` in every repeat of the run; ``profile``: the first has steps that are traced.
+    """Run a worker for rank ``place`` in every repeat of the run.
 
-    All ranks make those steps together, and rank 0's trace is kept.
+    With ``profile``, the worker of the first repeat traces one more step. All ranks run the traced
+    step together, and only rank 0's trace is kept. Example: rank 3 of 8 writes a trace, and the
+    trace is removed with the temporary folder.
 
     Raises:
-        LlmbError: its worker failed.
+        LlmbError: the worker failed.
     """
     line = last_line_file()
-    # Of a rank that is killed, whoever started it removes the folder.
+    # After a kill of this rank, the launching process removes the folder.
     beside = None if line is None else line.parent
     for number in range(negotiated.config.repeats):
         with (
@@ -57,7 +59,8 @@ def follow(
             try:
                 _look_after(child, display, negotiated.offer.lacks)
             except LlmbError as error:
-                # Rank 0's says of whom it was, and a launcher ends it as soon as this one has.
+                # Rank 0's error names the failed rank, such as rank 3. A launcher ends rank 0 as
+                # soon as this process has ended: give rank 0 the time to report first.
                 if UNREACHABLE not in str(error):
                     time.sleep(_GRACE_S)
                 raise type(error)(f"rank {place.rank}: {error}") from error

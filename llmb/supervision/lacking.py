@@ -1,4 +1,7 @@
-"""What a run does without what its device lacks: sentences for the user and for the record."""
+"""Consequences of a feature missing on the device, as sentences for the user and the record.
+
+Example of a missing feature: float64 on the device.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,32 @@ from llmb.records.lacks import Lacks
 from llmb.supervision.memory import is_cpu
 from llmb.workloads.arithmetic import flops_per_token
 
-#: FLOPs of a step beyond which a host is not asked to compute it in float32 (minutes on 16 cores).
+#: FLOPs of a step above which a host does not compute the step in float32 (minutes on 16 cores).
 HOST_FLOPS = 2e13
 #: FLOP/s of a host in the reference's format, for a rough estimate: 16 cores in float64.
 _HOST_RATE = 3e11
-#: Forward and backward of the last step, and of an audited one or of two replayed ones: whole
-#: batches all.
+#: Largest number of full batches, forward and backward, that the reference run computes: the last
+#: step and two replayed steps (or the last step and an audited step).
 _HEAVY_PASSES = 3
 
 
 def reference_on_device(config: RunConfig, lacks: Lacks) -> bool:
-    """Tell whether the reference of a whole batch is left to the device.
+    """Tell whether the device computes the reference of a full batch.
 
-    The host computes it where that takes minutes at most, and where the device lacks the format.
+    The host computes a reference that takes minutes at most, or a reference in a wide format that
+    the device lacks, for example float64.
     """
     heavy = not is_cpu(config.device) and _step_flops(config) > HOST_FLOPS
     return heavy and not lacks.wide_format(config.precision)
 
 
 def host_patience_s(config: RunConfig) -> float:
-    """Return how long the host may be silent over a whole batch: ten times what is estimated."""
+    """Return the host's limit of silence for a full batch in seconds: ten times the estimate."""
     return 10 * _step_flops(config) / _HOST_RATE
 
 
 def consequences(config: RunConfig, lacks: Lacks) -> tuple[str, ...]:
-    """Return a sentence for each thing that is lacking and changes this very run."""
+    """Return a sentence for each missing feature with an effect on this run."""
     found, flops = [], _step_flops(config)
     heavy = not is_cpu(config.device) and flops > HOST_FLOPS and config.audit is not AuditMode.OFF
     if heavy and lacks.wide_format(config.precision):

@@ -1,4 +1,4 @@
-"""What a run needs of the memory it has, before anything of it is allocated."""
+"""Memory needed by a run, estimated before any allocation and compared with the free memory."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from llmb.workloads import LADDER, Workload, find
 from llmb.workloads.arithmetic import activation_bytes, inference_bytes, parameter_count
 from llmb.workloads.checkpointing import recomputed_blocks
 
-#: What a process needs besides the model: interpreter, torch, blocks the allocator keeps.
+#: Bytes of a process without the model: interpreter, torch, blocks kept by the allocator.
 _PROCESS_BYTES = 2**30
-#: On a processor a process keeps the memory that it has freed. So a step takes 2.1 times its
-#: activations; with few activations, 1.4 times, and the gradients. Peaks measured without an audit,
-#: in GB (needed): llama-1.4b in BF16 at batch sizes 1, 5 and 8: 12.7 (13.2), 15.9 (16.0), 17.3
-#: (18.0); llama-128m in BF16 at 16: 7.1 (7.2); llama-45m in FP32 at 32: 12.5 (14.2);
+#: On a CPU a process keeps freed memory. A step takes 2.1 times the bytes of the activations; with
+#: few activations, a step takes 1.4 times the activations, and the gradients. Examples of peaks
+#: measured without an audit, in GB, with the estimate of ``needed_bytes`` in parentheses:
+#: llama-1.4b in BF16 at batch sizes 1, 5 and 8: 12.7 (13.2), 15.9 (16.0), 17.3 (18.0);
+#: llama-128m in BF16 at 16: 7.1 (7.2); llama-45m in FP32 at 32: 12.5 (14.2);
 #: nemo-bert-base in FP32 at 8: 21.4 (22.9); gpt2-125m in mixed precision at 4: 8.3 (11.2).
 _HOST_SLACK, _HOST_FEW = 2.1, 1.4
-#: A device's allocator gives unused blocks back before it fails, so little is lost between blocks.
-#: Chosen; no device has been measured yet.
+#: A device's allocator gives unused blocks back before an allocation fails: little memory is lost
+#: between blocks. The value is chosen; no device has been measured yet.
 _DEVICE_SLACK = 1.05
 _INFERENCE_SLACK = 1.3
-#: Share of the gradients' bytes that the optimizer's step and the audit's reading hold besides.
-#: Chosen so that llama-1.4b in BF16 at batch size 1 needs 17.0 GB on a device, where an audited run
-#: on a processor took 16.7 GB; no device has been measured yet.
+#: Additional memory of the optimizer's step and of the audit's reading, as a share of the
+#: gradients' bytes. The value is chosen: llama-1.4b in BF16 at batch size 1 is estimated at 17.0 GB
+#: on a device, and an audited run on a CPU took 16.7 GB. No device has been measured yet.
 _READING = 0.3
-#: Elements of a weight that are widened together (``llmb.plugin.builtin.wide.AT_ONCE``).
+#: Elements of a weight widened at the same time (``llmb.plugin.builtin.wide.AT_ONCE``).
 _WIDENED_AT_ONCE = 2**24
 _ALONE = Parallelism()
 
@@ -41,28 +42,28 @@ def is_cpu(device: str) -> bool:
 
 @dataclass(frozen=True)
 class Load:
-    """What a step is made of, as far as memory is concerned."""
+    """The properties of a step with an effect on memory, such as audited or accumulated."""
 
     mode: Mode = Mode.TRAIN
-    #: Blocks that keep nothing but their input for the backward pass.
+    #: Number of blocks that keep only the block's input for the backward pass.
     recomputed: int = 0
-    #: Positions of the key-value cache, and of the logits that are kept, in mode generate.
+    #: In mode generate: positions of the key-value cache, and positions of the kept logits.
     cached: int = 0
     generated: int = 0
-    #: How ranks share a step, in how many parts each takes its own, and how many of them have the
-    #: same memory.
+    #: Parallelism of the ranks, number of micro-batches of a step, and number of ranks in the same
+    #: memory.
     parallelism: Parallelism = _ALONE
     accumulate: int = 1
     here: int = 1
     audited: bool = True
-    #: An audited step keeps a copy of all weights (rule G1).
+    #: Whether an audited step keeps a copy of all weights (rule G1).
     copied: bool = True
-    #: The memory is a processor's, which gives nothing back.
+    #: Whether the memory is host memory: a process on a CPU keeps freed memory.
     host: bool = True
 
     @classmethod
     def of(cls, config: RunConfig, workload: Workload, here: int = 1) -> Load:
-        """Return that of ``config``, with ``here`` ranks in one memory."""
+        """Return the load of ``config``, with ``here`` ranks in the same memory."""
         layers, new = workload.shape.num_hidden_layers, config.new_tokens or 0
         return cls(
             config.mode,
@@ -81,8 +82,8 @@ class Load:
 def compares_all(config: RunConfig, workload: Workload) -> bool:
     """Tell whether a run of ``config`` will compare the gradients of every step (rule L1).
 
-    The rates are not drawn yet: their mean is counted with. A device that records its steps is
-    taken for one that does not.
+    The learning rates are not drawn yet: the mean rate is used instead. A device that records
+    steps is treated like a device with eager kernels.
     """
     why = draws.why_no_ledger(
         config.mode.value,
@@ -104,7 +105,10 @@ def compares_all(config: RunConfig, workload: Workload) -> bool:
 def needed_bytes(
     workload: Workload, precision: Precision, batch_size: int, load: Load | None = None
 ) -> int:
-    """Return what each worker needs in bytes, with slack."""
+    """Return the memory that each worker needs, in bytes, with slack.
+
+    Example: 13.2 GB for llama-1.4b in BF16 at batch size 1 on a CPU, without an audit.
+    """
     load = load or Load()
     weights = precision.bytes_per_value * parameter_count(workload.shape)
     if load.mode is not Mode.TRAIN:
@@ -116,16 +120,16 @@ def needed_bytes(
     activations = activation_bytes(
         workload.shape, precision, batch_size, recomputed=load.recomputed, scores=load.host
     )
-    # After the window the probes edit and sketch the largest weights (at batch size 1: 1.1 GB of
-    # llama-1.4b). Before, each worker has set the memory for a copy of all aside, if one is kept.
+    # After the window, the probes edit and sketch the largest weights (at batch size 1: 1.1 GB of
+    # llama-1.4b). If a copy of all weights is kept, each worker reserves the memory beforehand.
     audit = weights // 4 + (weights if load.copied else 0) if load.audited else 0
     mesh = load.parallelism
     held = (state + audit) // (mesh.dp_shard * mesh.tp * mesh.pp)
     held += _of_ranks(weights, workload.shape.num_hidden_layers, load)
-    # Every rank makes the whole model, and keeps its own part.
+    # Every rank first creates the full model, and then keeps the rank's own shard.
     held = max(held, weights)
     kept = activations * _tensor_share(mesh)
-    gradients = weights // (mesh.dp_shard * mesh.tp * mesh.pp)  # they come as activations go
+    gradients = weights // (mesh.dp_shard * mesh.tp * mesh.pp)  # grow as activations shrink
     if load.host:
         most = max(_HOST_SLACK * kept - gradients, _HOST_FEW * kept)
     else:
@@ -135,10 +139,10 @@ def needed_bytes(
 
 
 def _of_wide_products(workload: Workload, batch_size: int) -> int:
-    """Return the bytes that float32 products of 16-bit values take besides a plain step's.
+    """Return the additional bytes of a step with float32 products of 16-bit values.
 
-    Attention keeps its queries, keys, values and result in float32; a part of a weight and the
-    product's operands are there twice.
+    Attention keeps queries, keys, values and result in float32. A part of a weight and the
+    product's operands exist twice.
     """
     shape, tokens = workload.shape, batch_size * workload.shape.sequence_length
     attention = 4 * 4 * tokens * shape.hidden_size * shape.num_hidden_layers
@@ -147,22 +151,22 @@ def _of_wide_products(workload: Workload, batch_size: int) -> int:
 
 
 def _of_ranks(weights: int, layers: int, load: Load) -> int:
-    """Return the bytes of what is held only because ranks share a step."""
+    """Return the additional bytes per rank for parallelism, such as DDP's buckets."""
     mesh = load.parallelism
     mine = weights // (mesh.tp * mesh.pp)
     if mesh.dp_shard == 1:
         return mine if mesh.dp_replicate > 1 else 0  # DDP's buckets: the gradients once more
-    # Of blocks that are given up again, the one at work and the next one are there.
+    # With resharding after forward, the current block and the next block are gathered.
     gathered = min(mine, 2 * mine // layers) if mesh.reshard_after_forward else mine
-    # Gradients are shared after the last part: until then each rank has all of its own.
+    # Gradients are sharded after the last micro-batch: until then each rank has full gradients.
     return gathered + (mine if load.accumulate > 1 else 0)
 
 
 def _tensor_share(mesh: Parallelism) -> float:
-    """Return a rank's part of the activations where ranks share each matrix.
+    """Return a rank's share of the activations under tensor parallelism.
 
-    Of the 34 bytes a token and channel that a block keeps, 24 are shared, and with the sequence all
-    (Korthikanti et al. 2022, arXiv 2205.05198, equations 2 and 4).
+    A block keeps 34 bytes per token and channel, of which 24 are sharded. With sequence parallelism
+    all 34 bytes are sharded (Korthikanti et al. 2022, arXiv 2205.05198, equations 2 and 4).
     """
     return 1 / mesh.tp if mesh.sequence_parallel else (10 + 24 / mesh.tp) / 34
 
@@ -174,10 +178,10 @@ def check_memory(
     batch_size: int,
     load: Load | None = None,
 ) -> None:
-    """Refuse a run that cannot fit, before anything is allocated.
+    """Refuse a run that cannot fit, before any allocation.
 
     Raises:
-        NotEnoughMemoryError: says need, have, and what would fit.
+        NotEnoughMemoryError: the run needs more; the message has need, free memory and a remedy.
     """
     said = shortage(offer, workload, precision, batch_size, load)
     if said is not None:
@@ -191,7 +195,7 @@ def shortage(
     batch_size: int,
     load: Load | None = None,
 ) -> str | None:
-    """Return need, have, and what would fit; None where the run fits, or nobody knows."""
+    """Return a line with need, free memory and a remedy; None if the run fits, or if unknown."""
     have, load = offer.available_memory_bytes, load or Load()
     need = load.here * needed_bytes(workload, precision, batch_size, load)
     if have is None or need <= have:
@@ -234,7 +238,7 @@ def _what_fits(
 
 
 def _largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest size that ``fits``, where 1 does and the more the less."""
+    """Return the largest size that ``fits``; size 1 fits, and a larger size never fits better."""
     size = 1
     while fits(2 * size):
         size *= 2

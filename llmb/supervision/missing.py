@@ -1,4 +1,4 @@
-"""What stands in the way of a run here, and what to do about it, in plain sentences."""
+"""Obstacles to a run on this machine, such as a missing driver, each with a remedy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from llmb.supervision.diagnosis import BROKEN, NO_DEVICE, READY, DiagnosedPlugin
 from llmb.supervision.memory import is_cpu
 
 _LITTLE_DISK_BYTES = 10**9
-#: A display controller of plain VGA class: any server has one for its console.
+#: A display controller of plain VGA class, for example the console of a server.
 _CONSOLE = "class 0300"
 
 
 def what_is_missing(found: Diagnosis) -> tuple[str, ...]:
-    """Return a sentence for everything missing, what matters most first; none if all is well."""
+    """Return a sentence for every obstacle, the most important first; empty without obstacles."""
     lines = [*_torch(found), *_plugins(found), *_accelerators(found), *found.unmet, *_rest(found)]
     return tuple(dict.fromkeys(lines))
 

@@ -1,4 +1,4 @@
-"""Asks installed plugins what they offer, and settles what will be run with one of them."""
+"""Asks installed plugins for offers, and settles the run with the chosen plugin."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from llmb.wire.child import Child
 from llmb.wire.messages import Offer, OfferOrder, Resolved, Terms
 from llmb.workloads import Workload
 
-#: A plugin whose import or probe takes longer than this is taken to hang.
+#: Seconds for a plugin's import or probe; a slower plugin counts as hanging.
 PROBE_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Negotiated:
-    """What will be run, what the plugin needs for it, and what was said meanwhile."""
+    """The settled run, the plugin's terms, and the output of the probes."""
 
     offer: Offer
     config: RunConfig
     terms: Terms
-    #: Why vendors' plugins were passed over, for the user.
+    #: Notes for the user, for example the reasons for which vendors' plugins are not used.
     notes: tuple[str, ...]
     log: str
-    #: How long it will take; None where that was not asked for, or follows from no measurement.
+    #: Estimated time of the run; None if no estimate was requested, or if no measurement gives one.
     estimate: Estimate | None = None
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The offer that a run would take, and why vendors' plugins were passed over."""
+    """The offer that a run would take, with a note for each vendor's plugin not used."""
 
     offer: Offer
     notes: tuple[str, ...]
 
 
 def survey(plugins: Sequence[InstalledPlugin], request: RunRequest) -> list[Offer]:
-    """Return one offer per plugin; a broken plugin's says why nothing is offered."""
+    """Return one offer per plugin; the offer of a broken plugin has the reason."""
     with Offers(plugins, request) as probes:
         return probes.offers
 
@@ -61,13 +61,13 @@ def negotiate(
     *,
     estimate: bool = False,
 ) -> Negotiated:
-    """Settle plugin, device (that of ``place``), precision and warm-up for ``request``.
+    """Settle plugin, device (the device of ``place``), precision and warm-up for ``request``.
 
-    Where ``request`` leaves the size of the fixed model open, that too; ``workload`` is then only
-    what it would be without a limit of time. ``estimate``: say how long a run will take.
+    With a time limit (``within_s``), the size of the fixed model is settled, too; ``workload`` is
+    then only the size without a time limit. ``estimate``: estimate the time of the run.
 
     Raises:
-        LlmbError: nothing on this machine can do it; see ``selection``.
+        LlmbError: no plugin on this machine can do the run; see ``selection``.
     """
     with Offers(_candidates(request), request) as probes:
         offer = _best(probes, request)
@@ -96,10 +96,10 @@ def negotiate(
 
 
 def choose(request: RunRequest) -> Chosen:
-    """Return what ``negotiate`` would choose for ``request``, of which nothing is settled yet.
+    """Return the offer that ``negotiate`` would choose for ``request``, without settling a run.
 
     Raises:
-        LlmbError: no plugin serves it.
+        LlmbError: no plugin serves the request.
     """
     with Offers(_candidates(request), request) as probes:
         return Chosen(_best(probes, request), _passed_over(probes.offers))
@@ -117,7 +117,7 @@ def _best(probes: Offers, request: RunRequest) -> Offer:
 
 
 def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
-    """Return a sentence for each vendor's plugin that is installed and cannot be used."""
+    """Return a sentence for each installed vendor's plugin that cannot be used."""
     return tuple(
         f"plugin {offer.plugin!r} is not used: {selection.reason_of(offer)}"
         for offer in offers
@@ -126,16 +126,19 @@ def _passed_over(offers: Sequence[Offer]) -> tuple[str, ...]:
 
 
 def for_children(config: RunConfig) -> RunConfig:
-    """Return ``config`` as children see it: with the model's seed, from which no token follows."""
+    """Return ``config`` for child processes: with only the model's seed, and without the nonce.
+
+    No token follows from the model's seed.
+    """
     return config.model_copy(update={"seed": derive(config.seed, "model"), "nonce": None})
 
 
 class Offers:
-    """One process ``offer`` per plugin, all at work at once; leaving the context ends them."""
+    """One process ``offer`` per plugin, all at the same time; leaving the context ends each."""
 
     def __init__(self, plugins: Sequence[InstalledPlugin], request: RunRequest) -> None:
         """Prepare probes of ``plugins`` for ``request``."""
-        # A seed that was asked for is the run's own, and a plugin's hooks run in the probe.
+        # A requested seed is the run's seed, and plugin hooks run in the probe: remove the seed.
         self._plugins, self._request = (
             plugins,
             request.model_copy(update={"seed": None, "nonce": None}),
@@ -147,7 +150,7 @@ class Offers:
         self.failures: dict[str, LlmbError] = {}
 
     def __enter__(self) -> Offers:
-        """Start every probe, order every offer, then collect them."""
+        """Start every probe, order every offer, then collect the offers."""
         with ExitStack() as stack:
             sound = [plugin for plugin in self._plugins if plugin.fault is None]
             started = {}
@@ -167,10 +170,10 @@ class Offers:
         self._stack.close()
 
     def settle(self, plugin: str, config: RunConfig) -> Terms:
-        """Return what ``plugin`` needs for the resolved run.
+        """Return the terms of ``plugin`` for the resolved run, such as environment variables.
 
         Raises:
-            LlmbError: it does not say; names the plugin.
+            LlmbError: the plugin gives no terms; the message names the plugin.
         """
         terms = self.settle_all({plugin: config})[plugin]
         if isinstance(terms, LlmbError):
@@ -178,7 +181,7 @@ class Offers:
         return terms
 
     def settle_all(self, configs: Mapping[str, RunConfig]) -> dict[str, Terms | LlmbError]:
-        """Return what each plugin needs for its own of ``configs``, or why it does not say."""
+        """Return each plugin's terms for the plugin's config in ``configs``, or the error."""
         for plugin, config in configs.items():
             self._children[plugin].send(Resolved(config=config))
         found: dict[str, Terms | LlmbError] = {}
@@ -190,7 +193,7 @@ class Offers:
         return found
 
     def log(self) -> str:
-        """Return what the probes wrote to their stdout and stderr."""
+        """Return the stdout and stderr of all probes."""
         return "".join(map(self._said, self._outputs))
 
     def _said(self, plugin: str) -> str:
@@ -227,7 +230,7 @@ class Offers:
         )
 
     def _named(self, plugin: str, error: LlmbError) -> LlmbError:
-        """Return ``error``, naming the plugin where its probe died or hung without saying so."""
+        """Return ``error``; name the plugin if the probe died or hung without a message."""
         if not isinstance(error, RunFailedError):
             return error
         last_words = (self._said(plugin).strip().splitlines() or ["it said nothing"])[-1]

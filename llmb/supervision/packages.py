@@ -1,4 +1,4 @@
-"""Installed packages by their metadata alone: versions, and what they ask of each other."""
+"""Installed packages, read from metadata only: versions and requirements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from llmb.plugin.discovery import applies, normalised, requirements, version_of
 def is_met(specifier: SpecifierSet, installed: str) -> bool:
     """Tell whether version ``installed`` may be within ``specifier``.
 
-    What is installed counts though it be a pre-release, as a vendor's own build often is; a version
-    that is none by the rules is given the benefit of the doubt.
+    An installed pre-release counts, because a vendor's build is often a pre-release. A version
+    outside the rules of PEP 440 counts as met. Example: 2.1.0a0 meets ``>=2.0``.
     """
     try:
         return specifier.contains(Version(installed), prereleases=True)
@@ -23,9 +23,10 @@ def is_met(specifier: SpecifierSet, installed: str) -> bool:
 
 
 def versions_around(distributions: Iterable[str]) -> dict[str, str]:
-    """Return name -> version of ``distributions`` and of what they require, where installed.
+    """Return name -> version of installed ``distributions`` and of installed requirements.
 
-    Of llmb itself what its users need; of all others what they need for extras, too.
+    For llmb, only requirements without extras count. For a different distribution, such as a
+    vendor's plugin, requirements of extras count, too.
     """
     names: dict[str, str] = {}
     for distribution in distributions:
@@ -42,7 +43,7 @@ def _by_name(item: tuple[str, str | None]) -> str:
 
 
 def unmet(distribution: str) -> tuple[str, ...]:
-    """Return a sentence for each requirement of ``distribution`` that is surely not met here."""
+    """Return a sentence for each requirement of ``distribution`` that is certainly not met."""
     found = []
     for required in filter(applies, requirements(distribution)):
         has = version_of(required.name)

@@ -1,9 +1,9 @@
-"""Evidence made smaller, once the processes that wrote it have gone: what judges use stays.
+"""Makes evidence smaller after all writing processes have ended; the judges' input stays.
 
-Worker, honest run and reference run leave what they have, as it is. Here distances take the place
-of arrays that count as distances only, and numbers of 16 bits are stored in 16. No plugin's code
-runs in this process, and rules are judged from the files that are left, in the run as by anybody
-else (docs/adr/0057).
+Worker, honest run and reference run write full arrays. An array used only for its distance from
+another array is replaced here by the distance, and 16-bit numbers are stored in 16 bits. No
+plugin's code runs in this process. The run and any later audit judge the rules from the same
+reduced files (docs/adr/0057).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from llmb.records.draws import Draws
 from llmb.records.evidence import WeightsEvidence
 from llmb.records.places import plain_row
 
-#: Types that the processes write: whatever else is there stands for what nobody has compared.
+#: Dtypes that the processes write. A further dtype, for example F64 (a stored distance), is
+#: refused: the number would claim a comparison that was never made.
 _WRITTEN = {"F32", "I32", "I64"}
 _FILES = (
     *(audited.GRADIENTS, audited.STEP_VALUES, audited.REPLAY),
@@ -37,9 +38,10 @@ _FILES = (
 )
 _READ = (*_FILES, audited.LEDGER, evidence.WEIGHTS)
 _LOSS, _TOKENS, _STEP, _HOST, _HEAD = "/loss", "/tokens", "step", "host", "head/"
-#: Bits up to which a run's sketches are rounded to bfloat16.
+#: Up to this number of bits in a run's format, gradient sketches are rounded to bfloat16.
 _SHORT = 16
-#: Share of its length that an array may be from the worker's to be stored by the difference.
+#: An array is stored as a difference from the worker's array if the distance between both is at
+#: most this share of the length. Example: 0.5 allows a distance of half the length.
 _NEAR = 0.5
 
 Arrays = dict[str, StoredArray]
@@ -47,24 +49,24 @@ Arrays = dict[str, StoredArray]
 
 @dataclass(frozen=True)
 class EvidenceFacts:
-    """What there is to know of a run, to make its evidence smaller."""
+    """The facts of a run that decide how the evidence is reduced."""
 
     precision: Precision
     trains: bool
-    #: How many steps, or calls, have left a commitment.
+    #: Number of steps (of calls, for inference) with a commitment.
     steps: int
-    #: What was drawn; None where the worker has left no rows.
+    #: The draws of the repeat; None where the worker has left no rows.
     drawn: Draws | None
 
 
 def reduced(folder: Path, files: Mapping[str, str], run: EvidenceFacts) -> dict[str, str]:
-    """Make the evidence in ``folder`` smaller; return sha256 of every file by name.
+    """Make the evidence in ``folder`` smaller; return the sha256 of every file by name.
 
-    ``files`` has the digests that the processes have announced.
+    ``files`` has the digests announced by the processes.
 
     Raises:
-        RunFailedError: a file is missing, is not what its process wrote, or no evidence.
-        NotEnoughSpaceError: the disk is full; the files are as they were.
+        RunFailedError: a file is missing, differs from its announced digest, or is no evidence.
+        NotEnoughSpaceError: the disk is full; the files are unchanged.
     """
     found = {name: _read(folder, name, files[name]) for name in _READ if name in files}
     after = smaller(found, run)
@@ -73,7 +75,7 @@ def reduced(folder: Path, files: Mapping[str, str], run: EvidenceFacts) -> dict[
 
 
 def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put ``files`` into ``folder``: all of them, or none where one finds no room."""
+    """Put all ``files`` into ``folder``, or none if the disk has no room for a file."""
     parts = {folder / name: folder / f"{name}.part" for name in files}
     try:
         for path, part in parts.items():
@@ -91,10 +93,10 @@ def _replace(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def smaller(files: Mapping[str, bytes], run: EvidenceFacts) -> dict[str, bytes]:
-    """Return the files of evidence that become smaller, by name.
+    """Return the contents of the evidence files that become smaller, by name.
 
     Raises:
-        RunFailedError: one is not what llmb writes.
+        RunFailedError: a file differs from the format that llmb writes.
     """
     try:
         before = {name: arrays.packed(files[name]) for name in _FILES if name in files}
@@ -122,7 +124,7 @@ def _read(folder: Path, name: str, announced: str) -> bytes:
 def _of_rows(
     files: Mapping[str, bytes], before: Mapping[str, Arrays], run: EvidenceFacts
 ) -> dict[str, Arrays]:
-    """Return the rows of the worker, and how far they are from the honest run's."""
+    """Return the worker's rows, and the distances from the honest run's rows."""
     ledger = LedgerEvidence.model_validate_json(files[audited.LEDGER])
     rows = _short(before[audited.LEDGER_VALUES])
     after = {audited.LEDGER_VALUES: rows}
@@ -143,14 +145,15 @@ def _short(own: Arrays) -> Arrays:
     return {name: arrays.as_bfloat16(one) for name, one in own.items()}
 
 
-# -- what passes show ------------------------------------------------------------------------------
+# -- evidence of passes ----------------------------------------------------------------------------
 
 
 def _of_passes(before: Mapping[str, Arrays], run: EvidenceFacts) -> dict[str, Arrays]:
-    """Return the files of passes: distances from what is right, and what is right by differences.
+    """Return the files of passes: honest arrays as distances, reference arrays as differences.
 
-    Differences are those from the worker's numbers before these are rounded, and are taken from the
-    rounded ones again: so the distance between worker and reference stays as it was.
+    Distances are measured from the reference. A difference is the worker's array before rounding
+    minus the reference array. A reader subtracts the difference from the worker's rounded array.
+    In this way the distance between worker and reference is unchanged.
     """
     worker = before.get(audited.GRADIENTS)
     if worker is None:
@@ -167,7 +170,7 @@ def _of_passes(before: Mapping[str, Arrays], run: EvidenceFacts) -> dict[str, Ar
         audited.REFERENCE: _differences(used, _distances(by_host, right)),
     }
     if by_device:
-        # What both have computed shows how near the device is: by the distance from the host's.
+        # For arrays computed by host and device, keep the device's distance from the host's array.
         both = {n: one for n, one in by_device.items() if n in by_host and _counts(n)}
         own = {n: _distance(one, right[n]) for n, one in both.items()}
         after[audited.DEVICE_REFERENCE] = _differences(used, by_device | own)
@@ -177,12 +180,12 @@ def _of_passes(before: Mapping[str, Arrays], run: EvidenceFacts) -> dict[str, Ar
 
 
 def _counts(item: str) -> bool:
-    """Tell whether an array counts by its distance alone."""
+    """Tell whether judges use only the array's distance; a loss, for example, is used as it is."""
     return not item.endswith((_LOSS, _TOKENS)) and item != _STEP
 
 
 def _rounded(worker: Arrays, run: EvidenceFacts) -> Arrays:
-    """Return the worker's passes, sketches of a 16-bit run rounded to bfloat16."""
+    """Return the worker's passes; gradient sketches of a 16-bit run are rounded to bfloat16."""
     short = run.trains and run.precision.bits <= _SHORT
     return {
         name: arrays.as_bfloat16(one, rounded=short and _counts(name))
@@ -191,7 +194,7 @@ def _rounded(worker: Arrays, run: EvidenceFacts) -> Arrays:
 
 
 def _distances(own: Arrays, right: Mapping[str, Array]) -> Arrays:
-    """Return distances in the place of the arrays of honest runs, ``<whose>/<pass>/<what>``."""
+    """Return ``own`` with distances in place of arrays, named ``<process>/<pass>/<item>``."""
     found = Arrays()
     for name, one in own.items():
         _, _, item = name.partition("/")
@@ -207,7 +210,7 @@ def _distance(one: StoredArray, right: Array) -> StoredArray:
 
 
 def _differences(worker: Arrays, own: Arrays) -> Arrays:
-    """Return ``own`` with differences in the place of arrays that are near the worker's."""
+    """Return ``own`` with a difference in place of each array near the worker's array."""
     found, scales = Arrays(), list[float]()
     for name, one in sorted(own.items()):
         theirs = worker.get(name)
@@ -226,11 +229,11 @@ def _differences(worker: Arrays, own: Arrays) -> Arrays:
     return found
 
 
-# -- what steps show -------------------------------------------------------------------------------
+# -- evidence of audited steps ---------------------------------------------------------------------
 
 
 def _of_steps(before: Mapping[str, Arrays]) -> dict[str, Arrays]:
-    """Return audited steps and their replay, each kind once where nothing has changed."""
+    """Return audited steps and replay; an array equal to the ``/after/`` array is kept once."""
     if audited.STEP_VALUES not in before:
         return {}
     seen = before[audited.STEP_VALUES]
@@ -254,7 +257,7 @@ def _once(own: Arrays, what: str, seen: Arrays) -> Arrays:
 def _are_plain(
     rows: Arrays, ledger: LedgerEvidence, weights: WeightsEvidence, drawn: Draws
 ) -> bool:
-    """Tell whether places of rows are those that the nonce gives, of plainly stored parameters."""
+    """Tell whether the rows' indices equal the draws of the nonce for plainly stored parameters."""
     if [one.name for one in ledger.segments] != [one.name for one in weights.pristine]:
         return False
     where, shapes = rows[audited.WHERE], [one.shape for one in weights.pristine]
@@ -268,7 +271,7 @@ def _are_plain(
 def _compared(
     shown: Rows, again: Rows, ledger: LedgerEvidence, run: EvidenceFacts, drawn: Draws
 ) -> Arrays:
-    """Return how far the rows are from those of the honest run, and of these what is checked."""
+    """Return distances of the worker's rows from the honest run's, and the honest rows checked."""
     if not run.trains:
         return stored_calls(shown, again)
     gradients = again.of_gradients()

@@ -1,4 +1,7 @@
-"""The phases of a run that need a process: each starts one, listens to it, and ends it."""
+"""The phases of a run that need a child process, such as the ceilings or a timed window.
+
+Each phase starts a child, listens to the child's messages and ends the child.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from llmb.wire.messages import Fence, Phase, Tick, WorkOrder
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import parameter_count
 
-#: Seconds spent on the ceilings, before and again after the run.
+#: Seconds spent on measuring the ceilings, once before and once after the run.
 _CALIBRATION_S = {"official": 4.0, "debug": 0.25}
 _CALIBRATION_LIMIT_S = 600.0
 #: Timed steps of one trial of the batch-size search.
@@ -42,7 +45,7 @@ _TRIAL_STEPS = 3
 
 
 class Display(Protocol):
-    """Where a run's progress is shown; it decides nothing."""
+    """The place where a run's progress is shown, such as a terminal; a display decides nothing."""
 
     def phase(self, name: str) -> None:
         """Show that ``name`` has begun."""
@@ -53,19 +56,19 @@ class Display(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Show something the user should know before waiting for it."""
+        """Show a note that the user should read before a long wait."""
         ...
 
     def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
-        """Show what a worker reports; None when a moment has passed without a report.
+        """Show a worker's report; None when a moment has passed without a report.
 
-        A ``Silence`` says so once nothing was shown for a minute, of any of the run's processes.
+        A ``Silence`` comes once any process of the run has shown nothing for a minute.
         """
         ...
 
 
 class Silent:
-    """The display that shows nothing."""
+    """A display without output."""
 
     def phase(self, name: str) -> None:
         """Show nothing."""
@@ -82,31 +85,32 @@ class Silent:
 
 @dataclass(frozen=True)
 class RunPhases:
-    """What one run does with its children, in the order in which the supervisor calls."""
+    """The phases of one run, in the order in which the supervisor calls the methods."""
 
     workload: Workload
     negotiated: Negotiated
     directory: RunDirectory
     display: Display
-    #: The first worker leaves a trace of one more step.
+    #: The worker of repeat 0 leaves a profiler trace of one more step.
     profile: bool = False
-    #: With it the workers are rank 0, and wait for another as long as this.
+    #: Address of this rank in a run of several ranks; None in a run of one rank.
     place: RankAddress | None = None
+    #: Seconds that a worker waits for another rank.
     rank_timeout_s: float = 600.0
-    #: All that llmb draws follows from it, where the configuration has none.
+    #: Source of every random draw of llmb, unless the configuration has a nonce.
     nonce: str = field(default_factory=draws.new_nonce)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    #: Is asked for time stamps of each window; None of none.
+    #: Server asked for time stamps of each window; None without time stamps.
     authority: TimeAuthority | None = None
-    #: In which phase the run is.
+    #: The phase of the run at present, such as warm-up.
     progress: RunProgress = field(default_factory=RunProgress)
 
     def ceiling(self, config: RunConfig) -> Ceiling | None:
-        """Return what the device attains; None where that fails.
+        """Return the device's ceiling; None where the measurement fails.
 
-        A format whose products are FP32's, or that torch emulates number by number, cannot be
-        faster than FP32: its products are held against those. Where they would take minutes, a
-        debug run is held against nothing.
+        A format with FP32 products, or a format that torch emulates number by number
+        (``is_slow``), cannot be faster than FP32: FP32 products are measured instead. A debug run
+        in an emulated format gets no ceiling, because FP32 products could take minutes.
         """
         endings.raise_noted()
         kind = "debug" if waivers(config) else "official"
@@ -126,7 +130,7 @@ class RunPhases:
             return None
 
     def repeat(self, config: RunConfig, number: int) -> Repeat:
-        """Return one timed window, from a fresh worker, and what the audit saw of it."""
+        """Return one timed window of a fresh worker, with the evidence of the audit."""
         endings.raise_noted()
         of = f" {number + 1} of {config.repeats}" if config.repeats > 1 else ""
         self.progress.enter(RunPhase.WARM_UP)
@@ -146,14 +150,14 @@ class RunPhases:
         with self.directory.scratch_folder(number) as scratch:
             folders = Folders(folders.evidence, scratch)
             streamed = self._work(config, window, number, label, folders, drawn, stamps=stamps)
-            with endings.held(raises=False):  # the window is complete: ``examined`` keeps it
+            with endings.held(raises=False):  # ``examined`` keeps a complete window
                 streamed, notes = self._stamped(config, folders, streamed, stamps)
             return Repeat(streamed, self.examined(config, folders, streamed), notes)
 
     def _stamped(
         self, config: RunConfig, folders: Folders, streamed: Streamed, stamps: RepeatStamps | None
     ) -> tuple[Streamed, tuple[str, ...]]:
-        """Return ``streamed`` with what time stamps say, and notes of those that did not come."""
+        """Return ``streamed`` with time stamps, and notes on missing stamps or a weak bound."""
         if stamps is None:
             return streamed, ()
         tokens = self.workload.tokens_per_step(config.global_batch_size, config.new_tokens)
@@ -169,9 +173,10 @@ class RunPhases:
     def one_part(
         self, config: RunConfig, only: OnePart, folders: Folders, window: Window
     ) -> Repeat:
-        """Return what a short stream and the passes of ``only`` show of one part of the model.
+        """Return a short stream and the evidence of the passes of ``only`` for one model part.
 
-        ``window`` times nothing that anybody reads. Steps show gradients where it audits one.
+        The timing of ``window`` is not used. Steps show gradients only if ``window`` has an audited
+        step.
         """
         self.say("starting worker")
         drawn = self._drawn(config, 0)
@@ -187,10 +192,10 @@ class RunPhases:
         streamed: Streamed,
         only: OnePart | None = None,
     ) -> Examined:
-        """Return what honest run and reference run have shown of a worker that has gone.
+        """Return the evidence of honest run and reference run, after the worker has ended.
 
-        A signal, or a full disk, ends the audit: the evidence of the worker is kept as it is, and
-        where the disk has room its whole weights, too.
+        A signal or a full disk ends the audit early. Then the worker's evidence is kept unchanged.
+        After a signal, the worker's full weights are kept, too; a full disk has no room.
         """
         try:
             endings.raise_noted()
@@ -207,7 +212,7 @@ class RunPhases:
             return Examined(dict(streamed.evidence), (why,), error, weights)
 
     def _keep_weights(self, folders: Folders, streamed: Streamed) -> dict[str, str]:
-        """Move the worker's whole weights to where ``llmb audit --resume`` finds them."""
+        """Move the worker's full weights to the place that ``llmb audit --resume`` reads."""
         if folders.scratch is None:
             return {}
         kept = {
@@ -237,16 +242,16 @@ class RunPhases:
             drawn = Draws(nonce, optimizer, ledger=True, constant_rate=constant, stamp=stamp)
         steps = len(streamed.timing.commitments)
         run = EvidenceFacts(config.precision, config.mode is Mode.TRAIN, steps, drawn)
-        with endings.held(raises=False):  # what the whole audit has shown is there
+        with endings.held(raises=False):  # the evidence of the whole audit is complete
             kept = reduced(folders.evidence, files, run)
             self._remove_unannounced(folders.evidence, kept)
         return replace(examined, evidence=kept)
 
     def _remove_unannounced(self, folder: Path, announced: Mapping[str, str]) -> None:
-        """Remove files that a process left before it failed.
+        """Remove files left by a process before the process failed.
 
-        The judges of the run do not read these files. The judges of its bundle would read them, and
-        could find another verdict.
+        The judges of the run do not read unannounced files. The judges of the run's bundle would
+        read every file, and could reach a different verdict.
         """
         ours = {time_stamp.START, time_stamp.STOP, evidence.REPEAT}
         for path in sorted(folder.iterdir()):
@@ -255,7 +260,7 @@ class RunPhases:
                 self.directory.log(f"removed {path.name}: no process that ended well announced it")
 
     def _drawn(self, config: RunConfig, number: int) -> Draws:
-        """Return what is drawn for one repeat; steps show gradients where they can be replayed."""
+        """Return the draws of one repeat; steps show gradients where the steps can be replayed."""
         why = draws.why_no_ledger(
             config.mode.value,
             config.precision,
@@ -298,7 +303,7 @@ class RunPhases:
             return _no_memory(size, "predicted_out_of_memory", error)
         self.say(f"trying batch size {size}")
         try:
-            # A stream of its own number: the run's own tokens stay unknown to its trials.
+            # A negative repeat number and a fresh nonce: trials learn nothing of the run's tokens.
             window = plan_trial(config)
             drawn = Draws(draws.new_nonce(), self.workload.recipe.optimizer, ledger=False)
             streamed = self._work(config, window, -size, f"batch size {size}", None, drawn)
@@ -335,7 +340,7 @@ class RunPhases:
         except KeyboardInterrupt as error:
             if streamed is None:
                 raise
-            streamed = replace(streamed, failure=error)  # it came while the worker was ended
+            streamed = replace(streamed, failure=error)  # a signal during the worker's end
         except LlmbError as error:
             if self.place is None or str(error).startswith("rank "):
                 raise
@@ -401,7 +406,7 @@ class RunPhases:
 
 
 def _ended(streamed: Streamed) -> LlmbError | KeyboardInterrupt | None:
-    """Return what ended the whole run, once its window was complete; None where nothing did."""
+    """Return the failure that ends the whole run after a complete window; None without one."""
     failure = streamed.failure
     if failure is None:
         return None
@@ -414,7 +419,7 @@ def _text(folder: Path | None) -> str:
 
 
 def calibrate(negotiated: Negotiated, config: RunConfig, seconds: float, log: IO[bytes]) -> Ceiling:
-    """Return what the device of ``config`` attains, from a process of its own.
+    """Return the ceiling of the device of ``config``, measured by a separate process.
 
     Raises:
         LlmbError: the process failed.

@@ -1,4 +1,4 @@
-"""Which plugin, device, precision and batch size a run gets."""
+"""Selects plugin, device, precision and batch size of a run."""
 
 from __future__ import annotations
 
@@ -28,21 +28,24 @@ from llmb.supervision.memory import is_cpu
 from llmb.wire.messages import Offer
 from llmb.workloads import Workload
 
-#: What everybody asks for: those of which it is said why a plugin does not offer them.
+#: The formats that users commonly ask for. A plugin without a common format gets a stated reason.
 _COMMON_FORMATS = (*(p.name for p in (FP32, TF32, FP16, BF16)), "FP8")
 
 
 def reason_of(offer: Offer) -> str:
-    """Return why ``offer`` is none, without the plugin's name in front."""
+    """Return the reason for which ``offer`` is not available, without the plugin's name."""
     reason = offer.reason or "it said nothing"
     return reason.removeprefix(f"plugin {offer.plugin!r}").lstrip(": ")
 
 
 def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
-    """Return the offer to run: an accelerator before the CPU, a vendor's plugin before our own.
+    """Return the offer to run: accelerators before the CPU, then the usual plugin of the device.
+
+    On an accelerator a vendor's plugin comes before llmb's own plugin. On the CPU, llmb's own
+    plugin comes first.
 
     Raises:
-        UnavailableError: no plugin serves the request; the message says why for each.
+        UnavailableError: no plugin serves the request; the message has a reason for each plugin.
     """
     available = [offer for offer in offers if offer.available]
     if not available:
@@ -58,14 +61,17 @@ def best_offer(offers: Sequence[Offer], request: RunRequest) -> Offer:
 
     def rank(offer: Offer) -> tuple[bool, bool, str]:
         built_in = offer.distribution == "llmb"
-        # On the host's processor our own plugin is the plain choice; elsewhere the vendor's is.
+        # On the CPU llmb's own plugin is preferred; on an accelerator, the vendor's plugin.
         return is_cpu(offer.device), built_in != is_cpu(offer.device), offer.plugin
 
     return min(available, key=rank)
 
 
 def _reasons(offers: Sequence[Offer]) -> str:
-    """Return each reason once, after the plugins that gave it."""
+    """Return each reason once, after the names of the plugins with the same reason.
+
+    Example: "plugin-a, plugin-b: no device".
+    """
     plugins: dict[str, list[str]] = {}
     for offer in offers:
         plugins.setdefault(reason_of(offer), []).append(offer.plugin)
@@ -73,7 +79,7 @@ def _reasons(offers: Sequence[Offer]) -> str:
 
 
 def not_offered(offer: Offer) -> tuple[Refused, ...]:
-    """Return the common formats that ``offer`` does not have, and all it refuses, with reasons."""
+    """Return the common formats missing in ``offer``, and all refused formats, with reasons."""
     offered = {precision.name for precision in offer.precisions}
     plain = f"plugin {offer.plugin} does not offer it on {offer.device}"
     reasons = dict.fromkeys(_COMMON_FORMATS, plain)
@@ -89,16 +95,19 @@ def resolve(
     *,
     tries: bool = False,
 ) -> RunConfig:
-    """Return the run in full; a batch size still to be searched stands at 1.
+    """Return the full configuration; a batch size to be searched later is one per micro-batch.
 
-    With ``place`` it is done by ranks, of which those of a host may share its memory. With
-    ``tries`` a batch size that the request names is only refused where it cannot fit by any
-    estimate: a device fails in a line, while a processor's system ends other programs first.
+    With ``place``, the run has several ranks, and the ranks of a host may share the host's memory.
+    With ``tries``, a batch size named in the request is refused on a device only if the model's
+    state alone does not fit. A device out of memory ends with an error message. A host out of
+    memory may end other programs first: on a CPU the estimate always decides.
+
+    Example: with ``accumulate=4``, a batch size to be searched is set to 4.
 
     Raises:
-        UsageError: a format nobody knows.
-        UnavailableError: a format this device does not compute in.
-        NotEnoughMemoryError: it does not fit.
+        UsageError: an unknown format.
+        UnavailableError: a format that this device does not compute in.
+        NotEnoughMemoryError: the run does not fit.
     """
     here = sharing(place, offer)
     precision = _precision(offer, request, workload, here)
@@ -134,7 +143,7 @@ def resolve(
     load = memory.Load.of(config, workload, here)
     micro_batch = batch_size // parts
     named = tries and isinstance(request.batch_size, int) and not load.host
-    if not named or memory.shortage(offer, workload, precision, 0, load):  # of the state alone
+    if not named or memory.shortage(offer, workload, precision, 0, load):  # 0: of the state alone
         memory.check_memory(offer, workload, precision, micro_batch, load)
     return config
 
@@ -142,17 +151,20 @@ def resolve(
 def doubts(
     offer: Offer, config: RunConfig, workload: Workload, place: RankAddress | None = None
 ) -> tuple[str, ...]:
-    """Return why ``config``, which ``resolve`` lets try, may not fit into the device's memory."""
+    """Return the reason for which ``config`` may not fit into the device's memory, if any.
+
+    ``resolve`` may let a run try without enough memory by estimate (``tries``).
+    """
     load = memory.Load.of(config, workload, sharing(place, offer))
     said = memory.shortage(offer, workload, config.precision, config.micro_batch_size, load)
     return () if said is None else (f"tried because --batch-size names it: {said}",)
 
 
 def at(place: RankAddress, offer: Offer, config: RunConfig) -> RunConfig:
-    """Return ``config`` on the device that ``place`` has on its host.
+    """Return ``config`` with the device of rank ``place``, for example ``cuda:3`` for local rank 3.
 
     Raises:
-        UnavailableError: there are fewer devices than ranks.
+        UnavailableError: the host has fewer devices than ranks.
     """
     count, local = len(offer.devices), place.local_rank
     if ":" in config.device or (count <= 1 and is_cpu(config.device)):
@@ -166,7 +178,7 @@ def at(place: RankAddress, offer: Offer, config: RunConfig) -> RunConfig:
 
 
 def sharing(place: RankAddress | None, offer: Offer) -> int:
-    """Return how many ranks there are in the memory that ``offer`` speaks of."""
+    """Return the number of ranks that share the memory named in ``offer``."""
     one_device = is_cpu(offer.device) or ":" in offer.device
     return place.local_world_size if place is not None and one_device else 1
 
@@ -174,7 +186,7 @@ def sharing(place: RankAddress | None, offer: Offer) -> int:
 def _is_mixed(request: RunRequest, workload: Workload, precision: Precision) -> bool:
     """Tell whether forward passes run under autocast over float32 weights."""
     possible = precision.name in (BF16.name, FP16.name) and not precision.master_weights
-    if request.executor == "thunder":  # under autocast its losses come back in 16 bits
+    if request.executor == "thunder":  # thunder's losses are 16-bit under autocast
         possible = False
     if request.mixed_precision is None:
         trains = (request.mode or workload.modes[0]) is Mode.TRAIN
@@ -193,16 +205,16 @@ def _usual_audit(request: RunRequest, mode: Mode, steps: int) -> AuditMode:
 
 
 def wants_search(offer: Offer, requested: int | Literal["auto"] | None) -> bool:
-    """Tell whether the batch size is to be searched: by default on accelerators only."""
+    """Tell whether to search the batch size; by default only accelerators get a search."""
     return requested == "auto" or (requested is None and not is_cpu(offer.device))
 
 
 def usual(offer: Offer, request: RunRequest) -> tuple[Precision, ...]:
-    """Return the formats a run may take: the one asked for, or all that are not slow.
+    """Return the formats that a run may take: the requested format, or all formats not slow.
 
     Raises:
-        UsageError: a format nobody knows.
-        UnavailableError: a format that is not offered, or none is offered at all.
+        UsageError: an unknown format.
+        UnavailableError: a format that is not offered, or no format is offered at all.
     """
     if request.precision is not None:
         return (_named(offer, request.precision),)
@@ -232,9 +244,9 @@ def _named(offer: Offer, name: str) -> Precision:
 
 
 def _precision(offer: Offer, request: RunRequest, workload: Workload, here: int) -> Precision:
-    """Return the first of the usual formats that fits, or the first of all.
+    """Return the first of the usual formats that fits, or the first usual format if none fits.
 
-    In that none fits: the memory check says so with figures.
+    In the second case the memory check fails later, with figures in the message.
     """
     formats, have = usual(offer, request), offer.available_memory_bytes
     mode = request.mode or workload.modes[0]

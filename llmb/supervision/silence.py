@@ -1,7 +1,7 @@
-"""A child that reports nothing for long is shown to be alive: what it computes, and how busily.
+"""Signs of life of a silent child, for example the step in computation and the busy cores.
 
-Nothing is measured in the first fifty seconds of a silence, and one reading in ten seconds after
-that, so steps of ordinary length are left alone.
+The child's CPU time is not read in the first 50 seconds of a silence, and later once in 10 seconds.
+For this reason, steps of ordinary length are not disturbed.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import Protocol
 from llmb.measure import clock, host
 from llmb.supervision.memory import is_cpu
 
-#: From here on a silence is worth a word.
+#: Seconds after which a silence is shown to the user.
 LONG_S = 60.0
-#: What a child does is measured over so many seconds at least.
+#: Least number of seconds between two readings of a child's CPU time.
 _STRETCH_S = 10.0
 
 
 @dataclass(frozen=True)
 class Silence:
-    """How long a child has shown nothing, and what its processes do meanwhile."""
+    """The length of a child's silence, and the work of the child's processes meanwhile."""
 
-    #: ``worker``, ``honest run`` or ``reference run``.
+    #: Name of the child: ``worker``, ``honest run`` or ``reference run``.
     who: str
     since_s: float
-    #: Cores that it and its descendants kept busy of late, None where that is not known.
+    #: Cores kept busy by the child and all descendants since the last reading; None if unknown.
     busy_cores: float | None
-    #: Whether it computes on the processor; an accelerator may be busy while no core is.
+    #: Whether the child computes on the CPU; an accelerator may be busy while all cores idle.
     on_cpu: bool
-    #: The step that is being computed, from 0; None where it is none.
+    #: The step in computation, counted from 0; None between steps.
     step: int | None = None
-    #: Minutes the device's compiler takes for a program, where its backend says that it is slow.
+    #: Minutes per program of the device's compiler, if the backend reports a slow compiler.
     compiling_min: float | None = None
 
 
@@ -43,18 +43,21 @@ class _Process(Protocol):
 
 
 class Vigil:
-    """Watches over a child while nothing arrives from it."""
+    """Watches a child while no message arrives from the child."""
 
     def __init__(
         self, child: _Process, device: str, minutes_per_program: float | None = None
     ) -> None:
-        """Begin; ``child`` computes on ``device``, whose compiler may take minutes."""
+        """Begin to watch ``child`` on ``device``.
+
+        ``minutes_per_program``: minutes of the device's compiler for a program; None if fast.
+        """
         self._child, self._on_cpu = child, is_cpu(device)
         self._compiling_min = minutes_per_program
         self.restart()
 
     def restart(self) -> None:
-        """Note that something was shown just now."""
+        """Note that a report was shown just now."""
         self._since_ns = clock.now_ns()
         self._next_ns = self._since_ns + int((LONG_S - _STRETCH_S) * 1e9)
         self._read_ns = 0
@@ -62,7 +65,7 @@ class Vigil:
         self._busy: float | None = None
 
     def moment(self, step: int | None = None) -> Silence | None:
-        """Return the silence once it is a long one; ``step`` is being computed, if any."""
+        """Return the silence after ``LONG_S``, else None; ``step`` is the step in computation."""
         now = clock.now_ns()
         if now >= self._next_ns:
             self._read(now)
@@ -76,6 +79,6 @@ class Vigil:
         before, self._cpu_s = self._cpu_s, host.cpu_s_of(self._child.pid)
         if before is None or self._cpu_s is None:
             self._busy = None
-        else:  # a descendant that has ended takes its seconds along
+        else:  # the CPU time of an ended descendant can go missing
             self._busy = max(0.0, self._cpu_s - before) * 1e9 / (now - self._read_ns)
         self._read_ns, self._next_ns = now, now + int(_STRETCH_S * 1e9)

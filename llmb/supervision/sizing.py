@@ -1,4 +1,4 @@
-"""Which size of the fixed model a run takes where none was named, and how long a run will take."""
+"""Chooses the size of the fixed model for a run without a named size, and estimates run times."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from llmb.wire.messages import Offer, Terms
 from llmb.workloads import LADDER
 
 _RATES_LIMIT_S = 120.0
-#: Seconds in which a run should end where nothing else was asked for.
+#: Default time limit of a run in seconds.
 USUAL_WITHIN_S = 600.0
 _FITS = "the largest official size that fits into memory"
-#: Returns what a plugin needs for a run.
+#: Returns a plugin's terms for a run.
 Settle = Callable[[RunConfig], Terms]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long a run will take, and what that was made of."""
+    """The estimated time of a run, with the inputs of the estimate."""
 
     seconds: float
     rates: Rates
     start_s: float
-    #: Seconds in which it was to end, None where the size was named.
+    #: Time limit in seconds; None where the user named the size.
     within_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Sized:
-    """The run that was chosen, with a line about it for the user."""
+    """The chosen run, with notes for the user."""
 
     config: RunConfig
     estimate: Estimate | None = None
@@ -47,9 +47,11 @@ class Sized:
 
 
 def can_be_estimated(config: RunConfig, request: RunRequest) -> bool:
-    """Tell whether the time of ``config`` follows from products, and is worth knowing before.
+    """Tell whether the time of ``config`` can be estimated from the rates of matrix products.
 
-    That is eager training at official sizes on one processor, its batch size given.
+    Estimates are made for eager training in a single process on a CPU, at official sizes with at
+    least the official number of steps, without activation checkpointing and without a search for
+    the batch size.
     """
     if config.mode is not Mode.TRAIN or not is_cpu(config.device):
         return False
@@ -64,10 +66,11 @@ def can_be_estimated(config: RunConfig, request: RunRequest) -> bool:
 def choose(offer: Offer, request: RunRequest, settle: Settle) -> Sized:
     """Return the largest size of the ladder that fits and is estimated to end in time.
 
-    An accelerator takes the largest that fits, and so does a run whose time cannot be estimated.
+    If no size is estimated to end in time, return the fastest size. If the time cannot be
+    estimated, for example on an accelerator, return the largest size that fits.
 
     Raises:
-        LlmbError: not even the smallest fits, or the request cannot be run in any size.
+        LlmbError: not even the smallest size fits, or the request cannot be run in any size.
     """
     assert request.within_s is not None
     fitting = list(_fitting(offer, request))
@@ -88,17 +91,17 @@ def choose(offer: Offer, request: RunRequest, settle: Settle) -> Sized:
 
 
 def estimated(config: RunConfig, settle: Settle) -> Sized:
-    """Return ``config``, whose size was named, with the time it will take."""
+    """Return ``config``, with a size named by the user, and the estimated time."""
     rates, start_s = _measured([config], settle)
     estimate = Estimate(_seconds(config, rates, start_s), rates, start_s)
     return Sized(config, estimate, (_words(config, f"about {readable(estimate.seconds)}"),))
 
 
 def _fitting(offer: Offer, request: RunRequest) -> Iterator[RunConfig]:
-    """Yield each size, the largest first, in every format in which it fits.
+    """Yield each size, the largest first, in every format in which the size fits.
 
     Raises:
-        NotEnoughMemoryError: none does; says what the smallest needs.
+        NotEnoughMemoryError: no size fits; the message has the need of the smallest size.
     """
     found, smallest = False, None
     for name in LADDER:
@@ -115,7 +118,7 @@ def _fitting(offer: Offer, request: RunRequest) -> Iterator[RunConfig]:
 
 
 def _measured(configs: Sequence[RunConfig], settle: Settle) -> tuple[Rates, float]:
-    """Return the processor's rates for ``configs``, and how long a process takes to start."""
+    """Return the CPU's rates for ``configs``, and the seconds that a process takes to start."""
     dtypes = [name for one in configs for name in duration.needed_dtypes(one.precision)]
     terms = settle(configs[0])
     begin = clock.now_ns()
@@ -138,7 +141,7 @@ def _seconds(config: RunConfig, rates: Rates, start_s: float) -> float:
 def _choice(
     config: RunConfig, estimate: Estimate, sizes: Sequence[tuple[RunConfig, Estimate]]
 ) -> str:
-    """Return the line on what was chosen, why, and how to have another size."""
+    """Return a line with the choice, the reason, and ways to a different size."""
     assert estimate.within_s is not None
     limit, time = readable(estimate.within_s), f"about {readable(estimate.seconds)}"
     rung = LADDER.index(config.workload)
@@ -162,7 +165,7 @@ def _words(config: RunConfig, why: str) -> str:
 
 
 def readable(seconds: float) -> str:
-    """Return ``seconds`` as a person says them: "45 s", "8 min", "1 h 20 min"."""
+    """Return ``seconds`` in readable form, for example "45 s", "8 min" or "1 h 20 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

@@ -1,4 +1,4 @@
-"""What a run writes to the disk of its run directory, before anything of it is written."""
+"""Disk space needed by a run, estimated before the run writes any file."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from llmb.supervision.memory import compares_all
 from llmb.workloads import Workload
 from llmb.workloads.arithmetic import parameter_count
 
-#: Files of whole weights that lie beside each other while a training is audited: those of the
-#: last step, and of two steps that the honest run has replayed.
+#: Number of files with full weights on the disk at the same time during the audit of a training:
+#: a file of the last step, and files of two steps replayed by the honest run.
 _LIVE, _REPLAYED = 1, 2
-#: Samples and sketches of a run before they are made smaller, for each repeat: 13 MB were measured
-#: of gpt2-125m (148 parameters, 56 steps).
+#: Bytes of samples and sketches per repeat, before evidence is reduced. Example: 13 MB were
+#: measured for gpt2-125m (148 parameters, 56 steps).
 _EVIDENCE_BYTES = 20 * 10**6
-#: Of models with fewer parameters less is counted, in proportion: they are for tests.
+#: Models with fewer parameters (test models) count in proportion.
 _SMALL = 10**7
 
 
 def needed_bytes(config: RunConfig, workload: Workload) -> int:
-    """Return how many bytes a run of ``config`` has on the disk at once, at most, nearly.
+    """Return the approximate largest number of bytes that a run of ``config`` has on the disk.
 
-    Example: 8.6 GB of llama-1.4b in BF16, of which 3 MB stay.
+    Example: 8.6 GB for llama-1.4b in BF16; 3 MB stay after the run.
     """
     if config.audit is AuditMode.OFF:
         return 0  # some hundred KB
@@ -38,12 +38,12 @@ def needed_bytes(config: RunConfig, workload: Workload) -> int:
 
 
 def check_space(output: Path, config: RunConfig, workload: Workload) -> None:
-    """Refuse a run for which ``output`` has too little room.
+    """Refuse a run if the disk of ``output`` has too little room.
 
-    A quota that the file system does not tell of is met later.
+    A quota that the file system does not report, for example on a network disk, is met later.
 
     Raises:
-        NotEnoughSpaceError: there is too little.
+        NotEnoughSpaceError: the disk has too little room.
     """
     needed, free = needed_bytes(config, workload), shutil.disk_usage(output).free
     if needed > free:

@@ -1,9 +1,9 @@
-"""The supervisor's side of the stream of steps: what is sent, when, and what is stamped.
+"""The supervisor's side of the stream of steps: orders sent to the worker, and fences stamped.
 
-Fences come every ``FENCE_EVERY`` steps from the first to the end. START is the first or the second
-of them, by a draw the worker does not see; STOP is ``timed_steps`` later, and there is a fence that
-long after either of the two; some more steps follow. So nothing the worker is ever sent tells START
-or STOP from another fence.
+Fences come every ``FENCE_EVERY`` steps from the first fence to the end. START is the first or the
+second fence, by a draw hidden from the worker. STOP is ``timed_steps`` after START. A fence comes
+``timed_steps`` after the first fence and ``timed_steps`` after the second fence, and some more
+steps follow. No message to the worker tells START or STOP from another fence.
 """
 
 from __future__ import annotations
@@ -45,62 +45,65 @@ from llmb.wire.messages import (
     Worked,
 )
 
-_IDLE_S = 0.25  # how often the display may redraw while a step is running
+_IDLE_S = 0.25  # seconds between two redraws of the display while a step is running
 
 
 @dataclass(frozen=True)
 class Window:
-    """Where the timed window lies in the stream, in steps done."""
+    """The position of the timed window in the stream, in steps done.
+
+    Example: ``start`` 4 means that START is stamped after four steps.
+    """
 
     first_fence: int
     start: int
     stop: int
     end: int
-    #: Steps that are looked at, and the last, which is ``end``; none for a trial.
+    #: Audited steps inside the stream; step ``end`` is audited in addition. Empty for a trial.
     audits: tuple[int, ...] = ()
-    #: Steps between two fences: where a step is a call of seconds, it has a fence of its own.
+    #: Steps between two fences; 1 in modes with a fence after every call.
     every: int = FENCE_EVERY
     #: The gradients of every step are compared afterwards (rule L1).
     every_step: bool = False
 
     def is_fence(self, steps: int) -> bool:
         """Tell whether the stream has a fence after ``steps`` steps."""
-        if self.every == 1:  # of calls and samples, each has one
+        if self.every == 1:  # every call or sample has a fence
             return steps >= 1
         regular = steps >= self.first_fence and (steps - self.first_fence) % self.every == 0
         return regular or steps in self.stops
 
     @property
     def steps(self) -> int:
-        """Steps whose gradients are made: the last has no update."""
+        """Number of steps with gradients; the last step has no update."""
         return self.end + 1
 
     @property
     def timed(self) -> int:
-        """Timed steps."""
+        """Number of timed steps."""
         return self.stop - self.start
 
     @property
     def starts(self) -> tuple[int, int]:
-        """Steps after which START may lie, for all that a worker is sent."""
+        """Numbers of steps after which START may lie, as far as the worker can tell."""
         return self.first_fence, self.second_fence
 
     @property
     def stops(self) -> tuple[int, int]:
-        """Steps after which STOP may lie."""
+        """Numbers of steps after which STOP may lie."""
         return self.first_fence + self.timed, self.second_fence + self.timed
 
     @property
     def second_fence(self) -> int:
-        """The other place where START may lie."""
+        """Number of steps done at the second fence, where START may also lie."""
         return self.first_fence + self.every
 
 
 def plan_window(config: RunConfig, drawn: Draws) -> Window:
-    """Draw the window of one repeat, and the steps that are audited.
+    """Return the window of one repeat, with the audited steps.
 
-    They follow from the nonce of the repeat, not from the seed of the run: who started the run
-    knows the seed.
+    The draws follow from the nonce of the repeat, not from the seed of the run: the user who
+    started the run knows the seed.
     """
     draw = random.Random(drawn.window)
     every = fence_every(config.mode.value)
@@ -108,19 +111,21 @@ def plan_window(config: RunConfig, drawn: Draws) -> Window:
     stop = start + config.timed_steps
     end = stop + draw.randint(1, MOST_TAIL_STEPS)
     if config.mode is Mode.TRAIN and drawn.compares_all(end + 1):
-        # Every step's gradients and moments are compared: of one, the optimizer's bits are as well.
+        # Gradients and moments are compared for every step; the optimizer's bits for one step.
         audits: tuple[int, ...] = (draw.choice(range(start, stop)),)
         return Window(config.warmup_steps, start, stop, end, audits, every, every_step=True)
     inside = _two_of(range(start, stop), every, draw)
-    # What is done in every other step only shows in the last step or in the last audited one.
+    # A cheat in every second step shows in the last step or in the last audited step: the distance
+    # between both steps is made odd.
     end += (end - max(inside)) % 2 == 0
-    # One in the warm-up, so that a device that compiles has met an audited step and the one after.
+    # One audited step lies in the warm-up: a compiling device then knows an audited step and the
+    # next step before the window.
     audits = tuple(sorted({max(0, start - 2), *inside}))
     return Window(config.warmup_steps, start, stop, end, audits, every)
 
 
 def _two_of(window: range, every: int, draw: random.Random) -> list[int]:
-    """Return two steps, in two blocks between fences if there are, for rule T2."""
+    """Return two steps for rule T2, if possible from two different blocks between fences."""
     first = draw.choice(window)
     block = (first - window.start) // every
     elsewhere = [step for step in window if (step - window.start) // every != block]
@@ -129,7 +134,7 @@ def _two_of(window: range, every: int, draw: random.Random) -> list[int]:
 
 
 def plan_trial(config: RunConfig) -> Window:
-    """Return the shortest stream that measures something: for the batch-size search only."""
+    """Return the shortest stream with a timing, for the batch-size search only."""
     start = config.warmup_steps
     end = start + config.timed_steps
     return Window(start, start, end, end, every=fence_every(config.mode.value))
@@ -137,7 +142,7 @@ def plan_trial(config: RunConfig) -> Window:
 
 @dataclass(frozen=True)
 class AuditedRequest:
-    """A step that was looked at, as the supervisor knows it: what a worker says is held to this."""
+    """An audited step as requested by the supervisor, for comparison with the worker's evidence."""
 
     seed: int
     token_seed: int
@@ -146,30 +151,30 @@ class AuditedRequest:
 
 @dataclass(frozen=True)
 class Streamed:
-    """What one worker's stream came to."""
+    """The result of one worker's stream: timing, energy meter and evidence."""
 
     timing: RepeatTiming
     meter: EnergyMeter | None
     evidence: dict[str, str]
-    #: Whole weights in the scratch folder, for the audit: file name -> sha256.
+    #: Files of full weights in the scratch folder, for the audit: file name -> sha256.
     scratch: dict[str, str]
-    #: What ended the worker after its window was complete, None if nothing did.
+    #: The error that ended the worker after a complete window; None without one.
     failure: LlmbError | KeyboardInterrupt | None = None
-    #: The steps it was asked to look at, by number.
+    #: Audit requests to the worker: step number -> request.
     asked: Mapping[int, AuditedRequest] = field(default_factory=dict)
-    #: Seeds of the tokens of all steps that were ordered, from the first.
+    #: Token seeds of all ordered steps, from step 0.
     token_seeds: tuple[int, ...] = ()
 
 
 class Patience:
-    """Notices a worker that has gone silent: a device that hangs reports nothing."""
+    """A time limit on the worker's silence: a hanging device reports nothing."""
 
     _BEFORE_STEPS_S = 3600.0
     _LEAST_S = 600.0
     _STEPS = 20
 
     def __init__(self, lacks: Lacks | None = None) -> None:
-        """Start waiting, longer for a device that ``lacks`` a quick compiler."""
+        """Start waiting; ``lacks`` lengthens the limits for a device with a slow compiler."""
         lacks = lacks or Lacks()
         self._before_steps_s = lacks.patience_s(self._BEFORE_STEPS_S)
         self._least_s = lacks.patience_s(self._LEAST_S)
@@ -177,11 +182,12 @@ class Patience:
         self._longest_s: float | None = None
 
     def heard(self, message: object | None) -> None:
-        """Note that ``message`` came, or that nothing did.
+        """Note that ``message`` came; None means that no message came.
 
         Raises:
-            RunFailedError: an hour of silence before the first step, or later ten minutes and
-                twenty of the longest steps.
+            RunFailedError: the silence is too long. Before the first step, the limit is an hour.
+                Later, the limit is ten minutes or 20 times the longest step, if longer. Example: 20
+                minutes for steps of 60 s.
         """
         now = clock.now_ns()
         silent_s = (now - self._since_ns) / 1e9
@@ -202,30 +208,31 @@ class Patience:
 @dataclass
 class _StreamLog:
     fences: list[Fence] = field(default_factory=list)
-    #: What the worker told of its device after each fence.
+    #: The worker's readings of the device after each fence, for example peak memory.
     readings: list[Readings] = field(default_factory=list)
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     evidence: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
     asked: dict[int, AuditedRequest] = field(default_factory=dict)
-    #: Seed of the tokens of each step that was ordered, and how many they are where steps differ.
+    #: Token seed of each ordered step; ``tokens`` counts the tokens of a step if lengths vary.
     token_seeds: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    #: When the worker paused in its last step, when it was told so, and when it answered.
+    #: Times in ns: the worker's pause in the last step, the supervisor's message that the step is
+    #: the last, and the worker's answer.
     paused_ns: int | None = None
     told_ns: int | None = None
     ended_ns: int | None = None
-    #: What the worker has told of each step's gradients, or logits, in the pause of the next.
+    #: The worker's commitments to each step's gradients (or logits), received in the next pause.
     commitments: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class AuditAnswers:
-    """What a worker is told in the pause of each step: to go on, or that the step is looked at."""
+    """The answers to a worker in the pause of each step: proceed, or audit the step."""
 
     window: Window
-    #: What every step is told, and the seeds of requests, follow from its nonce.
+    #: The source of the payload of every step, and of the seeds of audit requests.
     drawn: Draws = field(repr=False)
 
     def to(self, index: int) -> Proceed | AuditRequest:
@@ -251,15 +258,15 @@ def drive(
     stamps: RepeatStamps | None = None,
     progress: RunProgress | None = None,
 ) -> Streamed:
-    """Stream steps to ``child`` until its window is complete, stamping each fence on arrival.
+    """Stream steps to ``child`` until the worker is done, and stamp each fence on arrival.
 
-    Tokens and what a step is told follow from what is ``drawn``.
+    Token seeds, and the payload of each step, follow from ``drawn``.
 
-    ``display`` is given None when a moment has passed without a report, a ``Silence`` once nothing
-    was shown for a minute. A device that ``lacks`` a quick compiler is waited for longer.
-    Time ``stamps`` are asked for at fences, and what they say is mixed into what is drawn; no step
-    waits for one. ``progress`` is told in which phase the stream is. An early warning (SIGUSR1)
-    ends the stream after the step that is being computed.
+    ``display`` receives None when a moment has passed without a report, and a ``Silence`` once
+    nothing was shown for a minute. With ``lacks``, a device with a slow compiler gets more time.
+    Time ``stamps`` are requested at fences, and the first stamp is mixed into later draws; no step
+    waits for a stamp. ``progress`` receives the phase of the stream. An early warning (SIGUSR1)
+    ends the stream after the step in computation.
 
     Raises:
         LlmbError: the worker failed, died, or did not follow the stream.
@@ -282,7 +289,7 @@ def drive(
                 except LlmbError as error:
                     if not listener.complete:
                         raise
-                    # The window is complete and its stamps are here: they are worth keeping.
+                    # The window is complete and all stamps are here: the timing is worth keeping.
                     return _streamed(log, config, window, step_clock, drawn.nonce, error)
                 if isinstance(message, Worked):
                     return _streamed(log, config, window, step_clock, drawn.nonce)
@@ -302,7 +309,7 @@ def drive(
 
 @dataclass
 class _Listener:
-    """Takes what a worker says in its stream, and holds it to the plan."""
+    """Takes the worker's messages during the stream, and checks each message against the plan."""
 
     child: Child
     config: RunConfig
@@ -321,13 +328,13 @@ class _Listener:
 
     @property
     def computing(self) -> int | None:
-        """The step of the stream that has begun and not ended, None if there is none."""
+        """The number of the step in computation; None between steps."""
         index = len(self.log.steps)
         return index if index < min(self._sent, self.window.end) else None
 
     @property
     def phase(self) -> RunPhase:
-        """The phase of the run in which the stream is."""
+        """The phase of the run at this point of the stream."""
         if self.complete:
             return RunPhase.EVIDENCE
         began = len(self.log.steps) >= self.window.start
@@ -335,7 +342,10 @@ class _Listener:
 
     @property
     def done(self) -> str:
-        """How many steps are done, in words; nothing before the window and after it."""
+        """The number of timed steps done, in words; empty outside of the window.
+
+        Example: "after 3 of 10 timed steps".
+        """
         timed = len(self.log.steps) - self.window.start
         if timed < 0 or self.complete:
             return ""
@@ -437,9 +447,9 @@ class _Listener:
             self.log.commitments.append(commitment)
 
     def _order_next(self) -> None:
-        """Order the next step: with the answer in a pause, but after a fence once that is stamped.
+        """Order the next step, either with the answer in a pause or after a stamped fence.
 
-        So the tokens of no step are known before the block of steps it lies in has begun.
+        The worker learns a step's tokens only after the step's block between fences has begun.
         """
         if self.stamps is not None and self._sent < self.window.stop:
             stamp = self.stamps.mixed(self._sent)
@@ -482,7 +492,7 @@ def _streamed(
     by_step = {fence.steps: i for i, fence in enumerate(log.fences)}
     if window.start not in by_step or window.stop not in by_step:
         raise RunFailedError("the worker ended its stream before the timed window was complete")
-    kept = by_step[window.stop] + 1  # what came after STOP is not part of the run
+    kept = by_step[window.stop] + 1  # fences after STOP are not part of the run
     fences, stamps = log.fences[:kept], log.stamps[:kept]
     start, stop = fences[by_step[window.start]], fences[-1]
     readings = log.readings[:kept]

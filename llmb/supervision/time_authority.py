@@ -1,4 +1,4 @@
-"""Asks a time-stamping authority over HTTP, beside the run: no step waits for an answer."""
+"""Asks a time-stamping authority over HTTP, in a background thread: no step waits for an answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from llmb.errors import BundleRefusedError, LlmbError, UnavailableError, UsageEr
 from llmb.records import time_stamp
 from llmb.records.time_stamp import Token
 
-#: Seconds for one answer; an authority takes 0.1 to 1.
+#: Seconds to wait for an answer; an authority takes 0.1 to 1 s.
 PATIENCE_S = 10.0
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """An answer comes from where it was asked for."""
+    """Refuses redirects: an answer must come from the requested address."""
 
     def redirect_request(self, *_: object) -> None:
         return None
@@ -26,10 +26,11 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class TimeAuthority:
-    """Where time stamps are asked for, and how."""
+    """The address of an authority, such as https://freetsa.org/tsr, and the form of requests."""
 
     url: str
-    #: Some send certificates in an order that rfc3161-client refuses: they are asked for none.
+    #: Whether to request certificates. Some authorities send certificates in an order refused by
+    #: rfc3161-client: from these authorities no certificate is requested.
     with_certificate: bool = True
 
     @classmethod
@@ -37,7 +38,8 @@ class TimeAuthority:
         """Return the authority at ``url``.
 
         Raises:
-            UsageError: it is no address of a web server, or one with a password in it.
+            UsageError: ``url`` is no address of a web server, or has a user, password, query or
+                fragment.
         """
         try:
             parts = urllib.parse.urlsplit(url)
@@ -58,10 +60,12 @@ class TimeAuthority:
         return cls(url)
 
     def tried(self) -> TimeAuthority:
-        """Return how this authority is to be asked, now that it has answered once.
+        """Return the authority with the form of request that got a readable answer.
+
+        The request with certificates is tried first, then the request without certificates.
 
         Raises:
-            UnavailableError: it does not answer, or nothing that can be read.
+            UnavailableError: the authority does not answer, or the answer is not readable.
         """
         message, why = secrets.token_bytes(16), ""
         for way in (self, TimeAuthority(self.url, with_certificate=False)):
@@ -74,10 +78,10 @@ class TimeAuthority:
         raise UnavailableError(f"{self.url}: {why}")
 
     def ask(self, message: bytes) -> bytes:
-        """Return the answer over ``message``, as it came.
+        """Return the authority's answer over ``message``, unchanged.
 
         Raises:
-            UnavailableError: there is none.
+            UnavailableError: no answer came, or an HTTP error such as 404.
         """
         asked = time_stamp.question(message, with_certificate=self.with_certificate)
         request = urllib.request.Request(
@@ -90,7 +94,7 @@ class TimeAuthority:
         except urllib.error.HTTPError as error:
             error.close()
             raise UnavailableError(f"{self.url} answers {error.code} {error.reason}") from None
-        except (OSError, ValueError) as error:  # also what http.client raises of a bad answer
+        except (OSError, ValueError) as error:  # also http.client's errors for a bad answer
             reason = getattr(error, "reason", None) or error
             raise UnavailableError(f"{self.url} does not answer: {reason}") from None
         return answer
@@ -98,28 +102,28 @@ class TimeAuthority:
 
 @dataclass
 class Asked:
-    """A question that was sent, and its answer once it is there."""
+    """A request sent to the authority, with the answer after arrival."""
 
     authority: TimeAuthority
     message: bytes
-    #: The answer in DER and what it says, or why there is none.
+    #: The answer in DER and the token in the answer, or the failure.
     answer: bytes | None = None
     token: Token | None = None
     failure: str | None = None
     _thread: threading.Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        # A daemon: a run that has ended waits for no authority.
+        # A daemon thread: an ended run does not wait for an authority.
         self._thread = threading.Thread(target=self._ask, name="llmb-time-stamp", daemon=True)
         self._thread.start()
 
     @property
     def came(self) -> Token | None:
-        """The token if it is there; this never waits."""
+        """The token, or None before arrival; the property never waits."""
         return None if self._thread.is_alive() else self.token
 
     def wait(self) -> Token | None:
-        """Return the token, waiting for the answer; None where there is none."""
+        """Return the token after waiting for the answer; None without a token."""
         self._thread.join(PATIENCE_S + 1)
         return self.came
 

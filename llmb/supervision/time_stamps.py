@@ -1,7 +1,8 @@
-"""Time stamps of one repeat: asked for at START and STOP, and mixed into what is drawn between.
+"""Time stamps of one repeat: requested at START and STOP; the first is mixed into later draws.
 
-The worker must not learn where its window lies, also not from the traffic of its host. So a stamp
-is asked for at each of the four fences where START or STOP may lie, and two are thrown away.
+The worker must not learn the position of the timed window, for example from network traffic on the
+worker's host. A stamp is requested at each of the four fences where START or STOP may lie, and two
+stamps are thrown away.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from llmb.supervision.time_authority import Asked, TimeAuthority
 
 @dataclass
 class RepeatStamps:
-    """The time stamps of one repeat of a run, as they come."""
+    """The time stamps of one repeat of a run, requested at fences."""
 
     authority: TimeAuthority
     run_id: str
     repeat: int
-    #: The first step whose draws follow from the first token; None until then.
+    #: The first step with draws from the first token; None before the token has arrived.
     mixed_from: int | None = None
     _start: Asked | None = None
     _stop: Asked | None = None
-    #: Held, so that what is thrown away is answered like the others.
+    #: Requests with unused answers, kept alive so that the network traffic looks the same.
     _others: list[Asked] = field(default_factory=list)
 
     def at_start(self, nonce: str) -> None:
-        """Ask for the first token."""
+        """Request the first token."""
         message = time_stamp.start_message(self.run_id, self.repeat, nonce)
         self._start = Asked(self.authority, message)
 
     def at_stop(self, known: AtStop) -> None:
-        """Ask for the second, over the first and all that is ``known``, if the first has come."""
+        """Request the second token, over the first token and ``known``, if the first has come."""
         if self._start is None or self._start.token is None or self.mixed_from is None:
             self.at_another()
             return
@@ -46,13 +47,14 @@ class RepeatStamps:
         self._stop = Asked(self.authority, message)
 
     def at_another(self) -> None:
-        """Ask at a fence where START or STOP might have been: what comes is thrown away."""
+        """Request a token at a fence where START or STOP might have been; drop the answer."""
         self._others.append(Asked(self.authority, secrets.token_bytes(16)))
 
     def mixed(self, step: int) -> Stamp | None:
-        """Return the stamp to mix into what is drawn from ``step`` on, None if there is none yet.
+        """Return the stamp to mix into draws from ``step`` on; None before the stamp has arrived.
 
-        It is returned once.
+        The stamp is returned only once. Example: a stamp arrives before step 12 is ordered:
+        ``mixed(12)`` returns the stamp, and ``mixed(13)`` returns None.
         """
         if self._start is None or self.mixed_from is not None:
             return None
@@ -63,9 +65,9 @@ class RepeatStamps:
         return Stamp(token.sha256, step)
 
     def said(self, timing: RepeatTiming, tokens_per_step: int) -> TimeStamps | None:
-        """Return what the stamps say of a repeat that is over; this waits for the second.
+        """Return the stamps' evidence on a finished repeat, after waiting for the second token.
 
-        None where the first did not come before STOP.
+        The result is None if the first token did not come before STOP.
         """
         if self._start is None or self._start.token is None or self.mixed_from is None:
             return None
@@ -90,14 +92,14 @@ class RepeatStamps:
     def notes(
         self, timing: RepeatTiming, said: TimeStamps | None, tokens_per_step: int
     ) -> tuple[str, ...]:
-        """Return why there is no bound, or why it is far below the figure, in sentences."""
+        """Return the reasons for a missing bound, or for a bound far below the run's figure."""
         if said is None or said.tokens_per_second is None:
             return self._failures
         tokens = time_stamp.tokens_after(timing, timing.warmup_steps, tokens_per_step)
         share = said.tokens_per_second * (timing.stop_ns - timing.start_ns) / 1e9 / tokens
         if share >= LEAST_SHARE:
             return ()
-        # What is lost is the same in a longer window.
+        # A longer window loses the same number of seconds.
         enough = math.ceil(1.1 * timing.timed_steps * (1 - share) / (1 - LEAST_SHARE))
         return (
             f"the foreign clock leaves {share:.0%} of the figure: a level of its own begins at "

@@ -1,8 +1,9 @@
-"""How many tokens a step may have in FP16 where nothing scales the loss.
+"""The limit on a step's tokens in FP16 without a loss scale.
 
-The loss is the mean over a step's tokens, so the gradient of each token is divided by their number,
-and float16 has no number below 2^-24: the more tokens, the more of a gradient is rounded away.
-Accumulated parts do not help, because each part's loss is divided by the number of parts.
+The loss is the mean over a step's tokens: the gradient of each token is divided by the number of
+tokens. float16 has no positive number below 2^-24: with more tokens, more of a gradient is rounded
+to zero. Gradient accumulation does not help, because each micro-batch's loss is divided by the
+number of micro-batches. Example: with 16,384 tokens, a token's gradient is divided by 2^14.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 from llmb.config import FP16, Mode, RunConfig
 from llmb.workloads import Workload
 
-#: Up to here an honest step's gradients are at most 0.125 from the reference, half of what the
-#: audit takes an honest error to be at most (docs/measuring.md, "FP16 without a loss scale").
+#: With up to 16,384 tokens, an honest step's gradients are at most 0.125 from the reference: half
+#: of the audit's limit for an honest error (docs/measuring.md, "FP16 without a loss scale").
 MOST_TOKENS = 16_384
 
 
 def most_sequences(config: RunConfig, workload: Workload) -> int | None:
     """Return the largest batch size of a device with at most ``MOST_TOKENS`` tokens a step.
 
-    The step's tokens are those of all ranks. 0 where one sequence has more. None where nothing
-    underflows: another format, a scaled loss (``--mixed-precision``), or nothing is trained.
+    The tokens of all ranks count. The result is 0 if one sequence per replica exceeds the limit.
+    The result is None without a risk of underflow: for a format such as BF16, with a scaled loss
+    (``--mixed-precision``), or in a mode without training.
     """
     plain = config.precision.dtype == FP16.dtype and not config.precision.master_weights
     if not plain or config.mode is not Mode.TRAIN:
@@ -28,7 +30,7 @@ def most_sequences(config: RunConfig, workload: Workload) -> int | None:
 
 
 def warnings(config: RunConfig, workload: Workload) -> tuple[str, ...]:
-    """Return a line for a run whose batch size is above ``most_sequences``, none for any other."""
+    """Return a line for a run with a batch size above ``most_sequences``, else an empty tuple."""
     most = most_sequences(config, workload)
     if most is None or config.batch_size <= most:
         return ()
@@ -42,7 +44,7 @@ def warnings(config: RunConfig, workload: Workload) -> tuple[str, ...]:
 
 
 def cap(config: RunConfig, workload: Workload) -> str | None:
-    """Return a line that says where a search for the batch size ends, None where it need not."""
+    """Return a line with the upper end of a batch-size search; None without an upper end."""
     most = most_sequences(config, workload)
     if most is None:
         return None
