@@ -1,1 +1,1 @@
-"""What a run is given from outside: tokens of files, weights of a checkpoint."""
+"""External inputs of a run: tokens from files, and weights from a checkpoint."""

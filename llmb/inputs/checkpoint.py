@@ -1,4 +1,4 @@
-"""The weights of a Hugging Face checkpoint, by our names and in our sizes, a tensor at a time."""
+"""Weights of a Hugging Face checkpoint, by llmb's names and sizes, read tensor by tensor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Checkpoint", "open_checkpoint", "shape_of"]
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _DTYPES = ("F64", "F32", "F16", "BF16")
-#: Tensors that some versions of the library stored and that are no weights: tables and masks.
+#: Stored tensors that are tables or masks instead of weights, from some versions of transformers.
 _TABLES = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 _CHUNK = 2**24
 
@@ -33,32 +33,32 @@ class _Index(BaseModel):
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a parameter is stored, and how."""
+    """The file and the tensor of a parameter in the checkpoint."""
 
     file: Path
     name: str
-    #: Its size as the model has it.
+    #: The size of the parameter in the model.
     size: tuple[int, ...]
     turned: bool
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Every weight of a model in safetensors files; nothing of them is in memory."""
+    """All weights of a model in safetensors files; no weight is kept in memory."""
 
     folder: Path
     places: Mapping[str, StoredTensor]
-    #: What a user should know about these weights in this model.
+    #: Notes for the user about the weights in the model.
     notes: tuple[str, ...] = ()
 
     def value(self, name: str, size: Sequence[int] | None = None) -> Any:
-        """Return parameter ``name`` as a torch tensor on the CPU, in the dtype it is stored in.
+        """Return parameter ``name`` as a torch tensor on the CPU, in the stored dtype.
 
-        A copy of its own: a file that changes later changes no weight. May be called from several
-        threads. (``Any``: rooms that import this do without torch, and loading does not.)
+        The tensor is a copy: a later change of the file changes no weight. May be called from
+        several threads. (The type is ``Any`` because the module is imported without torch.)
 
         Raises:
-            UsageError: the model has it, and at ``size``, but the checkpoint has not.
+            UsageError: the checkpoint lacks the parameter, or has a size different from ``size``.
         """
         place = self.places.get(name)
         if place is None or (size is not None and tuple(size) != place.size):
@@ -71,9 +71,10 @@ class Checkpoint:
 
     @cached_property
     def digest(self) -> str:
-        """The sha256 of the listing of configuration and weight files, as ``sha256sum`` writes it.
+        """The sha256 of a listing of the configuration and weight files.
 
-        Computed when first asked for: all files are read.
+        The listing has the format of ``sha256sum``, such as ``<sha256>  config.json``, sorted by
+        file name. The first use reads all files.
         """
         files = {place.file for place in self.places.values()} | {self.folder / "config.json"}
         listing = "".join(
@@ -83,12 +84,13 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
-    """Return the weights in ``folder`` for the model of ``shape``, all found and of its sizes.
+    """Return the weights in ``folder`` for the model of ``shape``; check all names and sizes.
 
-    Reads the configuration and the headers of the files, not the weights, and needs no torch.
+    Only the configuration and the headers of the files are read. No torch is needed.
 
     Raises:
-        UsageError: no checkpoint, another model, a tensor missing, too many or of another size.
+        UsageError: no checkpoint, a checkpoint of a different model, or a tensor that is missing,
+            unexpected or of a wrong size.
     """
     family = family_of(shape)
     if family.checkpoint is None or not getattr(shape, "gated", True):
@@ -121,7 +123,7 @@ def open_checkpoint(folder: Path, shape: Shape) -> Checkpoint:
 
 
 def _stored(folder: Path) -> dict[str, Path]:
-    """Return which file holds each tensor that the checkpoint has."""
+    """Return the file of each tensor of the checkpoint, by the stored name."""
     index, single = folder / _INDEX, folder / _SINGLE
     if single.exists():
         with _opened(single, "np") as file:
@@ -141,7 +143,7 @@ def _stored(folder: Path) -> dict[str, Path]:
 
 
 def _check_headers(places: Iterable[StoredTensor]) -> None:
-    """Compare what the files say of their tensors with what the model needs."""
+    """Compare sizes and dtypes in the headers of the files with the model's parameters."""
     by_file: dict[Path, list[StoredTensor]] = {}
     for place in places:
         by_file.setdefault(place.file, []).append(place)
@@ -160,7 +162,7 @@ def _check_headers(places: Iterable[StoredTensor]) -> None:
 
 @contextmanager
 def _opened(path: Path, framework: str) -> Iterator[Any]:
-    """Open a safetensors file; what is wrong with it becomes a UsageError."""
+    """Open a safetensors file; errors of reading become a UsageError."""
     try:
         with safe_open(str(path), framework=framework) as file:
             yield file

@@ -1,7 +1,7 @@
-"""The ``config.json`` of a Hugging Face checkpoint: the sizes it states, or why it is refused.
+"""The ``config.json`` of a Hugging Face checkpoint: its shape, or the reason of a refusal.
 
-A configuration that makes another function than the reference computes is refused: weights are
-read to be computed with, not to be multiplied by something.
+A configuration is refused if the reference model would compute a different function with the same
+weights. Example: a checkpoint with quantised weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmb.families import FAMILIES, family_of
 from llmb.families.hugging_face import HuggingFaceConfig
 from llmb.reference.shapes import Shape
 
-#: Fields of a shape that are the run's own and not the weights'.
+#: Fields of a shape that belong to the run instead of the weights.
 _OWN = {"sequence_length", "padding_idx", "initializer_range"}
 
 
@@ -27,19 +27,19 @@ _KINDS = {name: one.checkpoint for name, one in FAMILIES.items() if one.checkpoi
 
 
 def shape_of(folder: Path) -> Shape:
-    """Return the shape of the checkpoint in ``folder``, with the longest sequence it allows.
+    """Return the shape of the checkpoint in ``folder``, with the longest allowed sequence.
 
     Raises:
-        UsageError: no such checkpoint, or its model is none that the reference computes.
+        UsageError: no checkpoint, or a model that the reference does not compute.
     """
     return _read(folder).shape(folder)
 
 
 def check_shape(folder: Path, shape: Shape) -> tuple[str, ...]:
-    """Compare the configuration in ``folder`` with ``shape``; return what a user should know.
+    """Compare the configuration in ``folder`` with ``shape``; return notes for the user.
 
     Raises:
-        UsageError: they are different models.
+        UsageError: the configuration is of a different model, or allows only shorter sequences.
     """
     config = _read(folder)
     stated = config.shape(folder)
@@ -63,7 +63,7 @@ def check_shape(folder: Path, shape: Shape) -> tuple[str, ...]:
 
 
 def _read(folder: Path) -> HuggingFaceConfig:
-    """Return the configuration in ``folder``, valid for what the reference computes."""
+    """Return the configuration in ``folder``, checked against the values the reference requires."""
     path = folder / "config.json"
     try:
         raw = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What ``--data`` names: found, checked and digested, with a door to its tokens."""
+"""Finds, checks and digests the data of ``--data``, and gives access to the tokens."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Kind = Literal["indexed", "file-list", "text"]
 
 @dataclass(frozen=True)
 class Part:
-    """Tokens one after the other that a sequence is drawn from as a whole."""
+    """A contiguous run of tokens; a sequence is drawn from a single part."""
 
     #: The prefix of the pair of files, or the text.
     path: Path
-    #: The part of all sequences that is drawn from here.
+    #: The share of all sequences drawn from the part, such as 0.25.
     weight: float
-    #: What a list calls it; empty elsewhere.
+    #: The corpus name in a file list; empty without a list.
     corpus: str
     tokens: int
     documents: int
-    #: numpy's name of the type the tokens are held in, such as "uint16".
+    #: numpy's name of the tokens' dtype, such as "uint16".
     dtype: str
     sha256: str
     #: Returns the tokens ``[tokens]``.
@@ -44,14 +44,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Contents:
-    """A source of data, and its parts in their order."""
+    """A source of data, and the parts of the source in order."""
 
     data: DataSource
     parts: tuple[Part, ...]
 
 
 def describe(path_text: str, tokenizer: str | None = None) -> DataSource:
-    """Return what the user typed after ``--data``, checked and digested.
+    """Return the data source of the ``--data`` argument, checked and digested.
 
     See ``find_contents``.
     """
@@ -59,20 +59,21 @@ def describe(path_text: str, tokenizer: str | None = None) -> DataSource:
 
 
 def find_contents(path_text: str, tokenizer: str | None = None) -> Contents:
-    """Find, check and digest what ``path_text`` names.
+    """Find, check and digest the data at ``path_text``.
 
-    It is a prefix of indexed files, one of the two, a list of prefixes, or a text: whatever is
-    there. "indexed:", "file-list:" or "text:" before the path settles it. A file whose first line
-    reads `number word word` is a list. ``tokenizer`` ("bytes" or the path of a tokenizer.json)
-    is for text only; None is "bytes".
+    ``path_text`` is a prefix of indexed files, the .bin or .idx file, a list of prefixes, or a
+    text. The kind is found from the files. A file with first line `number word word` is a list.
+    "indexed:", "file-list:" or "text:" before the path sets the kind; example:
+    ``text:corpus.txt``. ``tokenizer`` ("bytes" or the path of a tokenizer.json) is for text only;
+    None means "bytes".
 
-    The digest covers every byte of an .idx, of a text and of a tokenizer, the weights of a list,
-    and of a .bin, which may have terabytes, the size and the first and last MiB. Paths, comments
-    and names of corpora are not in it: copied data have the digest of the original.
+    The digest covers every byte of an .idx, of a text and of a tokenizer, and the weights of a
+    list. A .bin may have terabytes: the digest covers the size and the first and last MiB. Paths,
+    comments and names of corpora are left out: copied data have the digest of the original.
 
     Raises:
-        UsageError: nothing there, a file that is damaged or not what its kind asks for, no token.
-        UnavailableError: a tokenizer.json without the library that reads it.
+        UsageError: no file, a damaged file, a file of a wrong kind, or no token.
+        UnavailableError: a tokenizer.json is given, and the library `tokenizers` is missing.
     """
     kind, path = _resolved(path_text)
     if kind != "text" and tokenizer is not None:
@@ -110,7 +111,7 @@ def _absolute(text: str) -> str:
 
 
 def _pair(prefix: Path, weight: float = 1.0, corpus: str = "", where: str = "") -> Part:
-    """Return one pair of indexed files as a part."""
+    """Return a pair of indexed files as a part."""
     try:
         found = open_indexed(prefix)
         index, data = with_suffix(prefix, ".idx"), with_suffix(prefix, ".bin")
@@ -132,7 +133,7 @@ def _pair(prefix: Path, weight: float = 1.0, corpus: str = "", where: str = "") 
 
 
 def _text(path: Path, tokenizer: str) -> Part:
-    """Return a text as a part; what a tokenizer.json makes of it is kept in memory."""
+    """Return a text as a part; tokens from a tokenizer.json are kept in memory."""
     opened = open_tokenizer(tokenizer)
     own = BYTES if tokenizer == BYTES else sha256_of(Path(tokenizer))
     tokens = read_text(path, opened)

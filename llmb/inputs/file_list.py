@@ -1,7 +1,8 @@
-"""Weighted lists of indexed files: ``weight prefix corpus``, one pair of files a line.
+"""Weighted lists of indexed files: each line is ``weight prefix corpus`` for a pair of files.
 
-The lists of Megatron-DeepSpeed's ``--data-file-list``. A blank line and one that begins with "#"
-say nothing. A prefix may carry .bin; a relative one counts from the folder of the list.
+The format is that of Megatron-DeepSpeed's ``--data-file-list``. Blank lines and lines that begin
+with "#" are skipped. A prefix may end with .bin. A relative prefix starts at the folder of the
+list. Example of a line: ``0.7 shards/books_00 books``.
 """
 
 from __future__ import annotations
@@ -15,25 +16,26 @@ from llmb.errors import UsageError
 from llmb.inputs.files import readable, size_of
 from llmb.inputs.indexed import without_suffix
 
-#: A line longer than this is none of a list.
+#: Bytes of a line that is too long for a list: 64 KiB.
 _LONGEST = 2**16
 
 
 @dataclass(frozen=True)
 class ListedFile:
-    """One line: how often a pair of files is drawn from, where it is, what it is part of."""
+    """A line of a list: the weight, the prefix and the corpus of a pair of files."""
 
     line: int
-    #: Share of the sequences that are drawn from it: the weights of a list add up to 1.
+    #: Share of the sequences drawn from the pair: the weights of a list add up to 1.
     weight: float
     prefix: Path
     corpus: str
 
 
 def looks_like_list(path: Path) -> bool:
-    """Tell whether the first line that says something is ``number word word``.
+    """Tell whether the first line, after blanks and comments, is ``number word word``.
 
-    Only the first: a list with a fault further down is to be refused, not to be taken as text.
+    Only the first line counts: a list with a fault in a later line is refused as a list instead
+    of accepted as text.
     """
     try:
         _, fields = next(_lines(path))
@@ -44,11 +46,11 @@ def looks_like_list(path: Path) -> bool:
 
 
 def read_list(path: Path) -> tuple[ListedFile, ...]:
-    """Return the entries of the list at ``path``, in its order.
+    """Return the entries of the list at ``path``, in the order of the list.
 
     Raises:
-        UsageError: not readable, empty, a line of another form, or a weight that is no positive
-            number; the line is named.
+        UsageError: the list is unreadable or empty, a line has a wrong form, or a weight is not a
+            positive number. For a wrong line the message has the line number.
     """
     entries = []
     for number, fields in _lines(path):
@@ -81,7 +83,7 @@ def _normalised(path: Path, entries: list[ListedFile]) -> tuple[ListedFile, ...]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the words of every line that says something."""
+    """Yield the number and the words of every line except blank lines and comments."""
     size_of(path)
     with readable(path), path.open("rb") as stream:
         number = 0

@@ -1,4 +1,4 @@
-"""Files of data: their sizes, digests and read-only maps; every trouble is told in one line."""
+"""Data files: sizes, digests and read-only memory maps; every error is a message of one line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 from llmb.errors import UsageError
 
-#: Of a large file this much is read at its beginning, and as much at its end.
+#: Bytes read at the beginning and at the end of a large file: 1 MiB each.
 END_BYTES = 2**20
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a regular file (a link to one is followed).
+    """Return the size in bytes of a regular file, or of the target of a link.
 
     Raises:
-        UsageError: no such file, or a folder, device or pipe: those could be read for ever.
+        UsageError: no file, or a folder, device or pipe: reading might never end. Example:
+            /dev/zero.
     """
     with readable(path):
         found = path.stat()
@@ -35,7 +36,7 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what keeps the body from reading ``path`` into a UsageError."""
+    """Turn errors of reading ``path`` in the body into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -57,9 +58,9 @@ def sha256_of(path: Path) -> str:
 def sha256_of_ends(path: Path) -> str:
     """Return the SHA-256 of the first and the last MiB of the file.
 
-    All of a file of up to 2 MiB. Of a larger one the middle is not seen: terabytes are to be
-    opened at once, and what changes them (another tokenizer, another order, an interrupted copy)
-    shows at an end or in the size, which is compared beside this.
+    A file of up to 2 MiB is read in full. The middle of a larger file is not read, because files of
+    terabytes must open at once. Usual changes, such as a different tokenizer, a different order or
+    an interrupted copy, show at the ends or in the size. The size is compared separately.
     """
     size = size_of(path)
     with readable(path), path.open("rb") as stream:
@@ -70,15 +71,15 @@ def sha256_of_ends(path: Path) -> str:
 
 
 def mapped(path: Path, dtype: str, count: int, offset: int = 0) -> npt.NDArray[Any]:
-    """Return ``count`` values of the file from byte ``offset`` on, read-only and not yet read.
+    """Return ``count`` values of the file from byte ``offset`` on, memory-mapped and read-only.
 
     Raises:
-        UsageError: the file is shorter than that, or cannot be mapped.
+        UsageError: the file is too short, or cannot be mapped.
     """
-    if count == 0:  # nothing cannot be mapped
+    if count == 0:  # an empty range cannot be mapped
         return np.empty(0, dtype)
     with readable(path):
-        # A map of less than the file would hide that the file was cut.
+        # A shortened map would hide a truncated file.
         end, size = offset + count * np.dtype(dtype).itemsize, os.path.getsize(path)
         if end > size:
             raise UsageError(f"{str(path)!r} has {size:,} bytes, fewer than the {end:,} expected")

@@ -1,10 +1,12 @@
-"""Megatron's indexed tokens: ``<prefix>.bin`` holds them, ``<prefix>.idx`` says where each begins.
+"""Megatron's indexed tokens: ``<prefix>.bin`` has the tokens, ``<prefix>.idx`` has the offsets.
 
-Little-endian throughout. The .idx: 9 bytes of magic; u64 version; u8 code of the dtype; u64 N,
-the number of sequences; u64 D; int32[N] tokens of each sequence; int64[N] its first byte in the
-.bin; int64[D] the sequence each document begins with, and N last. The .bin: the tokens, one after
-the other, and nothing else. (The format of Megatron-LM's ``MMapIndexedDataset``, also that of
-Megatron-DeepSpeed, whose data of the 1T workload have it.)
+All numbers are little-endian. The .idx: 9 bytes of magic; u64 version; u8 dtype code; u64 N, the
+number of sequences; u64 D, the number of marks; int32[N] tokens of each sequence; int64[N] first
+byte of each sequence in the .bin; int64[D] first sequence of each document, and N as the last
+mark. The .bin: the tokens in sequence order, without a header. Example: dtype code 8 is uint16.
+
+The format is ``MMapIndexedDataset`` of Megatron-LM and of Megatron-DeepSpeed. The data of the 1T
+workload have this format.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ HEADER = struct.Struct("<9sQBQQ")
 #: Code -> dtype of the tokens.
 DTYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _FLOATS = {6: "float64", 7: "float32"}
-#: Values that are checked at once: arrays of billions are never held.
+#: Number of values checked at once: arrays of billions of values never fit in memory.
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """One pair of files that was found sound."""
+    """A checked pair of files."""
 
     #: The path without ".bin" and ".idx".
     prefix: Path
@@ -49,25 +51,25 @@ class Indexed:
 
 
 def with_suffix(prefix: Path, suffix: str) -> Path:
-    """Return ``prefix`` with ``suffix`` appended: a dot in a prefix ends nothing."""
+    """Return ``prefix`` with ``suffix`` appended. Example: ``a.b`` with ``.idx`` is ``a.b.idx``."""
     return Path(f"{prefix}{suffix}")
 
 
 def without_suffix(path: Path) -> Path:
-    """Return the prefix of a path that may name the .bin, the .idx or neither."""
+    """Return ``path`` without a trailing .bin or .idx."""
     return Path(str(path)[:-4]) if path.name[-4:] in (".bin", ".idx") else path
 
 
 def open_indexed(prefix: Path) -> Indexed:
-    """Check ``<prefix>.idx`` and ``.bin`` against each other and return what they hold.
+    """Check ``<prefix>.idx`` against ``<prefix>.bin`` and return their description.
 
     Raises:
-        UsageError: a file is missing, the header is not of this format, or a size, an offset or a
-            mark of a document does not fit the files.
+        UsageError: a file is missing, the header has a different format, or a size, an offset or
+            a mark of a document does not fit the files.
     """
     index, data = with_suffix(prefix, ".idx"), with_suffix(prefix, ".bin")
     code, sequences, marks = _header(index)
-    # Before anything of these lengths is touched: the numbers are a stranger's.
+    # Check the length before using N and D: the numbers come from an untrusted file.
     expected, size = HEADER.size + 12 * sequences + 8 * marks, size_of(index)
     if size != expected:
         raise UsageError(
@@ -81,7 +83,7 @@ def open_indexed(prefix: Path) -> Indexed:
 
 
 def _header(index: Path) -> tuple[int, int, int]:
-    """Return the code of the dtype, N and D."""
+    """Return the dtype code, N and D."""
     size_of(index)
     with readable(index), index.open("rb") as stream:
         head = stream.read(HEADER.size)
@@ -110,7 +112,7 @@ def _codes() -> str:
 
 
 def _check_sequences(index: Path, count: int, itemsize: int, data_size: int) -> int:
-    """Return the tokens in all, after a look at every size and every offset."""
+    """Return the total number of tokens, after a check of every size and every offset."""
     sizes = mapped(index, "<i4", count, HEADER.size)
     offsets = mapped(index, "<i8", count, HEADER.size + 4 * count)
     end, name = 0, repr(str(index))
@@ -128,7 +130,7 @@ def _check_sequences(index: Path, count: int, itemsize: int, data_size: int) -> 
                 f"sizes before it make it byte {starts[at]}: damaged"
             )
         end = int(starts[-1] + size[-1] * itemsize)
-        if end > data_size:  # here, so that hostile sizes cannot add up to an overflow
+        if end > data_size:  # stop before hostile sizes can overflow the sum
             break
     if end != data_size:
         said = "more than" if end > data_size else "exactly"
@@ -146,7 +148,7 @@ def _check_documents(index: Path, sequences: int, count: int) -> None:
         ends = f"from {marks[0]} to {marks[-1]}" if count else "over nothing"
         raise UsageError(f"{name}: its documents go {ends}, not from 0 to {sequences}: damaged")
     for first in range(0, count, _CHUNK):
-        part = marks[first : first + _CHUNK + 1]  # one more: chunks overlap in a mark
+        part = marks[first : first + _CHUNK + 1]  # + 1: neighbouring chunks share a mark
         if (wrong := np.flatnonzero(part[1:] < part[:-1])).size:
             at = first + int(wrong[0])
             raise UsageError(f"{name}: document {at} ends before it begins: damaged")

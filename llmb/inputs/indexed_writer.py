@@ -1,4 +1,4 @@
-"""The writer of indexed tokens: a pair of files that appears whole or not at all."""
+"""Writes indexed tokens: a pair of files (.bin and .idx) appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from llmb.errors import RunFailedError, UsageError
 from llmb.inputs.indexed import DTYPES, HEADER, MAGIC, VERSION, with_suffix
 
-#: Vocabularies from here on are written as int32: Megatron's border, which leaves room to grow.
+#: Vocabularies of 65,500 tokens and more are written as int32: Megatron's limit.
 _UINT16_BELOW = 65500
 #: The format holds the tokens of a sequence as int32.
 _LONGEST = 2**31 - 1
@@ -25,39 +25,39 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
 def dtype_for(vocab_size: int) -> str:
-    """Return the dtype that tokens of a vocabulary are held in, as Megatron chooses it."""
+    """Return the dtype of tokens, chosen like Megatron. Example: ``<u2`` for 50,257 tokens."""
     return "<u2" if vocab_size < _UINT16_BELOW else "<i4"
 
 
 class IndexedWriter:
-    """Writes one pair of files in ``folder``, document after document."""
+    """Writes a pair of files in ``folder``, document by document."""
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        """Begin ``folder``/bin; ``dtype`` is one of ``DTYPES``."""
+        """Create ``folder``/bin; ``dtype`` is a value of ``DTYPES``, such as ``<u2``."""
         self._folder, self._dtype = folder, np.dtype(dtype)
         self._code = _CODES[dtype]
         self._data = (folder / "bin").open("xb")
         self._sizes, self._marks = array("i"), array("q", [0])
         self._open = 0
         self.tokens = 0
-        #: Documents that were left out because they had no token.
+        #: Number of omitted documents: documents without tokens.
         self.empty = 0
 
     @property
     def documents(self) -> int:
-        """Documents that were ended."""
+        """The number of finished documents."""
         return len(self._marks) - 1
 
     def add(self, ids: npt.NDArray[np.int64]) -> None:
-        """Append tokens to the document; they are known to fit the dtype."""
+        """Append tokens to the open document; the caller has checked that the tokens fit."""
         self._data.write(ids.astype(self._dtype).tobytes())
         self._open += len(ids)
         self.tokens += len(ids)
 
     def end_document(self, eos: int | None = None) -> None:
-        """End the document with the token ``eos``, if given; leave it out if it is empty.
+        """End the document with the token ``eos``, if given; omit an empty document.
 
-        A document of more tokens than a sequence holds is several sequences.
+        A document of more than 2^31 - 1 tokens becomes several sequences.
         """
         if not self._open:
             self.empty += 1
@@ -72,7 +72,7 @@ class IndexedWriter:
         self._marks.append(len(self._sizes))
 
     def close(self) -> None:
-        """Write ``folder``/idx, and both files to the disk."""
+        """Write ``folder``/idx, and flush both files to the disk."""
         sizes = np.array(self._sizes, "<i4")
         ends = np.cumsum(sizes, dtype=np.int64) * self._dtype.itemsize
         offsets = ends - sizes.astype(np.int64) * self._dtype.itemsize
@@ -87,18 +87,17 @@ class IndexedWriter:
         self._data.close()
 
     def abandon(self) -> None:
-        """Close what is open."""
+        """Close the open file."""
         self._data.close()
 
 
 @contextmanager
 def writing(prefix: Path, dtype: str, *, force: bool) -> Iterator[IndexedWriter]:
-    """Give a writer; move its files to ``<prefix>.bin`` and ``.idx`` when the body has ended.
+    """Yield a writer; after the body, move the files to ``<prefix>.bin`` and ``<prefix>.idx``.
 
     Raises:
-        UsageError: a file of that name is there and ``force`` is not given, or the folder cannot
-            be written.
-        RunFailedError: a write failed; nothing is left behind.
+        UsageError: a target file exists without ``force``, or the folder is not writable.
+        RunFailedError: a write failed; no temporary file remains.
     """
     _check_free(prefix, force)
     try:
@@ -137,7 +136,7 @@ def _check_free(prefix: Path, force: bool) -> None:
 
 
 def _move(folder: Path, prefix: Path) -> None:
-    """Put both files into place; at no time is an .idx beside tokens that are not its own."""
+    """Move both files into place; remove the old .idx first, to never pair it with new tokens."""
     with_suffix(prefix, ".idx").unlink(missing_ok=True)
     os.replace(folder / "bin", with_suffix(prefix, ".bin"))
     os.replace(folder / "idx", with_suffix(prefix, ".idx"))

@@ -1,4 +1,4 @@
-"""Text into indexed tokens: what ``llmb data pack`` does."""
+"""Converts text into indexed tokens: the work of ``llmb data pack``."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _LARGEST_VOCABULARY = 2**31
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be packed, and how."""
+    """The inputs, the output and the options of ``llmb data pack``."""
 
     inputs: tuple[Path, ...]
-    #: With or without .bin or .idx.
+    #: The output path; a trailing .bin or .idx is ignored.
     output: Path
     tokenizer: str = BYTES
-    #: None: the tokenizer's, and as much more as ``eos`` needs.
+    #: None: the tokenizer's vocabulary, extended to ``eos`` if needed.
     vocab_size: int | None = None
-    #: Every line is a document, without what ends it; else every file is one.
+    #: True: every line is a document, without the line break. False: every file is a document.
     lines: bool = False
-    #: Appended to every document.
+    #: Id of the token appended to every document, such as 50256; None for no token.
     eos: int | None = None
-    #: Whether files that are there already are replaced.
+    #: Whether existing files are replaced.
     force: bool = False
 
     @property
@@ -51,27 +51,27 @@ class Order:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was written."""
+    """Facts of the written files."""
 
     prefix: Path
     tokens: int
     documents: int
-    #: Documents without a token, which were left out.
+    #: Number of omitted documents: documents without tokens.
     empty: int
     vocab_size: int
     dtype: str
 
 
 def pack(order: Order, progress: Callable[[int], None] = lambda done: None) -> Packed:
-    """Tokenise the inputs in their order and write ``<prefix>.bin`` and ``<prefix>.idx``.
+    """Tokenise the inputs in order and write ``<prefix>.bin`` and ``<prefix>.idx``.
 
-    The tokens are uint16 for a vocabulary of less than 65,500 and int32 for others, as Megatron
-    chooses. ``progress`` is told now and then how many bytes of all inputs are done.
+    The tokens are uint16 for a vocabulary below 65,500 and int32 for larger vocabularies, as in
+    Megatron. ``progress`` is called at times with the number of finished bytes of all inputs.
 
     Raises:
-        UsageError: an input that cannot be read or is not text, a token outside the vocabulary,
-            files in the way, nothing to write.
-        UnavailableError: a tokenizer.json without the library that reads it.
+        UsageError: an input is unreadable or not text, a token is outside the vocabulary, an
+            output file exists, or no token would be written.
+        UnavailableError: a tokenizer.json is given, and the library `tokenizers` is missing.
         RunFailedError: a write failed.
     """
     _check_inputs(order)
@@ -94,7 +94,7 @@ def pack(order: Order, progress: Callable[[int], None] = lambda done: None) -> P
 def _write(
     writer: IndexedWriter, order: Order, path: Path, tokenizer: Tokenizer, vocab_size: int
 ) -> Iterator[int]:
-    """Write the documents of one input; yield now and then how many bytes are done."""
+    """Write the documents of an input; yield at times the number of finished bytes."""
     pieces = lines_of(path) if order.lines else pieces_of(path)
     told = 0
     for piece, ids in encode_all(path, pieces, tokenizer):
@@ -124,7 +124,7 @@ def _vocab_size(order: Order, tokenizer: Tokenizer) -> int:
 
 
 def _check_inputs(order: Order) -> None:
-    """Refuse what would fail later: inputs that cannot be read, or that would be overwritten."""
+    """Refuse unreadable inputs, and outputs that would overwrite an input."""
     if not str(order.output).isprintable():
         raise UsageError(f"--output {str(order.output)!r}: not readable text")
     if order.output.is_dir():

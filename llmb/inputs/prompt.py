@@ -1,4 +1,4 @@
-"""A prompt as tokens, and tokens as text, by the tokenizer that came with the weights."""
+"""Converts a prompt to tokens and tokens to text, with the tokenizer beside the weights."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from llmb.errors import UnavailableError, UsageError
 
 
 class PromptTokenizer:
-    """The ``tokenizer.json`` of a checkpoint, as the library `tokenizers` reads it."""
+    """The ``tokenizer.json`` of a checkpoint, read by the library `tokenizers`."""
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         """Load the tokenizer in ``folder`` for a model of ``vocab_size`` tokens.
 
         Raises:
             UnavailableError: the library is not installed.
-            UsageError: there is no tokenizer, or none that the library reads.
+            UsageError: the folder has no tokenizer.json, or the library cannot read the file.
         """
         try:
             library = import_module("tokenizers")
@@ -33,18 +33,18 @@ class PromptTokenizer:
             )
         try:
             self._tokenizer: Any = library.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises no class of its own
+        except Exception as error:  # the library raises bare exceptions
             raise UsageError(f"{str(path)!r} cannot be read: {error}") from None
-        # A batch the tokenizer was trained with says nothing about one prompt.
+        # Truncation and padding in the file are meant for batches, and would change the prompt.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._vocab_size = vocab_size
 
     def encode(self, prompt: str) -> list[int]:
-        """Return the ids of ``prompt``, with what the tokenizer puts around every text.
+        """Return the token ids of ``prompt``, with the tokenizer's special tokens.
 
         Raises:
-            UsageError: no token, or one that the model has not.
+            UsageError: no token, or a token outside the model's vocabulary.
         """
         ids: list[int] = self._tokenizer.encode(prompt).ids
         if not ids:
@@ -57,6 +57,6 @@ class PromptTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``; tokens that stand for no text are left out."""
+        """Return the text of ``ids`` without special tokens."""
         text: str = self._tokenizer.decode(list(ids))
         return text

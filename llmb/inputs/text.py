@@ -1,4 +1,7 @@
-"""Plain text as tokens: its bytes, or the ids that the user's ``tokenizer.json`` gives it."""
+"""Converts plain text to tokens: the bytes, or the ids from the user's ``tokenizer.json``.
+
+Example: with the byte tokenizer the text "Hi" has the ids 72 and 105.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from llmb.errors import UnavailableError, UsageError
 from llmb.inputs.files import mapped, readable, size_of
 from llmb.inputs.indexed_writer import dtype_for
 
-#: The tokenizer whose tokens are the bytes of the text.
+#: Name of the byte tokenizer: every byte of the text is a token.
 BYTES = "bytes"
-#: Bytes that are tokenised at once, up to the end of the line.
+#: Bytes of a piece of text, extended to the end of the line. Each piece is tokenised separately.
 PIECE_BYTES = 2**18
-#: Pieces that a tokenizer may spread over the cores; it takes a hundred times their memory.
+#: Bytes of a batch of pieces, tokenised in parallel. Tokenising takes 100 times this memory.
 _BATCH_BYTES = 16 * PIECE_BYTES
 _MOST_PIECES = 4096
 
@@ -28,19 +31,19 @@ Ids = npt.NDArray[np.int64]
 
 
 class Piece(NamedTuple):
-    """Part of a text, cut where no character is cut."""
+    """A part of a text; no UTF-8 character is cut."""
 
-    #: Where it begins in its file, in bytes.
+    #: Offset of the piece in the file, in bytes.
     offset: int
     content: bytes
 
 
 class Tokenizer(Protocol):
-    """What turns text into token ids."""
+    """Interface of tokenizers: text to token ids."""
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id it can give."""
+        """The largest possible id plus 1."""
 
     def encode(self, path: Path, pieces: Sequence[Piece]) -> list[Ids]:
         """Return the ids of each piece of the text at ``path``."""
@@ -57,9 +60,9 @@ class Bytes:
 
 
 class Json:
-    """A tokenizer of the `tokenizers` library, as its file describes it.
+    """A tokenizer of the library `tokenizers`, loaded from a tokenizer.json.
 
-    No special token is added, nothing is cut to a length or padded, whatever the file says.
+    Special tokens, truncation and padding are off, even if the file enables them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,7 +70,7 @@ class Json:
 
         Raises:
             UnavailableError: the library is not installed.
-            UsageError: no such file, or no tokenizer in it.
+            UsageError: no file, or a file without a tokenizer.
         """
         try:
             library = import_module("tokenizers")
@@ -85,7 +88,7 @@ class Json:
             self.vocab_size = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
     def encode(self, path: Path, pieces: Sequence[Piece]) -> list[Ids]:
-        """Return the ids of each piece; UsageError where it is not UTF-8."""
+        """Return the ids of each piece; raise UsageError for a piece that is not UTF-8."""
         texts = [_decoded(path, piece) for piece in pieces]
         with _told(f"{str(path)!r} cannot be tokenised"):
             found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -98,10 +101,11 @@ def open_tokenizer(name: str) -> Tokenizer:
 
 
 def read_text(path: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
-    """Return the tokens of the text at ``path`` ``[tokens]``: bytes mapped, others in memory.
+    """Return the tokens of the text at ``path``, shape ``[tokens]``.
 
-    Text is tokenised in pieces of 256 KiB up to the end of the line, each as a text of its own:
-    no token spans two. The ids are the same on every machine with the same version of the library.
+    Tokens of the byte tokenizer are memory-mapped; ids from a tokenizer.json are in memory. Text is
+    tokenised in pieces of 256 KiB, extended to the end of the line. No token spans two pieces. The
+    ids are the same on every machine with the same version of the library.
     """
     if isinstance(tokenizer, Bytes):
         return mapped(path, "<u1", size_of(path))
@@ -113,18 +117,18 @@ def read_text(path: Path, tokenizer: Tokenizer) -> npt.NDArray[Any]:
 def encode_all(
     path: Path, pieces: Iterator[Piece], tokenizer: Tokenizer
 ) -> Iterator[tuple[Piece, Ids]]:
-    """Yield every piece and its ids, tokenised batch by batch."""
+    """Yield every piece with the ids of the piece, tokenised batch by batch."""
     while batch := list(_until(pieces, _BATCH_BYTES)):
         yield from zip(batch, tokenizer.encode(path, batch), strict=True)
 
 
 def pieces_of(path: Path) -> Iterator[Piece]:
-    """Yield the text in pieces of 256 KiB and more, cut at the end of a line where there is one."""
+    """Yield the text in pieces of 256 KiB and more, cut at the end of a line if possible."""
     yield from _pieces(path, lambda stream: stream.read(PIECE_BYTES) + _rest(stream))
 
 
 def lines_of(path: Path) -> Iterator[Piece]:
-    """Yield the lines of the text without what ends them, empty ones too."""
+    """Yield the lines of the text without line breaks, including empty lines."""
     for piece in _pieces(path, lambda stream: stream.readline()):
         content = piece.content.removesuffix(b"\n")
         yield Piece(piece.offset, content.removesuffix(b"\r"))
@@ -140,11 +144,11 @@ def _pieces(path: Path, take: Callable[[IO[bytes]], bytes]) -> Iterator[Piece]:
 
 
 def _rest(stream: IO[bytes]) -> bytes:
-    """Return the rest of the line; of one that does not end, a part up to a whole character."""
+    """Return the rest of the line; of a very long line, up to 256 KiB and a full character."""
     rest = stream.readline(PIECE_BYTES)
     if rest.endswith(b"\n"):
         return rest
-    for _ in range(3):  # a character of UTF-8 goes on with up to three bytes of 0b10......
+    for _ in range(3):  # UTF-8 has up to three continuation bytes 0b10......
         following = stream.read(1)
         if following and following[0] & 0xC0 == 0x80:
             rest += following
@@ -155,7 +159,7 @@ def _rest(stream: IO[bytes]) -> bytes:
 
 
 def _until(pieces: Iterator[Piece], most: int) -> Iterator[Piece]:
-    """Yield pieces until they hold ``most`` bytes or are many."""
+    """Yield pieces until ``most`` bytes or 4,096 pieces are reached."""
     held = 0
     for piece in islice(pieces, _MOST_PIECES):
         yield piece
@@ -176,11 +180,14 @@ def _decoded(path: Path, piece: Piece) -> str:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turn an error of the library, which raises bare exceptions, into a UsageError."""
+    """Turn an error of the library `tokenizers` into a UsageError.
+
+    The library raises bare exceptions.
+    """
     try:
         yield
     except BaseException as error:
-        # A panic of Rust is no Exception.
+        # A panic of Rust does not derive from Exception.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise UsageError(f"{what}: {' '.join(str(error).split())}") from None
         raise

@@ -1,4 +1,4 @@
-"""Sequences of real tokens: each a function of a seed and the files, and of nothing else."""
+"""Draws sequences of real tokens: a sequence depends on a seed and the files only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmb.errors import RunFailedError, UsageError
 from llmb.inputs.contents import Contents, Part, find_contents
 from llmb.records.seeds import derive
 
-#: Files that are mapped at once: a list may name more of them than a process may open.
+#: Most files mapped at once: a list may have more files than a process may open.
 _MAPPED = 64
 #: ``derive`` returns 63 bits; a float holds 53.
 _SEED_BITS, _FLOAT_BITS = 63, 53
@@ -25,17 +25,18 @@ _SEED_BITS, _FLOAT_BITS = 63, 53
 class TokenSource:
     """Draws sequences of tokens.
 
-    Row ``r`` of a step with seed ``s`` begins in the first file whose weight, added to those of
-    the files before it, exceeds ``derive(s, "file", r) / 2**63`` (as a float of 53 bits), at
-    token ``derive(s, "start", r) * (tokens - T + 1) // 2**63`` of that file. Places differ in
-    probability by less than ``tokens / 2**63``. The tokens of a file are its documents in their
-    order; a sequence may begin within one document and end in another.
+    Row ``r`` of a step with seed ``s`` is drawn in two parts. The file is the first file with a
+    cumulative weight above ``derive(s, "file", r) / 2**63`` (as a float of 53 bits). The row
+    begins at token ``derive(s, "start", r) * (tokens - T + 1) // 2**63`` of the file. Start
+    positions differ in probability by less than ``tokens / 2**63``. The tokens of a file are the
+    documents in file order. A sequence may begin in a document and end in a later document.
+    Example: with weights 0.7 and 0.3, a draw of 0.8 selects the second file.
 
-    Megatron does it differently: it shuffles documents, cuts them into sequences that touch, and
-    shuffles those, for an epoch at a time, so that a token is seen once an epoch. Then a step
-    depends on all that was drawn before. Here any step can be made again from its seed alone: by
-    the verifier, and by a stranger. What is read, one contiguous row a sequence at a random place,
-    costs the same.
+    Megatron draws differently: Megatron shuffles the documents of an epoch, cuts the documents
+    into adjacent sequences, and shuffles the sequences. Each token is seen once an epoch, but a
+    step then depends on all previous draws. In llmb any step can be remade from its seed only, by
+    the reference run and by any third party. The cost of reading is the same: a contiguous row per
+    sequence at a random position.
     """
 
     def __init__(self, contents: Contents, vocab_size: int) -> None:
@@ -50,8 +51,8 @@ class TokenSource:
         """Return the token ids ``[batch_size, sequence_length]`` of a step.
 
         Raises:
-            UsageError: a token is not in the vocabulary, or a file has too few for a sequence.
-            RunFailedError: a file cannot be read any more.
+            UsageError: a token is outside the vocabulary, or a file is shorter than a sequence.
+            RunFailedError: a file has become unreadable.
         """
         check_length(self._parts, sequence_length)
         ids = np.empty((batch_size, sequence_length), np.int64)
@@ -74,13 +75,13 @@ class TokenSource:
 def open_tokens(data: DataSource, vocab_size: int, sequence_length: int = 1) -> TokenSource:
     """Open ``data`` again and return a source of sequences for a model with ``vocab_size`` tokens.
 
-    Every check of ``describe`` is made anew. With ``sequence_length`` a source that is too short
-    for one sequence is refused here, and not at the first step.
+    Every check of ``describe`` is repeated. A source shorter than ``sequence_length`` is refused
+    already here, before the first step.
 
     Raises:
-        RunFailedError: the files are not those that were described.
-        UsageError: too few tokens, or a text with tokens outside the vocabulary (indexed files
-            are looked at as they are drawn from).
+        RunFailedError: the files differ from the description in ``data``.
+        UsageError: too few tokens, or a text with tokens outside the vocabulary (tokens of indexed
+            files are checked at each draw).
     """
     try:
         contents = find_contents(f"{data.kind}:{data.path}", data.tokenizer)
@@ -105,7 +106,7 @@ def open_tokens(data: DataSource, vocab_size: int, sequence_length: int = 1) -> 
 
 
 def check_length(parts: tuple[Part, ...], sequence_length: int) -> None:
-    """Raise UsageError where a part has fewer tokens than a sequence."""
+    """Raise UsageError if a part has fewer tokens than a sequence."""
     for part in parts:
         if part.tokens < sequence_length:
             raise UsageError(
@@ -115,7 +116,10 @@ def check_length(parts: tuple[Part, ...], sequence_length: int) -> None:
 
 
 def check_vocabulary(part: Part, start: int, ids: npt.NDArray[Any], vocab_size: int) -> None:
-    """Raise UsageError where one of ``ids``, from token ``start`` of the part on, is no token."""
+    """Raise UsageError if an id in ``ids`` is outside the vocabulary.
+
+    ``ids`` begin at token ``start`` of the part; the message has the position of the wrong token.
+    """
     if ids.min() >= 0 and ids.max() < vocab_size:
         return
     at = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])

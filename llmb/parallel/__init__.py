@@ -1,4 +1,4 @@
-"""Many ranks on torch.distributed: where this process stands, how ranks start, and how they talk.
+"""Many ranks on torch.distributed: rank addresses, starting ranks, and communication.
 
-What launches and what communicates is PyTorch's: llmb has no launcher or collective of its own.
+PyTorch provides the launcher and the collectives, such as torchrun and all-reduce. llmb has none.
 """

@@ -1,4 +1,4 @@
-"""What collectives and messages attain between the ranks, in the terms of nccl-tests."""
+"""Bus bandwidth of collectives and messages between the ranks, as nccl-tests defines it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from llmb.parallel.ranks import Ranks
 from llmb.plugin.backend import Backend, memory_of
 from llmb.records.node_report import CollectiveKind, CollectiveRate
 
-#: Sizes in bytes: the smallest shows latency, the largest what a link carries.
+#: Sizes in bytes: the smallest shows latency, the largest shows the bandwidth of a link.
 _SIZES_OF_HOSTS = (64, 64 * 2**10, 2**20, 16 * 2**20)
 _SIZES_OF_DEVICES = (64, 2**20, 16 * 2**20, 256 * 2**20)
-_ROW_S = 0.2  # calls in a row take about this long
+_ROW_S = 0.2  # target seconds for a timed row of calls
 _FEWEST, _MOST = 3, 200
-_MEMORY_SHARE = 8  # buffers take at most two parts in so many of what is free
+_MEMORY_SHARE = 8  # the (at most two) buffers take at most 2/8 of the free memory
 
 
 def bus_bytes_per_second(kind: CollectiveKind, size: int, ranks: int, seconds: float) -> float:
     """Return the bus bandwidth of a collective of ``size`` bytes, in bytes a second.
 
-    The size over the time, times what each link must carry of it: 2(n-1)/n of an all-reduce,
-    (n-1)/n of all-gather and reduce-scatter, 1 of a broadcast and of messages in a ring. Source:
-    nccl-tests, doc/PERFORMANCE.md ("Bus bandwidth"), and sendrecv.cu.
+    The bus bandwidth is size / seconds, times the share of the bytes on each link: 2(n-1)/n for
+    an all-reduce, (n-1)/n for all-gather and reduce-scatter, 1 for a broadcast and for messages
+    in a ring. Source: nccl-tests, doc/PERFORMANCE.md ("Bus bandwidth"), and sendrecv.cu.
+    Example: an all-reduce of 4 MB over 4 ranks in 1 ms has a bus bandwidth of 6 GB/s.
     """
     share = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0, "send_receive": 1.0}
     return size / seconds * share.get(kind, (ranks - 1) / ranks)
@@ -39,7 +40,7 @@ def measure(backend: Backend, device: str, ranks: Ranks) -> tuple[CollectiveRate
     """Return the rate of each collective at a few sizes: a collective call.
 
     Raises:
-        RunFailedError: one gives a wrong sum, or another rank failed.
+        RunFailedError: a collective gives a wrong result, or another rank failed.
     """
     world_size = ranks.place.world_size
     on_host = torch.device(device).type == "cpu"
@@ -69,7 +70,7 @@ def measure(backend: Backend, device: str, ranks: Ranks) -> tuple[CollectiveRate
 def _collective(
     kind: CollectiveKind, count: int, device: str, ranks: Ranks
 ) -> tuple[Callable[[], object], Tensor]:
-    """Return a collective over ``count`` float32 numbers, and where its first result will be."""
+    """Return a collective over ``count`` float32 numbers, and the tensor of its first result."""
     rank, part = ranks.place.rank, count // ranks.place.world_size
     whole = torch.full((count,), float(rank + 1), device=device)
     if kind == "all_reduce":
@@ -86,7 +87,7 @@ def _collective(
 
 
 def _pass_on(mine: Tensor, got: Tensor, ranks: Ranks) -> None:
-    """Send ``mine`` to the next rank, and receive what the one before sends."""
+    """Send ``mine`` to the next rank; receive ``got`` from the previous rank of the ring."""
     rank, n = ranks.place.rank, ranks.place.world_size
     there = dist.P2POp(dist.isend, mine, (rank + 1) % n)
     here = dist.P2POp(dist.irecv, got, (rank - 1) % n)
@@ -95,7 +96,7 @@ def _pass_on(mine: Tensor, got: Tensor, ranks: Ranks) -> None:
 
 
 def _check(kind: CollectiveKind, result: Tensor, ranks: Ranks) -> None:
-    """Hold the first result against what is due: rank r gave r + 1."""
+    """Compare the first result with the expected values: rank r contributed r + 1."""
     n = ranks.place.world_size
     values = {"broadcast": 1.0, "send_receive": float((ranks.place.rank - 1) % n + 1)}
     due = torch.full_like(result, values.get(kind, n * (n + 1) / 2))
@@ -111,7 +112,7 @@ def _check(kind: CollectiveKind, result: Tensor, ranks: Ranks) -> None:
 
 
 def _slowest_s(call: Callable[[], object], backend: Backend, ranks: Ranks) -> float:
-    """Return seconds a call takes: the mean of a row, of the rank where that is longest."""
+    """Return the seconds of a call: the mean over a row of calls, on the slowest rank."""
     once: float = max(ranks.gather(_row_s(call, backend, 1)))
     calls = min(_MOST, max(_FEWEST, math.ceil(_ROW_S / once)))
     slowest: float = max(ranks.gather(_row_s(call, backend, calls)))

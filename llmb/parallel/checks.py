@@ -1,4 +1,7 @@
-"""What ranks cannot do together, refused before any process starts."""
+"""Refuses options that several ranks cannot run with, before any process starts.
+
+Example: ``--tp 3`` for a model with 32 attention heads.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from llmb.reference.shapes import Shape
 
 
 def check(request: RunRequest, mode: Mode, shape: Shape) -> None:
-    """Say that the ranks of ``request`` can share a model of ``shape``, or why not.
+    """Check whether the ranks of ``request`` can share a model of ``shape``.
 
     Raises:
-        UsageError: the first thing that cannot be.
+        UsageError: they cannot; the message names the first fault.
     """
     for fault in _faults(request, mode, shape):
         raise UsageError(fault)
@@ -47,7 +50,7 @@ def _thunder(request: RunRequest, shape: Shape) -> Iterator[str]:
             f"{mesh.dp_replicate} or --dp-shard {mesh.dp_shard} out"
         )
     if mesh.dp_shard > 1 and getattr(shape, "dropout", 0.0) > 0:
-        # The audit turns dropout off in the model, of which thunder traced a copy.
+        # The audit turns dropout off in the model, but thunder has traced a copy of the model.
         yield "--executor thunder does not shard models with dropout: leave --dp-shard out"
 
 
@@ -85,11 +88,12 @@ def _stages(request: RunRequest, shape: Shape) -> Iterator[str]:
 
 
 def check_precision(config: RunConfig, shape: Shape) -> None:
-    """Say that ranks can compute in what was chosen for ``config``, or why not.
+    """Check whether the ranks can compute in the precision of ``config``.
 
     Raises:
-        UsageError: a pipeline whose loss is scaled for the way back, which a schedule goes by
-            itself; slices of GPT-2 in a narrow type throughout.
+        UsageError: a pipeline with autocast or with float16 (float16 needs a scaled loss, and a
+            schedule runs the backward pass itself), or tensor parallelism with 16-bit weights
+            for a family with ``slices_are_wide``. Example: GPT-2 in BF16 with ``--tp 2``.
     """
     narrow = config.precision.dtype != "float32" and not config.mixed_precision
     if config.parallelism.tp > 1 and family_of(shape).slices_are_wide and narrow:

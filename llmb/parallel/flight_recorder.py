@@ -1,8 +1,8 @@
-"""The last collective calls of each rank, kept where a run of ranks fails: torch's flight recorder.
+"""Writes torch's flight recorder, the last collective calls of each rank, when a run fails.
 
-PyTorch remembers the last 2,000 calls by itself, of NCCL, gloo and others (``TORCH_FR_BUFFER_SIZE``
-is another number; torch before 2.9 has it for NCCL alone). Which rank did not come to which call,
-``torchfrtrace --prefix rank_ RUN_DIR/collectives`` says.
+PyTorch records the last 2,000 calls of backends such as NCCL and gloo. ``TORCH_FR_BUFFER_SIZE``
+sets another number; torch before 2.9 records NCCL calls alone. The command
+``torchfrtrace --prefix rank_ RUN_DIR/collectives`` prints the ranks that missed a call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _PREFIX = "rank_"
 
 
 def keep(folder: str, rank: int) -> None:
-    """Write the calls of this rank to ``folder``; nothing where it is on another host's disk."""
+    """Write the calls of this rank to ``folder``, if its parent folder exists on this host."""
     dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
     path = Path(folder)
     if not folder or dump is None or not path.parent.is_dir():
         return
-    with suppress(OSError, RuntimeError):  # a run that has failed says why, and not this
+    with suppress(OSError, RuntimeError):  # keep the run's own error as the reported error
         path.mkdir(exist_ok=True)
         (path / f"{_PREFIX}{rank}").write_bytes(dump())

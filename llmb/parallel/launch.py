@@ -1,4 +1,4 @@
-"""Starts ranks on this machine: torchrun as a library, one ``llmb run`` a rank."""
+"""Starts ranks on this machine: torchrun as a library, each rank a process ``llmb run``."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from llmb.endings import Interrupted
 from llmb.errors import INTERRUPTED_EXIT_CODE, RunFailedError, UnavailableError
 from llmb.plugin.builtin.host import usable_cores
 
-#: Exit codes from here on are those of shells for signals.
+#: Exit codes from 128 on are a shell's codes for signals. Example: 130 is SIGINT.
 _SIGNALS = 128
 
 
 def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
-    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return what the first to fail ended with.
+    """Run ``llmb`` with ``arguments`` as ``nproc`` ranks; return the first failed rank's exit code.
 
-    A rank that fails ends the others, and is not started again: that would falsify the timing. Each
-    rank has its share of the processor's cores, unless the environment says how many.
+    The exit code is 0 if no rank fails. A failed rank ends all ranks. Ranks are not restarted,
+    because a restart would falsify the timing. Each rank uses 1 / ``nproc`` of the processor's
+    cores, unless the environment sets a number of threads.
 
     Raises:
-        RunFailedError: a rank failed.
+        RunFailedError: a rank ended without a message of its own, for example by SIGKILL.
         UnavailableError: this torch has no torch.distributed.
     """
     try:
@@ -49,7 +50,9 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         rdzv_endpoint="localhost:0",
         max_restarts=0,
     )
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # a rank says why
+    logging.getLogger("torch.distributed.elastic").setLevel(
+        logging.CRITICAL
+    )  # each rank reports its error
     signals = (*endings.STOPPING, endings.WARNING)
     with tempfile.TemporaryDirectory(prefix="llmb-") as folder, _no_rank_left():
         line = Path(folder) / "line"
@@ -61,7 +64,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             if 0 < failure.exitcode < _SIGNALS:
-                return int(failure.exitcode)  # it has said why
+                return int(failure.exitcode)  # the rank has printed its error
             if failure.exitcode == INTERRUPTED_EXIT_CODE:
                 raise Interrupted("a signal to a rank", _said(line)) from None
             raise RunFailedError(f"rank {rank} ended with exit code {failure.exitcode}") from None
@@ -70,12 +73,12 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
 
 @contextmanager
 def _no_rank_left() -> Iterator[None]:
-    """End whatever is left of the ranks: a second signal interrupts torchrun as it ends them."""
+    """Kill leftover ranks: a second signal interrupts torchrun while torchrun ends the ranks."""
     before = {process.pid for process in psutil.Process().children()}
     try:
         yield
     finally:
-        endings.listen()  # torchrun has put handlers of its own in the place of llmb's
+        endings.listen()  # torchrun has replaced llmb's signal handlers
         with endings.held(raises=False):
             for process in psutil.Process().children():
                 if process.pid not in before:
@@ -84,5 +87,5 @@ def _no_rank_left() -> Iterator[None]:
 
 
 def _said(line: Path) -> str:
-    """Return what rank 0 has left to be said; nothing where it ended before it could."""
+    """Return the last line of rank 0; empty if rank 0 ended before writing the line."""
     return line.read_text() if line.exists() else ""

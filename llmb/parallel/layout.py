@@ -27,33 +27,33 @@ class Layout:
     """The ranks' shares of one model and of a step's sequences."""
 
     def __init__(self, config: RunConfig, limit: timedelta | None = None) -> None:
-        """Lay the ranks out, each of which waits ``limit`` for another: a collective call."""
+        """Build the mesh of ranks, with ``limit`` as timeout: a collective call."""
         self._config, self._device = config, torch.device(config.device)
         self._parallelism = config.parallelism
         self.mesh = Mesh(config.parallelism, self._device.type, limit)
-        # Dropout: every replica's masks are its own, and the same for all ranks that share it.
+        # Dropout masks differ between replicas, and are the same for all ranks of a replica.
         torch.manual_seed(config.seed + self.mesh.replica)
-        #: Where the model is cut into stages; None where every rank runs all of it.
+        #: The pipeline stages; None without pipeline parallelism.
         self.pipeline: Pipeline | None = None
         self._parts = 0
-        #: What is sharded as a whole: the model, or this rank's stages.
+        #: The root modules of FSDP2: the model, or this rank's pipeline stages.
         self._roots: Sequence[nn.Module] = ()
         self._silent: Callable[[bool], AbstractContextManager[None]] = _as_ever
-        #: What thunder made of a model that it has sharded itself.
+        #: The program of thunder, if thunder has sharded the model with its own FSDP.
         self._jitted: Callable[..., Any] | None = None
 
     @property
     def is_sharded(self) -> bool:
-        """Tell whether no rank has the whole model."""
+        """Whether no rank has the full model."""
         return self._parallelism.is_shared
 
     def spread(
         self, model: nn.Module, shape: Shape, policy: MixedPrecisionPolicy | None = None
     ) -> None:
-        """Spread ``model`` over the ranks that share it, block by block, in place.
+        """Shard ``model`` over its ranks in place, block by block.
 
-        Its parameters become others, under the same names. What is gathered has the dtypes of
-        ``policy``, or the parameters' own.
+        The parameters are replaced by sharded parameters with the same names. Gathered
+        parameters have the dtypes of ``policy``; without a policy, the dtypes of the parameters.
         """
         if not self.is_sharded:
             return
@@ -74,21 +74,22 @@ class Layout:
             self._jitted = sharded(model, self.mesh.part("dp_shard"), self._device, again=again)
             return
         names = ("dp_replicate", "dp_shard") if how.dp_replicate > 1 else ("dp_shard",)
-        # What only replicates gathers nothing, and a schedule that splits the backward pass would
-        # look for the gathered parameters.
+        # Pure replication gathers nothing, and a schedule with a split backward pass would look
+        # for the gathered parameters.
         mesh, again = self.mesh.part(*names), how.reshard_after_forward and how.dp_shard > 1
         policy = policy or MixedPrecisionPolicy()
         for root in roots:
             for block in (*blocks_of(root, shape), root):
                 fully_shard(block, mesh=mesh, reshard_after_forward=again, mp_policy=policy)
         self._roots = roots
-        if self.pipeline is None:  # a schedule sees to it itself
+        if self.pipeline is None:  # a pipeline schedule itself decides when to reduce
             self._silent = _of_shards(model)
 
     def program(self, program: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``program``, a model or what an executor made of it, as all ranks call it.
+        """Return the callable that runs ``program`` on all ranks.
 
-        Thunder takes the model itself: what ranks share is part of the program that it makes.
+        ``program`` is a model, or an executor's program of the model, such as a compiled model.
+        Thunder takes the model itself: the collectives are part of thunder's program.
         """
         if self.pipeline is not None:
             return self.pipeline.program()
@@ -108,17 +109,18 @@ class Layout:
             program,
             process_group=self.mesh.part("dp_replicate").get_group(),
             device_ids=None if self._device.type == "cpu" else [self._device],
-            forward_sync_buffers=False,  # they are constants
+            forward_sync_buffers=False,  # buffers are constants
         )
         self._silent = _of_replicas(replicated)
         return replicated
 
     @contextmanager
     def part(self, around: AbstractContextManager[object]) -> Iterator[None]:
-        """Surround the forward pass of the next part of a step.
+        """Surround the forward pass of the next micro-batch of a step.
 
-        Ranks speak of gradients after the last part alone: whether a backward pass ends in that is
-        settled before its forward pass.
+        Ranks reduce gradients after the last micro-batch only. The forward pass of a micro-batch
+        already decides whether its backward pass reduces gradients. Example: with
+        ``--accumulate 4`` the gradients of micro-batches 1 to 3 stay on each rank.
         """
         self._parts += 1
         last = self._parts % self._config.parts == 0
@@ -126,18 +128,19 @@ class Layout:
             yield
 
     def silence(self) -> AbstractContextManager[None]:
-        """Surround passes in which replicas do not speak of their gradients."""
-        if self._config.executor == "thunder":  # it averages after each part, or not at all
+        """Surround passes after which replicas do not average gradients."""
+        if self._config.executor == "thunder":  # averages after each micro-batch, or never
             from llmb.parallel.thunder_ranks import silence
 
             return silence()
         return self._silent(False)
 
     def add_up(self, model: nn.Module) -> None:
-        """Add up the gradients of which each rank has a summand: a collective call.
+        """Sum the partial gradients (DTensor placement ``Partial``): a collective call.
 
-        Of gains whose norm works on a part of the sequence. The optimizer would do it in each of
-        its operations, and what is scaled by parts does not round as a sum does.
+        Partial gradients belong to the gains of norms that work on a part of the sequence. Without
+        this call the optimizer would sum the gradients in each of its operations, and scaling
+        the summands rounds differently from scaling the sum.
         """
         for parameter in model.parameters() if self._parallelism.tp > 1 else ():
             gradient: Any = parameter.grad
@@ -147,12 +150,12 @@ class Layout:
     def sum_of_all(self, row: Tensor) -> None:
         """Replace ``row`` by the sum of the rows of all ranks: a collective call.
 
-        The call waits its turn among the work of the device. NCCL does not hold up the host for it.
+        The call is queued on the device. With NCCL the host does not wait for the result.
         """
         dist.all_reduce(row)
 
     def settle(self) -> None:
-        """Let every rank hold its shards alone: an edit of what was gathered would be lost."""
+        """Free all gathered parameters: an edit of a gathered copy would be lost."""
         for root in self._roots:
             for module in _sharded(root):
                 module.reshard()

@@ -1,10 +1,12 @@
-"""Who of the ranks is alive and where it is, told over a store beside what they communicate with.
+"""Heartbeats of all ranks over a separate store, to name the rank that died or hangs.
 
-A rank that dies or hangs is met by the others as an error of their own, or not at all: whoever
-waits for another rank than the dead one waits on. So every rank says twice a second that it lives
-and in which line its main thread is, and looks whether the run has been given up. A rank whose
-communication fails raises an alarm and waits. Rank 0 reads the signs of all ranks in one request,
-and writes which rank is missing. No other rank reads more than the sign of rank 0.
+When a rank dies or hangs, the remaining ranks see a communication error, or no error: a rank that
+waits for a living rank waits on. Every rank therefore writes a heartbeat twice a second, with
+the line of its main thread, and checks whether the run has been given up. A rank with a
+communication error raises an alarm and waits. Rank 0 reads the heartbeats of all ranks in a single
+request and writes the missing ranks. All ranks above 0 read the heartbeat of rank 0 only.
+
+Example of an answer: ``ranks 1, 3 ended while the others were at work, or cannot be reached``.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from llmb.parallel.missing import SILENT, Inquiry, Sign, key, read
 from llmb.parallel.place import UNREACHABLE
 
 _BEAT_S = 0.5
-#: A store that has not answered for so long has gone with its host.
+#: A store that has not answered for 5 s is lost, together with its host.
 _ANSWER_S = 5.0
-#: Why the run has failed, and the rank that asks who is missing: the first of each is kept.
+#: Keys of the failure reason and of the alarm (rank and error). The first value of each is kept.
 _FAILED, _ALARM = "failed", "alarm"
-#: How many ranks know why the run has failed.
+#: Key of the number of ranks that know the failure reason.
 _KNOWN = "known"
 
 
 class Lookout:
-    """A thread of this rank that gives signs of life and looks for bad news.
+    """A thread of this rank that writes heartbeats and reads failure reasons.
 
-    The thread alone talks to the store. A store on a host that is cut off never answers, and then
-    the main thread waits for this thread no longer than for an answer.
+    Only the thread talks to the store. A store on an unreachable host never answers. The main
+    thread therefore stops waiting once the thread has made no turn for 5 s.
     """
 
     def __init__(
@@ -45,14 +47,14 @@ class Lookout:
         timeout_s: float,
         give_up: Callable[[str], None],
     ) -> None:
-        """Begin, once every rank's first sign is in ``store`` (`announce`).
+        """Start the thread. Every rank must have called ``announce`` before.
 
         Args:
-            rank: this one.
-            world_size: how many there are.
-            store: where signs are.
-            timeout_s: how long a rank waits for a message of another, to be named in words.
-            give_up: called once, with the reason, where another rank ended the run.
+            rank: number of this rank.
+            world_size: number of ranks.
+            store: the store with the heartbeats.
+            timeout_s: seconds that a rank waits for a message; used in error texts only.
+            give_up: called once, with the failure reason, if another rank ended the run.
         """
         self._rank, self._world_size, self._store = rank, world_size, store
         self._give_up = give_up
@@ -66,12 +68,12 @@ class Lookout:
         self.thread.start()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop the thread."""
         self._ended = True
         self._wake.set()
 
     def fail(self, cause: str) -> str:
-        """Tell all ranks that the run has failed; return why, as the first of them said."""
+        """Tell all ranks that the run has failed; return the first reason that a rank gave."""
         self._cause = cause
         said = self._answer()
         return cause if said == UNREACHABLE else said
@@ -107,9 +109,10 @@ class Lookout:
             self._give_up(self._said)
 
     def _part(self) -> None:
-        """Say that this rank knows the answer; rank 0, whose end may be the store's, leaves last.
+        """Count this rank as informed; rank 0 leaves last, because it may host the store.
 
-        It stays until all who are alive know why, or nobody else comes any more.
+        Rank 0 stays until all living ranks are informed, or until no further rank has reported
+        for 3 s (``SILENT`` times ``_BEAT_S``).
         """
         known, quiet = self._store.add(_KNOWN, 1), 0
         awaited = self._world_size - len(self._inquiry.silent())
@@ -120,7 +123,7 @@ class Lookout:
             quiet = quiet + 1 if known == before else 0
 
     def _turn(self) -> str:
-        """Give a sign of life; return why the run has failed, nothing if it has not."""
+        """Write a heartbeat; return the reason of failure, or an empty text."""
         cause, symptom = self._cause, self._symptom
         self._store.set(key(self._rank), Sign(self._beats + 1, symptom, self._place()).written())
         if not cause and not self._store.check([_FAILED]):
@@ -130,9 +133,9 @@ class Lookout:
         return self._store.compare_set(_FAILED, "", cause).decode(errors="replace")
 
     def _missing(self, symptom: str) -> str:
-        """Return who is missing, nothing if nobody asks or it is early.
+        """Return the missing ranks in words; empty if no alarm is raised or evidence is too short.
 
-        Of an alarm that others raise, rank 0 alone takes notice: it answers for all.
+        Only rank 0 reacts to the alarm of another rank, and answers for all ranks.
         """
         if symptom:
             if not self._raised:
@@ -157,5 +160,5 @@ class Lookout:
 
 
 def announce(rank: int, store: Store) -> None:
-    """Write the first sign of ``rank``: a reading of all signs waits for one that is not there."""
+    """Write the first heartbeat of ``rank``: reading all heartbeats waits for a missing key."""
     store.set(key(rank), Sign().written())

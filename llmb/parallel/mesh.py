@@ -1,4 +1,7 @@
-"""The mesh of ranks, in torch.distributed's words: one dimension for each way to share a model."""
+"""The mesh of ranks (torch's ``DeviceMesh``): a dimension for each kind of parallelism.
+
+Example: 16 ranks as pp=2, dp_replicate=1, dp_shard=4, tp=2.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +14,25 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from llmb.config import Parallelism
 
-#: From the outermost: ranks of the last dimension are neighbours, and share a host if they can.
+#: Outermost first: ranks of ``tp`` have adjacent numbers, and are on the same host if possible.
 DIMENSIONS = ("pp", "dp_replicate", "dp_shard", "tp")
 
 
 class Mesh:
-    """Which ranks share what."""
+    """The ranks of each parallel dimension, and this rank's index in each dimension."""
 
     def __init__(
         self, parallelism: Parallelism, device_type: str, limit: timedelta | None = None
     ) -> None:
-        """Lay the ranks of the default process group out: a collective call.
+        """Arrange the ranks of the default process group in a mesh: a collective call.
 
-        A rank waits for others ``limit`` long: torch gives groups of some ranks its own default.
+        ``limit`` is the timeout of each subgroup; torch would give subgroups its own default.
         """
         sizes = parallelism.model_dump()
         self.sizes: dict[str, int] = {name: sizes[name] for name in DIMENSIONS}
         options: Any = None
         if limit is not None and dist.get_backend() == "gloo":
-            # Its messages between two ranks wait as long as was said when their group was made.
+            # Point-to-point messages of gloo keep the timeout from the creation of the group.
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
             options._timeout = limit
@@ -44,16 +47,16 @@ class Mesh:
                 _set_pg_timeout(limit, self._whole.get_group(name))
 
     def part(self, *names: str) -> DeviceMesh:
-        """Return the ranks that this one shares ``names`` with."""
+        """Return the submesh of dimensions ``names`` with this rank."""
         whole: Any = self._whole
         found: DeviceMesh = whole[names if len(names) > 1 else names[0]]
         return found
 
     def place(self, name: str) -> int:
-        """Return where this rank stands in dimension ``name``."""
+        """Return the index of this rank in dimension ``name``."""
         return self._whole.get_local_rank(name)
 
     @property
     def replica(self) -> int:
-        """Which part of a step's sequences this rank takes."""
+        """The index of this rank's data shard: the part of a step's sequences for this rank."""
         return self.place("dp_replicate") * self.sizes["dp_shard"] + self.place("dp_shard")

@@ -1,7 +1,7 @@
-"""Which ranks are missing, found in successive readings of every rank's sign of life.
+"""Finds missing ranks from successive readings of every rank's heartbeat.
 
-A sign is one value in a store. Example: ``12\\nTimed out waiting 8000ms\\nmodel.py:40, forward`` is
-the 12th sign of a rank whose communication has failed, with the line of its main thread.
+A heartbeat is a value in a store. Example: ``12\\nTimed out waiting 8000ms\\nmodel.py:40, forward``
+is the 12th heartbeat of a rank with a communication error, with the line of its main thread.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Readings after the first in which a rank shows no new sign: the rank is gone.
+#: A rank without a new heartbeat in 6 readings after the first reading is gone.
 SILENT = 6
-#: Readings in which no further rank reports an error: who is alive and reports none hangs.
+#: After 4 readings without a further error report, living ranks without an error hang.
 _SETTLED = 4
-#: Words of an error that a lost connection raises, and a wait that took too long does not.
+#: Words in the error of a lost connection, and not in the error of a timeout.
 _BROKEN = ("connection", "pair closure", "broken pipe")
 _SHOWN_RANKS, _SHOWN_CHARACTERS = 8, 300
 
 
 class Sign(NamedTuple):
-    """What a rank says of itself twice a second."""
+    """The heartbeat that a rank writes twice a second."""
 
     beats: int = 0
-    #: The error of this rank's communication: what some other rank has caused.
+    #: The communication error of this rank, caused by another rank; empty without an error.
     symptom: str = ""
-    #: The line that its main thread is in.
+    #: The current line of the main thread. Example: ``model.py:40, forward``.
     where: str = ""
 
     def written(self) -> str:
@@ -45,17 +45,17 @@ def read(value: bytes) -> Sign:
 
 
 def named(ranks: Sequence[int]) -> str:
-    """Return ``ranks`` in words. Example: ``ranks 1, 3``; of many the first, and how many more."""
+    """Return ``ranks`` in words, at most 8 by number. Example: ``ranks 1, 3``."""
     shown = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
     more = f" and {len(ranks) - _SHOWN_RANKS} more" if len(ranks) > _SHOWN_RANKS else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
 class Inquiry:
-    """Finds out which of ``ranks`` is missing, once a rank has raised an alarm.
+    """Finds the missing rank among ``ranks``, once a rank has raised an alarm.
 
-    Time is counted in readings: where the store or the host is slow, the reader is as slow as the
-    ranks that it reads of, so a slow machine makes nobody look dead.
+    Time is counted in readings. On a slow store or host the reader is as slow as the ranks. A slow
+    machine therefore makes no rank look dead.
     """
 
     def __init__(self, ranks: Sequence[int], timeout_s: float) -> None:
@@ -64,22 +64,22 @@ class Inquiry:
         self._count, self._readings = 0, deque[list[Sign]](maxlen=SILENT + 1)
 
     def look(self, signs: list[Sign]) -> None:
-        """Take the next reading: a sign of each rank, in order."""
+        """Take the next reading: the heartbeat of each rank, in order."""
         self._count += 1
-        if self._count > 1:  # a last sign may have been on its way when the alarm was raised
+        if self._count > 1:  # a last heartbeat may have been in flight at the alarm
             self._readings.append(signs)
 
     def silent(self) -> list[int]:
-        """Return the ranks that have stopped to show signs; none if it is early."""
+        """Return the ranks without new heartbeats; none before 7 readings are kept."""
         if len(self._readings) <= SILENT:
             return []
         each = zip(self._ranks, self._readings[0], self._readings[-1], strict=True)
         return [rank for rank, before, now in each if before.beats == now.beats]
 
     def gone(self, witness: int, symptom: str) -> str:
-        """Return in words which ranks are silent; nothing if none is, or it is early.
+        """Return the silent ranks in words; empty if no rank is silent or readings are too few.
 
-        ``witness`` is the rank that raised the alarm, ``symptom`` the error that it had.
+        ``witness`` is the rank that raised the alarm, and ``symptom`` is the error of the witness.
         """
         silent = self.silent()
         if not silent:
@@ -91,13 +91,13 @@ class Inquiry:
         )
 
     def hanging(self, witness: int, symptom: str) -> str:
-        """Return which ranks are alive and do not communicate; nothing if it is early."""
+        """Return the living ranks that do not communicate, in words; empty if it is too early."""
         if len(self._readings) <= SILENT:
             return ""
         now, before = self._readings[-1], self._readings[-1 - _SETTLED]
         absent = [i for i, sign in enumerate(now) if not sign.symptom]
         if len(absent) < sum(not sign.symptom for sign in before):
-            return ""  # others still come
+            return ""  # further ranks still report errors
         symptoms = [sign.symptom.lower() for sign in now if sign.symptom]
         waited = any(not any(word in text for word in _BROKEN) for text in symptoms)
         if not absent or not waited:

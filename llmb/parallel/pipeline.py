@@ -1,7 +1,8 @@
-"""Pipelines on torch.distributed.pipelining: each rank has some layers, and a schedule runs them.
+"""Pipelines on torch.distributed.pipelining: each rank has some layers, run by a schedule.
 
-The schedule is called like a model: it takes a batch, goes forward and backward with every
-micro-batch of it, leaves the gradients in the parameters, and returns the loss.
+The schedule is called like a model. A call takes a batch, runs forward and backward for every
+micro-batch, leaves the gradients in the parameters, and returns the loss. Example: with two ranks
+and 16 layers, rank 0 has layers 0 to 7 and rank 1 has layers 8 to 15 (schedule 1F1B).
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ from llmb.reference.loss import causal_loss
 
 
 class Pipeline:
-    """The stages of one model that this rank has, and who has the others.
+    """The pipeline stages of this rank, and the owner rank of every parameter.
 
-    All parameters keep their names in the model itself: those of other ranks' stages are meta
-    tensors, which have a shape and no memory.
+    All parameters keep their names in the model. Parameters of remote stages are meta tensors:
+    tensors with a shape and without memory.
     """
 
     def __init__(self, model: nn.Module, config: RunConfig, mesh: Mesh) -> None:
         """Cut ``model``, in place.
 
         Raises:
-            UnavailableError: this torch's stages hand over no states that ranks share.
-            UsageError: it has parts that belong to no stage.
+            UnavailableError: this version of torch cannot pass DTensors between stages.
+            UsageError: a parameter of the model belongs to no stage.
         """
         if "get_mesh" not in signature(PipelineStage).parameters:
             raise UnavailableError(
@@ -65,7 +66,7 @@ class Pipeline:
                 "post-processing has put it there; use another option of the plugin"
             )
         assert isinstance(model, Llama)
-        #: By their numbers in the whole pipeline.
+        #: This rank's stages, by stage number in the full pipeline.
         self.stages: dict[int, Llama] = {
             stage: stage_of(model, {path for path, its in parts.items() if its == stage})
             for stage in range(self._how.stages)
@@ -73,19 +74,19 @@ class Pipeline:
         }
 
     def program(self) -> PipelineProgram:
-        """Return the schedule over the stages, once what they compute is settled."""
+        """Return the schedule over the stages, after the last change to the modules."""
         return PipelineProgram(
             self.stages, self._how, self._parts, self._device, self._mesh.part("pp"), self._slices
         )
 
     def _slices(self, names: tuple[str, ...], layout: object) -> DeviceMesh:
-        """Return the mesh of what stages hand over: ranks that share a sequence."""
+        """Return the mesh of the states between stages: the tensor-parallel ranks."""
         return self._mesh.part("tp")
 
     def share(self, name: str, value: Tensor | None, like: Tensor) -> Tensor | None:
-        """Return ``value`` of the rank that has parameter ``name``: a collective call.
+        """Broadcast ``value`` from the rank that owns parameter ``name``: a collective call.
 
-        ``like`` has its shape and dtype; None where there is no value.
+        ``like`` has the shape and dtype of the value. Return None if the owner's value is None.
         """
         owner = self._owner[name]
         there = torch.tensor(value is not None, dtype=torch.int32, device=self._device)
@@ -99,9 +100,10 @@ class Pipeline:
         return value
 
     def clip_grad_norm(self, model: nn.Module, most: float) -> None:
-        """Scale all stages' gradients so that their norm together is at most ``most``.
+        """Scale the gradients of all stages to a total norm of at most ``most``: a collective call.
 
-        As ``torch.nn.utils.clip_grad_norm_``, which knows this rank's alone: a collective call.
+        The formula is that of ``torch.nn.utils.clip_grad_norm_``, which sees only the gradients of
+        this rank.
         """
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         norm = whole(get_total_norm(gradients)).to(self._device)
@@ -114,7 +116,7 @@ class Pipeline:
 
 
 class PipelineProgram:
-    """A schedule, called like the model whose stages it runs."""
+    """A pipeline schedule, called like the full model."""
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class PipelineProgram:
         self._device, self._group = device, ranks.get_group()
         self._last = how.rank_of(how.stages - 1)
         some = next(p for stage in stages.values() for p in stage.parameters())
-        self._dtype = wide_dtype(some)  # of the loss, which other ranks' stages may make
+        self._dtype = wide_dtype(some)  # dtype of the loss, possibly computed on another rank
         made = [
             PipelineStage(stage, number, how.stages, device, group=self._group, get_mesh=slices)
             for number, stage in stages.items()
@@ -140,14 +142,14 @@ class PipelineProgram:
 
         kind: Any = get_schedule_class(how.schedule)
         several = issubclass(kind, PipelineScheduleMulti)
-        # The loss is divided, as the train loop divides it, and not what comes of it.
+        # Divide the loss by the micro-batches, like the train loop, instead of the gradients.
         self._schedule = kind(made if several else made[0], parts, loss, scale_grads=False)
 
     def __call__(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """Leave the gradients of ``ids`` and ``labels`` ``[B, T]``; return their loss.
+        """Compute gradients for ``ids`` and ``labels`` ``[B, T]``; return the loss.
 
-        All ranks of a pipeline are given the same and get the same. To go backward from the loss
-        changes nothing any more.
+        All ranks of a pipeline pass the same arguments and get the same loss. Calling ``backward``
+        on the loss changes no gradient: the gradients are already in the parameters.
         """
         losses: list[Tensor] = []
         try:
@@ -155,7 +157,7 @@ class PipelineProgram:
         except RuntimeError as error:
             if error.__cause__ is None:
                 raise
-            raise error.__cause__ from None  # what a stage met, without the tensors around it
+            raise error.__cause__ from None  # the error of the stage, without tensors
         if losses:
             total = torch.stack([whole(loss.detach()) for loss in losses]).sum().to(self._dtype)
         else:
@@ -165,7 +167,7 @@ class PipelineProgram:
 
 
 def parts_of(model: nn.Module, how: Parallelism) -> dict[str, int]:
-    """Return the stage of each part of ``model``, by the part's path."""
+    """Return the stage number of each part of ``model``. Example: ``{"model.layers.0": 0}``."""
     inner = getattr(model, "model", None)
     if (
         not isinstance(model, Llama)
@@ -186,7 +188,7 @@ def parts_of(model: nn.Module, how: Parallelism) -> dict[str, int]:
 
 
 def stage_of(model: Llama, paths: set[str]) -> Llama:
-    """Return ``model`` with its parts at ``paths`` alone: the same modules, under new roots."""
+    """Return ``model`` reduced to the parts at ``paths``: the same modules, under new roots."""
     stage: Llama = _shallow(model)
     inner, layers = _shallow(model.model), _shallow(model.model.layers)
     for name in list(layers):
@@ -201,7 +203,7 @@ def stage_of(model: Llama, paths: set[str]) -> Llama:
 
 
 def _shallow(module: Any) -> Any:
-    """Return a copy of ``module`` with its submodules and hooks, and room for others."""
+    """Return a shallow copy of ``module``: shared submodules and hooks, in new dictionaries."""
     found = copy(module)
     for name, value in vars(module).items():
         if isinstance(value, (dict, OrderedDict, set)):

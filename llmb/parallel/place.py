@@ -1,4 +1,7 @@
-"""Where a process stands among the ranks, as whoever launched it says in its environment."""
+"""The rank address of this process, read from the environment variables of the launcher.
+
+Example: ``RANK=3 WORLD_SIZE=8 MASTER_ADDR=node1 MASTER_PORT=29500``, as torchrun sets.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from llmb.errors import RunFailedError, UsageError
 
 
 class _Names(NamedTuple):
-    """What a launcher calls the four numbers."""
+    """The environment variables of a launcher for the four rank numbers."""
 
     rank: str
     world_size: str
@@ -20,7 +23,7 @@ class _Names(NamedTuple):
     local_world_size: str
 
 
-#: torch's own names first: a launcher that sets those has been told how to start torch.
+#: torch's own names first: a launcher that sets torch's names was configured to start torch.
 _LAUNCHERS = (
     _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     # Open MPI, Cray's PALS, Hydra (MPICH, Intel MPI), a step of srun (a batch script has no step).
@@ -34,18 +37,19 @@ _LAUNCHERS = (
     _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _Names("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
 )
-#: What a rank says that can ask no other rank why, because rank 0's store does not answer.
+#: Message of a rank that cannot learn the failure reason: the store of rank 0 does not answer.
 UNREACHABLE = "rank 0 is gone, or its host cannot be reached any more"
 _STORE = "TORCHELASTIC_USE_AGENT_STORE"
-#: Ports that no system gives to a connection by itself (Linux begins at 32768, others at 49152).
+#: Ports below the ephemeral ports, which start at 32768 on Linux and at 49152 elsewhere.
 _PORTS = range(20_000, 30_000)
 
 
 def place_in(environment: Mapping[str, str]) -> RankAddress | None:
-    """Return where this process stands, None if it is alone.
+    """Return the rank address of this process, None for a single process.
 
     Raises:
-        UsageError: it is one of several, and something about its place is missing or odd.
+        UsageError: an environment variable of a rank is missing or invalid. Example: ``RANK=8``
+            with ``WORLD_SIZE=8``.
     """
     for names in _LAUNCHERS:
         if names.rank in environment and names.world_size in environment:
@@ -78,7 +82,7 @@ def place_in(environment: Mapping[str, str]) -> RankAddress | None:
 
 
 def last_of(nproc: int) -> RankAddress:
-    """Return the place of the last of ``nproc`` ranks on this machine, before any is started."""
+    """Return the address of the last of ``nproc`` ranks on this machine, before any rank starts."""
     last = nproc - 1
     return RankAddress(
         rank=last, world_size=nproc, local_rank=last, local_world_size=nproc, host="", port=1
@@ -86,13 +90,13 @@ def last_of(nproc: int) -> RankAddress:
 
 
 def free_port() -> int:
-    """Return a port of this host at which rank 0 can listen some seconds later.
+    """Return a port of this host that rank 0 can listen at some seconds later.
 
-    The system's own choice, port 0, is taken from the ports of connections, so that any other
-    process may have the port before rank 0 has started.
+    Port 0 would let the system choose an ephemeral port. Any process may take an ephemeral port
+    for a connection before rank 0 has started.
 
     Raises:
-        RunFailedError: none was free in 100 tries.
+        RunFailedError: no port was free in 100 tries.
     """
     for port in random.sample(_PORTS, 100):
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""The other ranks, as the harness talks to them: over gloo, beside what the model communicates."""
+"""Communication of the harness between ranks: over gloo, separate from the model's backend."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from llmb.parallel.lookout import Lookout, announce
 from llmb.parallel.missing import key, named
 from llmb.reference.pins import actual_digests, reference_digest
 
-#: How much longer the others try to connect, where rank 0 opens the store when it comes.
+#: Extra seconds for ranks above 0 to connect, because rank 0 opens the store and may come late.
 _AHEAD_S = 600.0
-#: How often each asks whether all have come; of many ranks seldom enough for one store.
+#: Seconds between two requests of a rank, and most requests per second of all ranks to the store.
 _ASK_S, _ASKS_PER_S = 0.1, 4000
-#: How much later than rank 0 the others learn who did not come.
+#: Extra seconds for ranks above 0 to read rank 0's list of missing ranks.
 _WORD_S = 10.0
-#: Nothing where all have come, or who has not.
+#: Key of rank 0's answer: empty if all ranks have come, else the missing ranks.
 _MET = "met"
-#: Rank 0's folder for the last collective calls of each rank.
+#: Key of rank 0's folder for the last collective calls of each rank.
 _CALLS = "calls"
-#: Words of the errors that libraries of collectives raise where a rank is gone or late.
+#: Words in errors of communication libraries when a rank is gone or late.
 _OF_OTHERS = (
     *("gloo", "nccl", "timed out", "pair closure"),
     *("connection reset", "connection closed", "broken pipe"),
@@ -43,7 +43,7 @@ _OF_OTHERS = (
 
 
 class Sameness(Frozen):
-    """What all ranks must have alike."""
+    """The versions and the configuration that must be equal on all ranks."""
 
     llmb: str
     reference: str
@@ -53,7 +53,7 @@ class Sameness(Frozen):
 
 
 class Ranks:
-    """A process group for the model, and one of gloo for the harness; a context that ends both."""
+    """The model's process group and the harness's gloo group; a context manager ends both."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Ranks:
         give_up: Callable[[str], None],
         calls_folder: str = "",
     ) -> None:
-        """Meet the other ranks of repeat number ``repeat``; wait ``timeout_s`` for each message.
+        """Connect all ranks of repeat number ``repeat``; wait ``timeout_s`` for each message.
 
-        ``give_up`` is called from another thread, where another rank ends the run. Where a run
-        fails, every rank writes its last collective calls to rank 0's ``calls_folder``.
+        ``give_up`` is called from a second thread if a remote rank ends the run. When a run fails,
+        every rank writes its last collective calls to rank 0's ``calls_folder``.
 
         Raises:
-            RunFailedError: they did not all come.
+            RunFailedError: some rank did not come in time.
         """
         self.place, self.limit = place, timedelta(seconds=timeout_s)
         try:
@@ -87,7 +87,7 @@ class Ranks:
                 world_size=place.world_size,
                 timeout=self.limit,
             )
-            #: What the model communicates with.
+            #: The backend of the model's process group. Example: ``nccl``.
             self.library: str = dist.get_backend()
             self._control = dist.new_group(backend="gloo", timeout=self.limit)
             self._give_up = give_up
@@ -104,10 +104,10 @@ class Ranks:
             ) from error
 
     def agree(self, config: RunConfig) -> RunConfig:
-        """Return the run that rank 0 was asked for, on this rank's device.
+        """Return rank 0's configuration with this rank's device.
 
         Raises:
-            RunFailedError: another rank has another version or was asked for another run.
+            RunFailedError: a rank has a version or a configuration different from rank 0's.
         """
         mine = Sameness(
             llmb=llmb.__version__,
@@ -125,31 +125,31 @@ class Ranks:
         return leading.model_copy(update={"device": config.device})
 
     def gather(self, value: object) -> list[Any]:
-        """Return what every rank gives, in their order; a collective call."""
+        """Return the ``value`` of every rank, in rank order: a collective call."""
         found: list[Any] = [None] * self.place.world_size
         dist.all_gather_object(found, value, group=self._control)
         return found
 
     def from_leader(self, value: object) -> Any:
-        """Return what rank 0 gives; a collective call."""
+        """Return the ``value`` of rank 0: a collective call."""
         given = [value]
         dist.broadcast_object_list(given, src=0, group=self._control)
         return given[0]
 
     def mean(self, value: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the mean of every rank's scalar, ``dtype`` on the CPU; a collective call."""
+        """Return the mean of every rank's scalar, as ``dtype`` on the CPU: a collective call."""
         total = whole(value.detach()).to("cpu", torch.float64)
         dist.all_reduce(total, group=self._control)
         return (total / self.place.world_size).to(dtype)
 
     def total(self, shown: Tensor) -> Tensor:
-        """Return the sum of what every rank shows, on the CPU; a collective call."""
+        """Return the sum of every rank's tensor, on the CPU: a collective call."""
         found = shown.detach().to("cpu", copy=True)
         dist.all_reduce(found, group=self._control)
         return found
 
     def __enter__(self) -> Ranks:
-        """Return the ranks that have met."""
+        """Return the connected ranks."""
         return self
 
     def __exit__(
@@ -158,17 +158,17 @@ class Ranks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave the others; what went wrong here, they are told.
+        """Close the process groups; tell all ranks about an error of this rank.
 
         Raises:
-            LlmbError: instead of what was met here, with the rank that is at fault.
+            LlmbError: replaces the error of this rank, and names the rank at fault.
         """
         if isinstance(error, Exception):
             flight_recorder.keep(self._calls_folder, self.place.rank)
             said = self._cause(error)
             if self._is_of_others(error) or said.partition(":")[0] != f"rank {self.place.rank}":
                 raise RunFailedError(said) from error
-            if self.place.leads:  # of the others' errors their own supervisors say of whom they are
+            if self.place.leads:  # the supervisors of ranks above 0 name the rank themselves
                 kind = NotEnoughMemoryError if is_out_of_memory(error) else RunFailedError
                 raise (type(error) if isinstance(error, LlmbError) else kind)(said) from error
         self.lookout.end()
@@ -180,17 +180,17 @@ class Ranks:
         self._give_up(reason)
 
     def _cause(self, error: Exception) -> str:
-        """Return which rank is at fault, and with what, as all ranks are told."""
+        """Return the rank at fault and its error, the same text on all ranks."""
         text, ours = _first_line(error), isinstance(error, LlmbError)
         if self._is_of_others(error):
             return self.lookout.blame(text)
-        if ours and text.startswith("rank "):  # it says of whom it is
+        if ours and text.startswith("rank "):  # the text names its rank already
             return self.lookout.fail(text)
         kind = "" if ours else f"{type(error).__name__}: "
         return self.lookout.fail(f"rank {self.place.rank}: {kind}{text}")
 
     def _is_of_others(self, error: Exception) -> bool:
-        """Tell whether ``error`` is what a rank meets when another is gone or late."""
+        """Tell whether ``error`` means that a remote rank is gone or late."""
         text = str(error).lower()
         return isinstance(error, dist.DistError) or (
             isinstance(error, RuntimeError) and any(word in text for word in _OF_OTHERS)
@@ -207,10 +207,10 @@ def _store(place: RankAddress, limit: timedelta, *, hosting: bool = False) -> TC
 
 
 def _wait_for_all(place: RankAddress, beside: Store, timeout_s: float) -> None:
-    """Return when every rank is here: rank 0 looks for all, and the others wait for its word.
+    """Wait until every rank has come: rank 0 checks all ranks, and the rest wait for its answer.
 
-    However long rank 0 takes to come: before its worker it measures ceilings, and audits the repeat
-    before. A network that is lost meanwhile ends the asking with an error.
+    Ranks above 0 wait for rank 0 without a limit, because rank 0 first measures ceilings and
+    audits the previous repeat. A lost network ends the wait with an error.
 
     Raises:
         RunFailedError: some rank has not come ``timeout_s`` after rank 0.
@@ -234,17 +234,17 @@ def _wait_for_all(place: RankAddress, beside: Store, timeout_s: float) -> None:
     else:
         missing = [rank for rank, one in enumerate(everybody) if not beside.check([one])]
         beside.set(_MET, reason := f"{named(missing)} did not come to {where}")
-        time.sleep(2 * pause_s)  # the store ends with rank 0: let the others read it
+        time.sleep(2 * pause_s)  # the store ends with rank 0: leave time to read it
     if reason:
         raise RunFailedError(reason)
 
 
 def _differences(leading: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    """Return a phrase for each field of a dumped ``Sameness`` in which ``theirs`` differs.
+    """Return a phrase for each field of a dumped ``Sameness`` that differs in ``theirs``.
 
     Example: ``["timed_steps 21 instead of 20"]``.
     """
-    own = {"seed", "device"}  # drawn by each, and counted on each host
+    own = {"seed", "device"}  # each rank draws a seed; devices are numbered per host
     found = [
         f"{name} {theirs[name]} instead of {leading[name]}"
         for name in leading
@@ -260,11 +260,11 @@ def _differences(leading: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
 
 
 def _as_asked(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a dumped ``config`` without the fields that each rank's own timing decides.
+    """Return a dumped ``config`` without the fields decided by each rank's own timing.
 
     Every rank times whether its processor multiplies BF16 faster natively or widened to FP32. On a
-    busy host two ranks may find different answers, so the answers are not compared: all ranks run
-    with rank 0's ``config``.
+    busy host two ranks may find different answers. The answers are not compared, because all ranks
+    run with rank 0's ``config``.
     """
     return {**config, "precision": {**config["precision"], "native": None, "products": None}}
 

@@ -1,4 +1,4 @@
-"""A gradient scaler whose ranks agree: where one has found an overflow, all leave the step out."""
+"""A gradient scaler for several ranks: an overflow on any rank makes all ranks skip the step."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from torch.optim import Optimizer
 
 
 class SharedGradScaler(GradScaler):
-    """torch's scaler; a rank's own shard does not decide alone.
+    """torch's ``GradScaler`` with an all-reduce of the overflow flags.
 
-    DTensors share what they have found by themselves, by the placement of the first gradient: where
-    that is replicated and another is a shard, one rank alone would leave the step out, and the
-    ranks' weights would part.
+    DTensor shares the flag by the placement of the first gradient only. Suppose the first gradient
+    is replicated and a later gradient is sharded. Then a single rank would skip the step, and the
+    weights of the ranks would diverge.
     """
 
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Scale the gradients back, and ask every rank for overflows: a collective call."""
+        """Unscale the gradients and combine the overflow flags of all ranks: a collective call."""
         super().unscale_(optimizer)
         for found in self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
             dist.all_reduce(found, dist.ReduceOp.MAX)

@@ -1,4 +1,4 @@
-"""The supervisor's orders, for every rank: rank 0 hears them and passes each on."""
+"""The supervisor's orders for every rank: rank 0 receives each order and broadcasts the order."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from llmb.wire.messages import Message, Phase, Tick, Worked
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
 
-#: What a rank's own supervisor wants to know of it, whoever owns the record.
+#: Messages that every rank sends to its own supervisor, including ranks above 0.
 _OWN = (Phase, Tick, Worked)
 
 
 class SharedChannel(Channel):
-    """A worker's channel once it has met the other ranks.
+    """A worker's channel after the ranks have connected.
 
-    All ranks do the same in the same order, so all ask for orders equally often: each ``receive``
-    is one message of rank 0's supervisor, broadcast. Of what the others say, their own supervisors
-    are told that they live; rank 0's hears rank 0.
+    All ranks run the same steps in the same order and call ``receive`` equally often. Each
+    ``receive`` broadcasts a message from rank 0's supervisor. Rank 0 sends every message to its
+    supervisor. Ranks above 0 send only signs of life, such as ``Tick``.
     """
 
     __slots__ = ("_own", "_ranks")
 
     def __init__(self, own: Channel, ranks: Ranks) -> None:
-        """Share ``own`` of rank 0 with ``ranks``."""
+        """Share the channel ``own`` of rank 0 with ``ranks``."""
         self._own, self._ranks = own, ranks
         self.received_ns = 0
 
     def send(self, message: Message) -> None:
-        """Tell this rank's supervisor ``message``, if it wants to know."""
+        """Send ``message`` to this rank's supervisor; above rank 0, only a sign of life."""
         if self._ranks.place.leads or isinstance(message, _OWN):
             self._own.send(message)
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        """Return the next message of rank 0's supervisor: a collective call."""
+        """Return the next message from rank 0's supervisor: a collective call."""
         message = self._own.receive(timeout_s) if self._ranks.place.leads else None
         self.received_ns = self._own.received_ns
         found: Message | None = self._ranks.from_leader(message)
         return found
 
     def pending(self) -> bool:
-        """Tell whether something can be read from this rank's own supervisor without waiting."""
+        """Tell whether a message from this rank's own supervisor can be read without waiting."""
         return self._own.pending()
 
     def close(self) -> None:

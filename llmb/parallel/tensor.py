@@ -1,9 +1,9 @@
 """Tensor parallelism as torch's ``parallelize_module`` does it: ranks share each matrix.
 
-Each block communicates four times a step (GPT-2's more: see ``llmb.families.gpt2``): one sum
-after attention and one after the feed-forward network, forward and backward. The plan that shards
-each projection alone sums the gradient of each projection's input by itself, five times a block
-(docs/adr/0024). Which module is shared how, its family says.
+Each block communicates four times a step (GPT-2 blocks more: see ``llmb.families.gpt2``): a sum
+after attention and a sum after the feed-forward network, forward and backward. A plan that shards
+each projection alone sums the gradient of each projection's input separately, five times a block
+(docs/adr/0024). The model family states how each module is shared, such as ``Slice.ROWS``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from llmb.reference.shapes import Shape
 
 
 class _Everywhere(ParallelStyle):
-    """Every rank has all of the module's parameters, and computes the same with them."""
+    """Every rank has all parameters of the module and computes the same output."""
 
     def __init__(self, use_local_output: bool = True) -> None:
         self._out = _out if use_local_output else None
@@ -55,11 +55,12 @@ def _out(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Any:
 
 
 def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Parallelism) -> None:
-    """Slice ``model`` over the ranks of ``mesh``, in place; its parameters become DTensors.
+    """Slice ``model`` over the ranks of ``mesh``, in place; the parameters become DTensors.
 
-    Each rank has its heads, its part of the feed-forward networks and of the words. With
-    ``sequence_parallel`` each has its part of the sequence where blocks meet, and norms work on
-    that; with ``loss_parallel`` each keeps the logits of its words.
+    Each rank has a part of the attention heads, of the feed-forward networks and of the vocabulary.
+    With ``sequence_parallel`` each rank has a part of the sequence between blocks, and norms work
+    on this part. With ``loss_parallel`` each rank keeps the logits of its part of the vocabulary.
+    Example: with ``--tp 2`` and 32 heads, each rank has 16 heads.
     """
     family, style = family_of(shape), _styles(how)
     inside = {name: style[one] for name, one in family.slices_of_block(shape).items()}
@@ -73,12 +74,12 @@ def slice_model(model: nn.Module, shape: Shape, mesh: DeviceMesh, how: Paralleli
         setattr(model.get_submodule(owner), leaf, nn.Parameter(value))
     parallelize_module(model, mesh, {name: style[one] for name, one in modules.items()})
     if how.loss_parallel:
-        # For good: the backward pass of a sliced loss needs it as well, wherever that is called.
+        # Never exited: the backward pass of a sliced loss needs the context too.
         loss_parallel().__enter__()
 
 
 def _styles(how: Parallelism) -> dict[Slice, ParallelStyle]:
-    """Return what torch makes of each way to share a module."""
+    """Return torch's ``ParallelStyle`` for each kind of slice."""
     among: Any = Shard(1) if how.sequence_parallel else Replicate()
     local, whole = not how.sequence_parallel, Replicate()
     kept = Shard(-1) if how.loss_parallel else whole

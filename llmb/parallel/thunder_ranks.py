@@ -1,7 +1,7 @@
-"""What ranks share where thunder compiles the whole model: its own DDP, its own FSDP.
+"""Data parallelism under thunder, which compiles the full model: thunder's own DDP and FSDP.
 
-Its programs contain the collective calls themselves. They are with the group of the mesh, which
-waits no longer than was asked for.
+Thunder's programs contain the collective calls. The calls use the process group of the mesh, with
+the mesh's timeout.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
-#: Megabytes of gradients that are added up by one call: thunder's own default.
+#: Megabytes of gradients per all-reduce call: thunder's own default.
 _BUCKET_MB = 25.0
 
 
 def replicated(model: nn.Module, mesh: DeviceMesh) -> Any:
-    """Return the program of ``model`` that averages gradients over ``mesh``.
+    """Return a program of ``model`` that averages gradients over ``mesh``.
 
     The parameters stay the same objects.
     """
@@ -30,7 +30,7 @@ def replicated(model: nn.Module, mesh: DeviceMesh) -> Any:
     program = import_module("thunder").jit(
         model, transforms=[ddp.DDPTransform(mesh.get_group(), _BUCKET_MB, broadcast_from=None)]
     )
-    # It made parameters of its own that share memory with these; gradients would be theirs.
+    # Thunder made new parameters in the same memory, and would put the gradients in the new ones.
     for name in program._overrides_parameters:
         program._overrides_parameters[name] = model.get_parameter(name)
     return program
@@ -45,15 +45,16 @@ def silence() -> AbstractContextManager[None]:
 
 
 def sharded(model: nn.Module, mesh: DeviceMesh, device: torch.device, *, again: bool) -> Any:
-    """Return the program of ``model`` with parameters spread over ``mesh``, and spread them.
+    """Shard the parameters of ``model`` over ``mesh`` and return the program.
 
-    The program keeps plain tensors, padded to one length. The parameters of ``model`` become
-    DTensors in their memory, which optimizer and audit read and write as any others. ``again``
-    gathers for the backward pass again (ZeRO stage 3), otherwise they are kept for it (2).
+    The program keeps plain tensors, padded to the same length on every rank. The parameters of
+    ``model`` become DTensors in the memory of the plain tensors, and optimizer and audit read and
+    write the DTensors as usual. ``again``: gather the parameters again for the backward pass (ZeRO
+    stage 3); otherwise keep the gathered parameters after the forward pass (stage 2).
     """
     fsdp = import_module("thunder.distributed.transforms.fsdp_v2")
     kind = import_module("thunder.distributed").FSDPType
-    # Traced are whole shapes: of modules that have the parameters without memory.
+    # Thunder traces full shapes: copy the modules, and keep the same parameter objects.
     whole = dict(model.named_parameters())
     shapes = copy.deepcopy(model, {id(p): p for p in (*whole.values(), *model.buffers())})
     sharding = fsdp.FSDPTransform(
@@ -75,7 +76,7 @@ def sharded(model: nn.Module, mesh: DeviceMesh, device: torch.device, *, again: 
 
 
 def _over(shard: Tensor, whole: nn.Parameter, mesh: DeviceMesh) -> nn.Parameter:
-    """Return the DTensor of ``whole`` in the memory of ``shard``, to which gradients go."""
+    """Return the DTensor of ``whole`` in the memory of ``shard``; gradients go to the DTensor."""
     rows = len(whole) - mesh.get_local_rank() * len(shard)
     mine = slice(0, max(0, min(rows, len(shard))))  # the rest is padding
     shape, stride = whole.shape, whole.stride()

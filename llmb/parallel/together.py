@@ -1,4 +1,7 @@
-"""What the rules look for in a process, of all ranks: what one has done, the run has done."""
+"""Merges the audit's evidence over all ranks: an act of any rank is an act of the run.
+
+Example: a namespace replaced on rank 3 only is listed in the evidence of the run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ E = TypeVar("E", bound=Frozen)
 
 
 def of_all(ranks: Ranks | None, found: E) -> E:
-    """Return ``found`` of this rank with what the others found: a collective call."""
+    """Return ``found`` of rank 0, merged with the evidence of all ranks: a collective call."""
     if ranks is None:
         return found
     every = [type(found).model_validate(one) for one in ranks.gather(found.model_dump(mode="json"))]
@@ -35,10 +38,12 @@ def of_all(ranks: Ranks | None, found: E) -> E:
 
 
 def glances_of_all(ranks: Ranks | None, seen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what a rank glanced at and found changed when it was looked at: a collective call.
+    """Return the blind samples that changed after the answer, over all ranks: a collective call.
 
-    Of each step the first such rank's, which takes the place of rank 0's; ``seen`` is this rank's,
-    by ``<step>/asked`` and what follows from it.
+    ``seen`` has this rank's samples by name: ``<step>/asked`` is the sample before the worker
+    learns whether the step is audited; ``<step>/asked before`` and ``<step>/asked after`` are the
+    same elements read again. For each step, the samples of the lowest rank with a change are
+    returned, and replace rank 0's samples.
     """
     mine: dict[str, Tensor] = {}
     for key, asked in seen.items():
@@ -53,9 +58,9 @@ def glances_of_all(ranks: Ranks | None, seen: Mapping[str, Tensor]) -> dict[str,
 
 
 def _union(every: Sequence[Any]) -> dict[str, object]:
-    """Return the fields in which ranks add to each other; in the rest, rank 0 speaks for all.
+    """Return the merged fields; all remaining fields keep rank 0's values.
 
-    Of a kind that has no way of its own, ranks add to each tuple.
+    Evidence types without an entry in ``_HOW`` merge every tuple field.
     """
     tuples = tuple(name for name, value in every[0] if isinstance(value, tuple))
     names, more = _HOW.get(type(every[0]), (tuples, None))
@@ -64,7 +69,7 @@ def _union(every: Sequence[Any]) -> dict[str, object]:
 
 
 def _surroundings(every: Sequence[SurroundingsEvidence]) -> dict[str, object]:
-    # A rank that has switched the collector off outweighs those that have not.
+    # A rank that changed the state of the garbage collector outweighs ranks without a change.
     states = [one.collecting for one in every]
     return {
         "collecting": next((s for s in states if s[0] != s[1]), states[0]),
@@ -75,7 +80,7 @@ def _surroundings(every: Sequence[SurroundingsEvidence]) -> dict[str, object]:
 
 
 def _added_up(every: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """Return what was told at the fences where every rank told something."""
+    """Return the sum over ranks at each fence that every rank has a value for."""
     told = [steps for steps in every[0] if all(steps in one for one in every)]
     return {steps: sum(one[steps] for one in every) for steps in told}
 
@@ -105,7 +110,7 @@ def _types(every: Sequence[TypesEvidence]) -> dict[str, object]:
 
 
 def _added(kinds: Iterable[OperatorTypes]) -> tuple[OperatorTypes, ...]:
-    """Return every kind of call once, with the calls of all ranks."""
+    """Return each kind of call a single time, with the number of calls on all ranks."""
     calls: Counter[OperatorTypes] = Counter()
     for kind in kinds:
         calls[kind.model_copy(update={"calls": 1})] += kind.calls
@@ -113,7 +118,7 @@ def _added(kinds: Iterable[OperatorTypes]) -> tuple[OperatorTypes, ...]:
 
 
 def _settings(every: Sequence[SettingsEvidence]) -> dict[str, object]:
-    """Return rank 0's, and of the others what only they have or have changed."""
+    """Return rank 0's settings, plus the settings that only ranks above 0 have or have changed."""
     before, after = dict(every[0].before), dict(every[0].after)
     for one in every[1:]:
         for name in sorted(one.before.keys() | one.after.keys()):
@@ -131,7 +136,7 @@ def _put(settings: dict[str, str], name: str, value: str | None) -> None:
 
 
 def _steps(every: Sequence[StepsEvidence]) -> dict[str, object]:
-    """Return rank 0's steps with the parameters that had no gradient on their own ranks."""
+    """Return rank 0's steps with the parameters without a gradient on any rank."""
     steps = tuple(
         same[0].model_copy(
             update={"without_gradient": _each_once(step.without_gradient for step in same)}
@@ -145,7 +150,7 @@ def _each_once(parts: Iterable[Iterable[object]]) -> tuple[object, ...]:
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 
-#: By the kind of evidence: the fields whose entries are put together, and what becomes of others.
+#: By evidence type: the tuple fields to concatenate, and a function that merges further fields.
 _HOW: dict[type, tuple[tuple[str, ...], Callable[[Sequence[Any]], dict[str, object]] | None]] = {
     NamespaceEvidence: (("replaced", "libraries"), None),
     OptimizerEvidence: (("missing", "repeated", "groups", "instance_overrides"), _optimizers),

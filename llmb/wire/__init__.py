@@ -1,1 +1,1 @@
-"""How the processes of a run talk: typed messages, one JSON line each, over a Unix socket."""
+"""Communication between the processes of a run: typed messages as JSON lines over a Unix socket."""

@@ -1,4 +1,7 @@
-"""Where a process finds its supervisor: what its environment says of that."""
+"""The supervisor's address for child processes, passed in environment variables.
+
+Example: ``LLMB_SOCKET=/tmp/llmb-x/socket`` with a random ``LLMB_NONCE``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from llmb.config import Frozen
 
 
 class WorkerAddress(Frozen):
-    """Where a child process finds its supervisor."""
+    """The address of the supervisor: socket path and nonce, or an open file descriptor."""
 
     socket_path: str
     nonce: str
-    #: Number of an open channel instead of the two, in a process that was forked.
+    #: File descriptor of the open channel, in a forked process; replaces path and nonce.
     descriptor: int | None = None
 
 
@@ -21,32 +24,32 @@ _SOCKET, _NONCE, _DESCRIPTOR = "LLMB_SOCKET", "LLMB_NONCE", "LLMB_DESCRIPTOR"
 
 
 def child_environment(address: WorkerAddress, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child process: this one's, the plugin's variables, the address.
+    """Return a child's environment: this process's variables, the plugin's, and the address.
 
-    The address travels in the environment because torchrun passes no file descriptors on.
+    The address is in the environment because torchrun passes no file descriptors to its ranks.
     """
     variables = {**os.environ, **extra, _SOCKET: address.socket_path, _NONCE: address.nonce}
-    variables.pop(_DESCRIPTOR, None)  # with it a plugin's own file would be taken for the channel
+    variables.pop(_DESCRIPTOR, None)  # else a plugin's file could pass for the channel
     return variables
 
 
 def worker_address() -> WorkerAddress:
-    """Return the address this child process was given, and take it out of the environment."""
+    """Return the supervisor's address and remove the address from the environment."""
     if _DESCRIPTOR in os.environ:
         return WorkerAddress(socket_path="", nonce="", descriptor=take_descriptor())
     return WorkerAddress(socket_path=os.environ.pop(_SOCKET), nonce=os.environ.pop(_NONCE))
 
 
 def descriptor_environment(descriptor: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a child that is given the open ``descriptor``, and ``extra``."""
+    """Return the environment of a child with the open ``descriptor`` and variables ``extra``."""
     return {**os.environ, **extra, _DESCRIPTOR: str(descriptor)}
 
 
 def give_descriptor(descriptor: int) -> None:
-    """Say in this process's own environment which ``descriptor`` its channel is."""
+    """Put the channel's ``descriptor`` into the environment of this process."""
     os.environ[_DESCRIPTOR] = str(descriptor)
 
 
 def take_descriptor() -> int:
-    """Return the descriptor this process was given, and take it out of the environment."""
+    """Return the channel's descriptor and remove the variable from the environment."""
     return int(os.environ.pop(_DESCRIPTOR))

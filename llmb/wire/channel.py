@@ -1,7 +1,7 @@
-"""JSON lines over a Unix socket: how supervisor and children talk, and how children are started.
+"""JSON lines over a Unix socket between supervisor and children, and the frame of a child.
 
-The socket's path and a nonce travel in the environment; a child that does not know the nonce is
-not listened to.
+The path of the socket and a nonce are in the child's environment. The supervisor refuses a child
+without the correct nonce. Example of a line: ``{"kind":"done"}``.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from llmb.wire.address import worker_address
 from llmb.wire.messages import Failure, Hello, Message
 
 _MAX_LINE = 16 * 2**20
-_MOST_CHARACTERS = 2000  # of an error's message: its traceback is in the log
+_MOST_CHARACTERS = 2000  # of an error's message; the traceback is in the log
 M = TypeVar("M")
 
 
 class ChannelClosedError(Exception):
-    """The other end is gone."""
+    """The process at the remote end has closed the channel or ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """One end of the stream of messages."""
+    """A local end of the stream of messages."""
 
-    #: The channel owns it from here on.
+    #: The socket of the channel; ``close`` closes the socket.
     _socket: socket.socket
-    #: When the bytes of the latest message came in, on the raw clock.
+    #: Arrival time of the latest message's bytes, in ns of the raw clock.
     received_ns: int = 0
     _buffer: bytearray = field(default_factory=bytearray)
 
@@ -54,7 +54,7 @@ class Channel:
         """Write ``message``.
 
         Raises:
-            ChannelClosedError: nobody is reading any more.
+            ChannelClosedError: the remote end is closed.
         """
         try:
             self._socket.sendall(messages.encode(message))
@@ -62,15 +62,15 @@ class Channel:
             raise ChannelClosedError(str(error)) from error
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        """Return the next message, or None when none came within ``timeout_s``.
+        """Return the next message, or None without a message within ``timeout_s``.
 
         Raises:
-            ChannelClosedError: the other end is gone.
-            RunFailedError: what came is not a message.
+            ChannelClosedError: the remote end is closed.
+            RunFailedError: the received line is not a message, or is longer than 16 MiB.
         """
         deadline = None if timeout_s is None else clock.now_ns() + int(timeout_s * 1e9)
         while b"\n" not in self._buffer:
-            if deadline is not None:  # of the message, not of its next byte
+            if deadline is not None:  # for the full message, not for the next byte
                 left_s = max(0.0, (deadline - clock.now_ns()) / 1e9)
                 if not select.select([self._socket], [], [], left_s)[0]:
                     return None
@@ -91,14 +91,14 @@ class Channel:
             raise RunFailedError(f"a process sent an unreadable message: {error}") from error
 
     def pending(self) -> bool:
-        """Tell whether something can be read without waiting."""
+        """Tell whether data can be read without waiting."""
         return b"\n" in self._buffer or bool(select.select([self._socket], [], [], 0)[0])
 
     def expect(self, kind: type[M], timeout_s: float | None = None) -> M:
-        """Return the next message, which must be a ``kind``.
+        """Return the next message, checked to be a ``kind``. Example: ``expect(Ready)``.
 
         Raises:
-            RunFailedError: another message, or none within ``timeout_s``.
+            RunFailedError: a message of a different kind, or no message within ``timeout_s``.
         """
         message = self.receive(timeout_s)
         if message is None:
@@ -108,12 +108,12 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Close this end."""
+        """Close the local end."""
         self._socket.close()
 
 
 def connect() -> Channel:
-    """Return the child's end of the channel, introduced to the supervisor."""
+    """Return the child's end of the channel, after sending ``Hello`` to the supervisor."""
     address = worker_address()
     if address.descriptor is not None:
         connection = socket.socket(fileno=address.descriptor)
@@ -127,16 +127,16 @@ def connect() -> Channel:
 
 
 def serve(work: Callable[[Channel], None]) -> None:
-    """Run a child: connect, do ``work``, and report whatever goes wrong as one ``Failure``."""
-    gc.freeze()  # what has been imported is no garbage: to look at all of it takes 0.4 s
+    """Run a child: connect, do ``work``, and report any error as a ``Failure``."""
+    gc.freeze()  # skip imported modules in garbage collections: scanning all takes 0.4 s
     gc.enable()
     channel = connect()
     try:
         work(channel)
     except ChannelClosedError:
-        return  # the supervisor is gone, so nobody is left to tell
+        return  # the supervisor has ended: no process reads a report
     except LlmbError as error:
-        if error.__cause__ is not None:  # a hook's own traceback belongs into log.txt
+        if error.__cause__ is not None:  # a hook's traceback goes to log.txt
             traceback.print_exc()
         ours = (k.__name__ for k in type(error).__mro__ if k.__module__ == llmb.errors.__name__)
         channel.send(Failure(error=next(ours), message=_sayable(str(error))))
@@ -151,12 +151,12 @@ def serve(work: Callable[[Channel], None]) -> None:
         text = _sayable(f"{type(error).__name__}: {first_line}")
         channel.send(Failure(error=kind.__name__, message=text))
     finally:
-        # Python looks for garbage among all modules as it ends, which with torch takes longer than
-        # the supervisor waits.
+        # Python collects garbage among all modules at exit. With torch the collection takes longer
+        # than the supervisor waits.
         gc.freeze()
 
 
 def _sayable(text: str) -> str:
-    """Return ``text`` as a message can carry it: no half characters, and not without end."""
+    """Return ``text`` for a message: surrogates escaped, and at most 2,000 characters."""
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."

@@ -1,4 +1,8 @@
-"""How a process of a run is started, and the supervisor's end of the talk with it."""
+"""Starts a child process of a run, and holds the supervisor's end of the channel.
+
+Example: ``with Child(module, environment, log) as child:`` starts a child, connects, and ends the
+child after the body.
+"""
 
 from __future__ import annotations
 
@@ -32,25 +36,25 @@ from llmb.wire.messages import Failure, Hello, Message
 _MAX_SOCKET_PATH = 100  # sun_path holds 104 bytes on macOS, 108 on Linux
 _CONNECT_S = 300.0  # importing torch from a cold network file system takes minutes
 _EXIT_S = 20.0
-_SLICE_S = 1.0  # how often a silent child is looked after
+_SLICE_S = 1.0  # interval of checks whether a silent child lives
 _FAREWELL_S = 0.2
-#: A scheduler signals every process of a job: within so many seconds of each other.
+#: A scheduler signals all processes of a job within 0.5 s.
 _ECHO_S = 0.5
 
 
 class Child:
-    """A child process with its channel; leaving the context ends it, whatever it is doing."""
+    """A child process with its channel; leaving the context ends the child at any point."""
 
     def __init__(self, module: str, environment: Mapping[str, str], log: IO[bytes]) -> None:
-        """Start ``module`` as a process; its stdout and stderr go to ``log``.
+        """Start ``module`` as a process; stdout and stderr of the child go to ``log``.
 
-        The child is the leader of a session of its own: Ctrl-C reaches the supervisor alone, which
-        then ends the child and all its descendants.
+        The child leads a new session. Ctrl-C therefore reaches the supervisor only, and the
+        supervisor ends the child with all descendants.
         """
         self.module = module
         self._oom_kills = host.oom_kills()
         self._started_ns = self._heard_ns = clock.now_ns()
-        #: Where a spawned process connects; a forked one has its end of the channel from the start.
+        #: The listening socket for a spawned process; a forked process starts with a connection.
         self._door: _Door | None = None
         self._channel: Channel | None = None
         self._process: Forked | subprocess.Popen[bytes]
@@ -70,7 +74,7 @@ class Child:
         )
 
     def __enter__(self) -> Child:
-        """Wait until the child has introduced itself."""
+        """Wait for the child's ``Hello``."""
         try:
             self.begin()
         except BaseException:
@@ -94,11 +98,11 @@ class Child:
 
     @property
     def received_ns(self) -> int:
-        """When the latest message came in, on the supervisor's raw clock."""
+        """Arrival time of the latest message, in ns of the supervisor's raw clock."""
         return self._open().received_ns
 
     def send(self, message: Message) -> None:
-        """Send ``message``; a child that is gone is reported by the next ``receive``."""
+        """Send ``message``; if the child has ended, the next ``receive`` raises."""
         self._heard_ns = clock.now_ns()
         try:
             self._open().send(message)
@@ -106,10 +110,10 @@ class Child:
             return
 
     def receive(self, timeout_s: float | None = None) -> Message | None:
-        """Return the next message, None after ``timeout_s`` without one.
+        """Return the next message, None after ``timeout_s`` without a message.
 
         Raises:
-            LlmbError: the child said that it failed, or died without a word.
+            LlmbError: the child sent a ``Failure``, or ended without a message.
         """
         deadline = None if timeout_s is None else clock.now_ns() + int(timeout_s * 1e9)
         message: Message | None = None
@@ -130,15 +134,17 @@ class Child:
         return message
 
     def _is_gone(self) -> bool:
-        """Tell whether the child is dead, though something it forked may hold its socket open."""
+        """Tell whether the child has ended; a descendant may still hold the socket open."""
         return self._process.poll() is not None and not self._open().pending()
 
     def expect(self, kind: type[M], timeout_s: float) -> M:
-        """Return the next message, which must be a ``kind``.
+        """Return the next message, checked to be a ``kind``.
+
+        The time starts at the last message in either direction. Several children can therefore be
+        awaited one by one.
 
         Raises:
-            RunFailedError: another message, or none within ``timeout_s`` of what was last said by
-                either side, so that several children can be waited for one after the other.
+            RunFailedError: a message of a different kind, or no message within ``timeout_s``.
         """
         waited_s = (clock.now_ns() - self._heard_ns) / 1e9
         message = self.receive(max(0.0, timeout_s - waited_s))
@@ -194,15 +200,15 @@ class Child:
         if code < 0:
             name = _signal_name(-code)
             if name in endings.STOPPING:
-                time.sleep(_ECHO_S)  # the same signal, sent to this process, interrupts here
+                time.sleep(_ECHO_S)  # the same signal interrupts this process here
             return RunFailedError(f"{self.module} was killed by {name}")
         return RunFailedError(f"{self.module} ended early with exit status {code}")
 
     def begin(self) -> None:
-        """Wait until the child has introduced itself.
+        """Wait for the child's ``Hello``.
 
         Raises:
-            RunFailedError: it did not, or somebody else did.
+            RunFailedError: no ``Hello``, or a ``Hello`` with a wrong nonce.
         """
         self._channel = self._accept()
         self._heard_ns = clock.now_ns()
@@ -216,14 +222,14 @@ class Child:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_FAREWELL_S)
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # its session: it and its descendants
+            os.killpg(self._process.pid, signal.SIGKILL)  # the child's session, with descendants
         self._process.wait()
         if self._door is not None:
             self._door.close()
 
 
 class _Door:
-    """A socket at a path that nobody else can guess, for one process to connect to."""
+    """A listening socket in a private folder, for a connection from a single process."""
 
     def __init__(self) -> None:
         """Listen in a new private folder."""
@@ -236,7 +242,7 @@ class _Door:
         self.listener.listen(1)
 
     def close(self) -> None:
-        """Close the socket, and remove its folder."""
+        """Close the socket and remove the folder."""
         self.listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -249,7 +255,7 @@ def _signal_name(number: int) -> str:
 
 
 def _socket_folder() -> str:
-    """Return a new private folder with a path short enough for a socket in it."""
+    """Return a new private folder with a path of a length that a Unix socket allows."""
     folder = tempfile.mkdtemp(prefix="llmb-")
     if len(os.fsencode(folder)) + len("/socket") > _MAX_SOCKET_PATH:
         os.rmdir(folder)

@@ -1,8 +1,8 @@
-"""Starting processes as forks of one clean process that has torch and llmb imported already.
+"""Starts processes as forks of a clean process with torch and llmb imported: the fork server.
 
-Importing them takes two seconds of a core, and a run has six processes. The fork server
-(``llmb.processes.fork_server``) imports them once. docs/adr/0036 says why a fork is as far away
-from its siblings as a new process is.
+Importing torch and llmb takes two seconds of a core, and a run has six processes. The fork server
+(``llmb.processes.fork_server``) imports torch and llmb once. docs/adr/0036 explains why a fork is
+as isolated from its siblings as a new process.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from llmb.measure import clock
 from llmb.plugin.builtin import host
 from llmb.wire.address import descriptor_environment
 
-#: ``python -m`` would look in the working folder first, and a child started there could run another
-#: llmb than its supervisor. This one is found where the supervisor found it, and listens to all
-#: code that is run from there on. Until ``serve`` nothing but modules is made: to look for garbage
-#: among them would take a sixth of the time.
+#: The program of every child. ``python -m`` would search the working folder first, and a child
+#: could run a different llmb than the supervisor. This program imports llmb from the supervisor's
+#: folder, and records all code executed from then on. Garbage collection is off until ``serve``:
+#: only modules are created, and collecting would take a sixth of the time.
 BOOT = """
 import gc, runpy, sys
 gc.disable()
@@ -51,7 +51,8 @@ ROOT = Path(llmb.__file__).resolve().parent.parent
 _SERVER = "llmb.processes.fork_server"
 #: Importing torch from a cold network file system takes minutes.
 _ANSWER_S = 300.0
-#: Of torch: packages under it are imported with torch, and could be a vendor's.
+#: torch imports all packages of this entry point group, possibly a vendor's, unless the variable
+#: is 0.
 _AUTOLOADED, _AUTOLOADS = "torch.backends", "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
@@ -61,22 +62,25 @@ def command(module: str) -> list[str]:
 
 
 class NoForkError(Exception):
-    """The fork server made no process; says why."""
+    """The fork server made no process; the message has the reason."""
 
 
 @dataclass
 class Forked:
-    """A process that the fork server has made: this process is its parent (``Popen``'s part)."""
+    """A process made by the fork server; a small replacement of ``subprocess.Popen``.
+
+    This process becomes the parent of the forked process.
+    """
 
     pid: int
     _code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit status, None while the process runs; -9 if SIGKILL ended it."""
+        """Return the exit status, None while the process runs. Example: -9 after SIGKILL."""
         if self._code is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody else has waited for it
+            except ChildProcessError:  # the status was already collected elsewhere
                 pid, status = self.pid, 0
             if pid:
                 self._code = os.waitstatus_to_exitcode(status)
@@ -86,7 +90,7 @@ class Forked:
         """Return the exit status once the process has ended.
 
         Raises:
-            subprocess.TimeoutExpired: it runs after ``timeout`` seconds.
+            subprocess.TimeoutExpired: the process still runs after ``timeout`` seconds.
         """
         end = None if timeout is None else clock.now_ns() + int(timeout * 1e9)
         pause_s = 0.0005
@@ -102,7 +106,7 @@ class ForkServer:
     """The supervisor's end of the fork server."""
 
     def __init__(self, variables: Mapping[str, str]) -> None:
-        """Start it with the environment ``variables``; it imports in the background."""
+        """Start the server with the environment ``variables``; imports run in the background."""
         self._variables = dict(variables)
         self._expected = without_waiting(environment())
         self._lock = Lock()
@@ -128,8 +132,9 @@ class ForkServer:
     def refuses(self, wanted: Mapping[str, str]) -> str | None:
         """Return why a process with the environment variables ``wanted`` cannot be forked.
 
-        None: it can. A process that wants no variables takes the server's. Other variables come too
-        late for a fork: libraries read theirs when they are loaded, and the server has loaded them.
+        None means that a fork is possible. A process with empty ``wanted`` gets the variables of
+        the server. Different variables are too late for a fork: libraries read variables at load
+        time, and the server has loaded the libraries. Example: ``the plugin sets OMP_NUM_THREADS``.
         """
         if self._trouble is not None:
             return self._trouble
@@ -141,12 +146,12 @@ class ForkServer:
         return None
 
     def fork(self, module: str, log: IO[bytes]) -> tuple[Forked, socket.socket]:
-        """Return a new process that runs ``module``, and the supervisor's end of its channel.
+        """Return a new process that runs ``module``, and the supervisor's end of the channel.
 
-        Its output goes to ``log``.
+        Output of the process goes to ``log``.
 
         Raises:
-            NoForkError: none was made, nor will be.
+            NoForkError: no process was made; later calls of ``refuses`` return the same reason.
         """
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
@@ -174,26 +179,26 @@ class ForkServer:
         return answer
 
     def end(self) -> None:
-        """End the server; the processes it has made go on."""
+        """End the server; forked processes continue."""
         self._control.close()
-        self._process.kill()  # it has nothing to lose, and may be in the middle of an import
+        self._process.kill()  # the server has no state to save, and may be importing
         self._process.wait()
         self._output.close()
 
 
-#: Servers that are at work, the innermost last; how processes were started, where that is noted.
+#: Running fork servers, the innermost last; and the start notes of every open ``noted`` context.
 _servers: list[ForkServer] = []
 _notes: list[dict[str, str]] = []
 
 
 @contextmanager
 def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkServer | None]:
-    """Fork the processes of a run that are started inside this context, where that can be done.
+    """Fork the processes started inside this context, if possible.
 
-    Gives None where they are spawned instead. The server has the environment variables of the
-    plugin cpu unless another ``plugin`` or ``device`` was asked for. Inside another context the
-    outer server goes on. For llmb's own command line only: this process becomes the parent of each
-    descendant whose own parent ends.
+    Yields None if processes are spawned instead, such as on macOS. The server has the environment
+    variables of the plugin cpu, unless ``plugin`` or ``device`` names a different plugin. A nested
+    context reuses the outer server. For llmb's own command line only: this process becomes the
+    parent of every orphaned descendant.
     """
     if _servers:
         yield _servers[-1]
@@ -202,7 +207,7 @@ def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkS
         yield None
         return
     on_host = {plugin, device} <= {None, "cpu"}
-    host.allow_debuggers(yes=False)  # no plugin may write to the supervisor, which judges it
+    host.allow_debuggers(yes=False)  # no plugin may write to the memory of its judge
     server = ForkServer(host.variables() if on_host else {})
     _servers.append(server)
     try:
@@ -216,7 +221,10 @@ def fork_server(plugin: str | None, device: str | None = None) -> Iterator[ForkS
 
 @contextmanager
 def noted() -> Iterator[dict[str, str]]:
-    """Give how each kind of process is started inside: "forked", or "spawned" and why."""
+    """Yield a dictionary of how each kind of process is started inside the context.
+
+    Example: ``{"worker": "spawned: the environment has changed", "offer": "forked"}``.
+    """
     starts: dict[str, str] = {}
     _notes.append(starts)
     try:
@@ -228,7 +236,7 @@ def noted() -> Iterator[dict[str, str]]:
 def start(
     module: str, wanted: Mapping[str, str], log: IO[bytes]
 ) -> tuple[Forked, socket.socket] | None:
-    """Return ``module`` as a forked process with its channel, None where it is to be spawned."""
+    """Return ``module`` as a forked process with a channel, None if the caller must spawn."""
     why, made = "", None
     if _servers:
         why = _servers[-1].refuses(wanted) or ""
@@ -245,7 +253,7 @@ def start(
 
 
 def _imports_with_torch() -> bool:
-    """Tell whether ``import torch`` imports a vendor's package, which no clean process may."""
+    """Tell whether ``import torch`` imports a vendor's package; a clean process must not."""
     if environment().get(_AUTOLOADS) == "0":
         return False
     return bool(entry_points(group=_AUTOLOADED))

@@ -1,4 +1,4 @@
-"""Messages of ``ceilings``: ceilings of a run, and rates for an estimate."""
+"""Messages of the process ``ceilings``: ceilings of a run, and rates for an estimate."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Calibration(Frozen):
 
 
 class RatesOrder(Frozen):
-    """Ask for the processor's rates at ``config``'s own products, in each of ``dtypes``."""
+    """Ask for the processor's rates at the matrix products of ``config``, in each of ``dtypes``."""
 
     kind: Literal["measure rates"] = "measure rates"
     config: RunConfig
-    #: torch's names.
+    #: torch's names, such as "bfloat16".
     dtypes: tuple[str, ...]
 
 

@@ -1,4 +1,7 @@
-"""What the processes of a run say to each other: one JSON line per message, typed and bounded."""
+"""The messages between the processes of a run: typed, validated, and a JSON line each.
+
+Example: ``{"kind":"tick","index":3,"ns":81234567890}``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ CheckStatus = Literal["pass", "fail", "skip"]
 
 
 class Hello(Frozen):
-    """First line of a child: proves that it is the one the supervisor started."""
+    """First message of a child: the nonce proves that the supervisor started the child."""
 
     kind: Literal["hello"] = "hello"
     nonce: str
@@ -38,7 +41,7 @@ class Hello(Frozen):
 
 
 class Failure(Frozen):
-    """The child cannot go on; ``error`` is the class in ``llmb.errors`` it amounts to."""
+    """The child cannot continue; ``error`` names a class of ``llmb.errors``."""
 
     kind: Literal["error"] = "error"
     error: str
@@ -46,7 +49,7 @@ class Failure(Frozen):
 
 
 class Done(Frozen):
-    """The child has done all it was asked to."""
+    """The child has finished its order."""
 
     kind: Literal["done"] = "done"
 
@@ -55,7 +58,7 @@ class Done(Frozen):
 
 
 class OfferOrder(Frozen):
-    """Ask a probe what ``plugin`` offers for ``request``."""
+    """Ask the process ``offer`` for the offer of ``plugin`` for ``request``."""
 
     kind: Literal["probe"] = "probe"
     plugin: str
@@ -63,7 +66,7 @@ class OfferOrder(Frozen):
 
 
 class Offer(Frozen):
-    """What a plugin offers on this machine, or why it offers nothing."""
+    """The offer of a plugin on this machine, or the reason without an offer."""
 
     kind: Literal["offer"] = "offer"
     plugin: str
@@ -77,25 +80,25 @@ class Offer(Frozen):
     available_memory_bytes: int | None = None
     options: dict[str, OptionValue] = Field(default_factory=dict)
     option_help: dict[str, str] = Field(default_factory=dict)
-    #: The values an option is limited to, where it is.
+    #: Allowed values of options with a fixed set of values.
     option_choices: dict[str, tuple[OptionValue, ...]] = Field(default_factory=dict)
     precisions: tuple[Precision, ...] = ()
     refused: tuple[Refused, ...] = ()
     torch_version: str
     lacks: Lacks = Lacks()
-    #: The plugin itself is at fault: it cannot be loaded, or one of its hooks went wrong.
+    #: The plugin is faulty: loading the plugin failed, or a hook raised an error.
     broken: bool = False
 
 
 class Resolved(Frozen):
-    """Tell the probe what will be run."""
+    """Tell the process ``offer`` the final configuration of the run."""
 
     kind: Literal["resolved"] = "resolved"
     config: RunConfig
 
 
 class Terms(Frozen):
-    """What the plugin needs for this very run, and its facts about the system."""
+    """The plugin's needs for the run, such as variables and warm-up steps, and system facts."""
 
     kind: Literal["terms"] = "terms"
     environment: dict[str, str]
@@ -108,18 +111,18 @@ class Terms(Frozen):
 
 
 class TorchFacts(Frozen):
-    """What torch is like on this machine; with an ``error`` where it cannot be imported."""
+    """Facts of torch on this machine; ``error`` is set if the import of torch failed."""
 
     kind: Literal["torch"] = "torch"
     error: str | None = None
     version: str | None = None
     import_s: float | None = None
-    #: What the build says of itself: versions of the toolkits it was made with, debug or not.
+    #: Build settings of torch, such as versions of toolkits, and whether a debug build.
     build: dict[str, str] = Field(default_factory=dict)
-    #: The accelerator this build was made for, whether there is one or not.
+    #: The accelerator type of the build, even if this machine has no accelerator.
     accelerator: str | None = None
     accelerators: int = 0
-    #: What is odd about it, in sentences.
+    #: Oddities of the installation, in sentences.
     troubles: tuple[str, ...] = ()
 
 
@@ -127,46 +130,49 @@ class TorchFacts(Frozen):
 
 
 class WorkOrder(Frozen):
-    """Everything a worker may know: the run, and where to leave its evidence."""
+    """The order for a worker, with all facts that a worker may know: the run and its folders."""
 
     kind: Literal["work"] = "work"
     config: RunConfig
     evidence_folder: str
-    #: Digests and module trees are wanted; a trial of the batch-size search needs none.
+    #: Collect digests and module trees; off in trials of the batch-size search.
     collect_evidence: bool
-    #: Where whole weights go, for as long as the audit lasts; empty where none are wanted, as on
-    #: all ranks but the first.
+    #: Folder for full weights, kept until the end of the audit; empty without weights, such as on
+    #: all ranks above 0.
     scratch_folder: str = ""
-    #: Where the trace of one more step goes; empty where none is wanted.
+    #: Folder for the profiler trace of an additional step; empty without a trace.
     profile_folder: str = ""
-    #: Where this worker stands among the ranks, None if it is alone.
+    #: The rank address of the worker, None for a single worker.
     place: RankAddress | None = None
-    #: Number of the repeat: the ranks of each meet apart.
+    #: Number of the repeat: each repeat connects its ranks separately.
     repeat: int = 0
-    #: Seconds to wait for another rank.
+    #: Seconds to wait for a message from a rank.
     rank_timeout_s: float = Field(default=600.0, gt=0)
-    #: Where each rank writes its last collective calls, if the run fails: rank 0 says so.
+    #: Folder for the last collective calls of each rank after a failure: rank 0's value counts.
     calls_folder: str = ""
-    #: Gradients of every step are compared (rule L1): no weights of an audited step are kept.
+    #: Gradients of every step are compared (rule L1), so no weights of an audited step are kept.
     every_step: bool = False
-    #: The one part that is looked at, where a single judgement is repeated; None in every run.
+    #: The only audited part when a single judgement is repeated; None in every run.
     only: OnePart | None = None
 
     @property
     def audited(self) -> bool:
-        """Tell whether this worker is looked at; all ranks are, or none."""
+        """Whether this worker is audited. Either all ranks are, or none."""
         follows = self.place is not None and not self.place.leads
         return bool(self.scratch_folder) or (follows and self.config.audit is not AuditMode.OFF)
 
 
 class Ready(Frozen):
-    """Post-processing is over and the optimizer built: only now may token seeds be known."""
+    """The plugin's post-processing is finished and the optimizer is built.
+
+    Only now may the worker learn token seeds.
+    """
 
     kind: Literal["ready"] = "ready"
 
 
 class StepOrder(Frozen):
-    """One step of the stream, sent well before its turn."""
+    """A step of the stream, sent well before the step runs."""
 
     kind: Literal["step"] = "step"
     index: int
@@ -175,46 +181,46 @@ class StepOrder(Frozen):
 
 
 class Paused(Frozen):
-    """A step's gradients, or logits, are there; the worker waits to hear what becomes of it.
+    """A step has its gradients or logits; the worker waits for ``Proceed`` or ``AuditRequest``.
 
-    It waits in every step: what is to come cannot be seen in this process before it has asked.
+    The worker waits in every step. Before the answer, the process has no sign whether the step is
+    audited.
     """
 
     kind: Literal["paused"] = "paused"
     index: int
-    #: sha256 over what was read of the gradients, or logits, of the step before; empty where
-    #: nothing was.
+    #: sha256 over the gradients or logits read in the previous step; empty if nothing was read.
     commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
 
 
 class StepDraw(Frozen):
-    """What a step is told in its pause, where steps are replayed afterwards (rule L1)."""
+    """Values for a paused step, if steps are replayed afterwards (rule L1)."""
 
-    #: The seed of which elements of the gradients, or which logits, are read.
+    #: Seed of the sampled indices: elements of the gradients, or of the logits, to read.
     places: int
-    #: The learning rate of this step, if it trains.
+    #: The learning rate of a training step.
     rate: float
 
 
 class Proceed(Frozen):
-    """Go on with the step."""
+    """Continue the paused step without an audit."""
 
     kind: Literal["proceed"] = "proceed"
     draw: StepDraw | None = None
 
 
 class AuditRequest(Frozen):
-    """Look at the step in whose pause this arrives; with ``last`` the stream ends there."""
+    """Audit the paused step; with ``last`` the stream ends after the step."""
 
     kind: Literal["audit"] = "audit"
     draw: StepDraw | None = None
-    #: Which elements are looked at follows from it, and the tokens of the probes after the last.
+    #: Seed of the audited elements, and of the probes' tokens after the last step.
     seed: int
     last: bool
 
 
 class Phase(Frozen):
-    """A child has entered a new phase of its line."""
+    """A child has entered a new run phase."""
 
     kind: Literal["phase"] = "phase"
     name: str
@@ -229,9 +235,9 @@ class Tick(Frozen):
 
 
 class Fence(Frozen):
-    """The device is synchronised after ``steps`` steps, and this was read back from it.
+    """The device is synchronised after ``steps`` steps; loss and sampled parameters are read.
 
-    It leaves before the plugin is asked for any reading.
+    The worker sends the message before asking the plugin for any reading.
     """
 
     kind: Literal["fence"] = "fence"
@@ -242,15 +248,15 @@ class Fence(Frozen):
     bits: str = Field(pattern=r"^[0-9a-f]{64}$")
     cpu_s: float
     starved_steps: int
-    #: Numbers of the steps looked at so far, and nanoseconds spent in pauses so far.
+    #: Numbers of the audited steps, and nanoseconds in pauses, both up to this fence.
     audited_steps: tuple[int, ...] = ()
     pause_ns: int = 0
-    #: What the step's prefill took, in mode generate.
+    #: Nanoseconds of the step's prefill, in mode generate.
     prefill_ns: int | None = None
 
 
 class Readings(Frozen):
-    """What the backend and the plugin tell of the device after the fence of ``steps`` steps."""
+    """Readings of backend and plugin after the fence of ``steps`` steps, such as peak memory."""
 
     kind: Literal["readings"] = "readings"
     steps: int
@@ -262,7 +268,7 @@ class Readings(Frozen):
 
 
 class EvidenceFile(Frozen):
-    """A file in the evidence folder (or the scratch folder) is complete and has this digest."""
+    """A file in the evidence folder (or the scratch folder) is complete, with digest ``sha256``."""
 
     kind: Literal["evidence"] = "evidence"
     name: str
@@ -271,7 +277,7 @@ class EvidenceFile(Frozen):
 
 
 class Unmade(Frozen):
-    """The honest run failed to make one part of its order (``what``); it makes the other parts."""
+    """The honest run failed at part ``what`` of its order, and continues with the next parts."""
 
     kind: Literal["unmade"] = "unmade"
     what: str
@@ -279,22 +285,22 @@ class Unmade(Frozen):
 
 
 class StreamEnded(Frozen):
-    """The worker has heard which step is the last, and its device is done with it."""
+    """The worker knows the last step of the stream, and the device has finished the last step."""
 
     kind: Literal["ended"] = "ended"
-    #: sha256 over what was read of the last step's gradients; empty where nothing was.
+    #: sha256 over the gradients read in the last step; empty if nothing was read.
     commitment: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
 
 
 class Worked(Frozen):
-    """The stream has ended; how many steps it had."""
+    """The stream has ended after ``steps`` steps."""
 
     kind: Literal["worked"] = "worked"
     steps: int
 
 
 class Collected(Frozen):
-    """What collectives attained between ranks that were ordered to work, and hold no model."""
+    """Rates of collectives between ranks without a model."""
 
     kind: Literal["collected"] = "collected"
     rates: tuple[CollectiveRate, ...]
@@ -306,26 +312,26 @@ class Collected(Frozen):
 class StreamToReplay(Frozen):
     """The steps of a worker's stream, to be replayed with the pristine model."""
 
-    #: Of each step from the first: the seed of its tokens, and its learning rate.
+    #: Token seed and learning rate of each step, from the first step on.
     token_seeds: tuple[int, ...]
     rates: tuple[float, ...]
-    #: Steps that are replayed however long they take. Example: 40 of 60.
+    #: Least number of replayed steps, without a limit of time. Example: 40 of 60.
     least: int
-    #: More steps are begun as long as the replay has taken fewer seconds than this.
+    #: Seconds of replay after which no step beyond ``least`` is begun.
     seconds: float
 
 
 class CallToReplay(Frozen):
-    """A call of a worker that trains nothing."""
+    """A call of a worker in a mode without training, such as forward."""
 
     index: int
-    #: The seed of its tokens, and that of which logits were read.
+    #: The seed of the call's tokens, and the seed of the sampled logits.
     token_seed: int
     places: int
 
 
 class CallsToReplay(Frozen):
-    """Calls of a worker's stream that are made again, in this order, with the pristine model."""
+    """Calls of a worker's stream to be replayed, in order, with the pristine model."""
 
     calls: tuple[CallToReplay, ...]
     #: As in ``StreamToReplay``.
@@ -334,19 +340,19 @@ class CallsToReplay(Frozen):
 
 
 class KeepWeights(Frozen):
-    """Leave the weights of the replayed step in whose pause this arrives: it is recomputed."""
+    """Keep the weights of the paused, replayed step, because the step will be recomputed."""
 
     kind: Literal["keep"] = "keep"
 
 
 class KeptStep(Frozen):
-    """A replayed step that is recomputed by the reference: its number and what it is made of."""
+    """A replayed step to be recomputed by the reference run: number, seed, weights and digests."""
 
     index: int
     token_seed: int
-    #: sha256 over what the honest run read of its gradients before it knew that they are checked.
+    #: sha256 over the gradients read by the honest run before the honest run knew of the check.
     commitment: str
-    #: The file with its weights in the scratch folder, and the file's digest.
+    #: The file with the step's weights in the scratch folder, and the digest of the file.
     weights: str
     sha256: str
 
@@ -356,66 +362,67 @@ class RecomputeOrder(Frozen):
 
     kind: Literal["recompute"] = "recompute"
     config: RunConfig
-    #: Where they are computed: the run's own device where the host would take hours.
+    #: The device for the recomputation: the run's own device if the host would take hours.
     device: str
     steps: tuple[KeptStep, ...]
     evidence_folder: str
     scratch_folder: str
-    #: sha256 of the evidence that may be read, by name.
+    #: sha256 of the readable evidence files, by name.
     digests: dict[str, str]
 
 
 class HonestOrder(RerunOrder):
-    """Ask what an honest run measures on this device (rules E1, E2, P1, G1, O2)."""
+    """Ask for the measurements of an honest run on this device (rules E1, E2, P1, G1, O2)."""
 
     kind: Literal["honest"] = "honest"
-    #: Measure the borders of narrower formats, too.
+    #: Measure the limits of narrower formats, too.
     borders: bool
-    #: Passes whose reference is too much work for the host: computed here in the wider format.
+    #: Passes with a reference too slow for the host: the honest run computes them in the wider
+    #: format.
     reference_passes: tuple[str, ...] = ()
-    #: Modules of the vendor's libraries that the worker had loaded (rule N1).
+    #: Modules of the vendor's libraries loaded by the worker (rule N1).
     library_modules: tuple[str, ...] = ()
-    #: The stream to be replayed from its first step; None where no step can be (rule L1).
+    #: The stream to replay from the first step on; None if no step can be replayed (rule L1).
     stream: StreamToReplay | None = None
-    #: The same where nothing is trained.
+    #: The calls to replay in modes without training; None if no call can be replayed.
     calls: CallsToReplay | None = None
 
 
 class ReferenceOrder(RerunOrder):
-    """Ask what is right: the same passes in a wider format, on the CPU, no plugin."""
+    """Ask for correct results: the same passes in a wider format, on the CPU, without a plugin."""
 
     kind: Literal["reference"] = "reference"
-    #: dtypes in which parameters are stored, by name: what rule W1 compares.
+    #: Stored dtypes of the parameters, by name, for rule W1. Example: ``bfloat16``.
     stored_dtypes: dict[str, str]
-    #: An honest run, with the vendor's code in it, runs meanwhile: it could alter the weights.
+    #: An honest run with the vendor's code runs at the same time and could alter the weights.
     shared: bool = False
 
 
 class ReplayOrder(Frozen):
-    """Ask for the first weights, and for steps or calls, of one repeat of a bundle's run.
+    """Ask for the initial weights, and for steps or calls, of a repeat of a bundle's run.
 
-    All follows from config, seed and nonce. ``foreach``, ``fused`` and the names in ``ledger`` are
-    the bundle's own: they choose among ways that are honest.
+    All values follow from config, seed and nonce, except ``foreach``, ``fused`` and the names in
+    ``ledger``. The exceptions come from the bundle and choose among honest alternatives.
     """
 
     kind: Literal["replay"] = "replay"
     config: RunConfig
-    #: The steps to be made, each at its own rate; None where none can be made again.
+    #: The steps to replay, each at its own learning rate; None if no step can be replayed.
     stream: StreamToReplay | None = None
     #: The kernel of torch's optimizer that the run used.
     foreach: bool | None = None
     fused: bool | None = None
-    #: Whose the elements of a row are; None where the run kept no rows.
+    #: The parameter of each element of a ledger row; None if the run kept no rows.
     ledger: LedgerEvidence | None = None
-    #: Of each step, the seed of which elements were read.
+    #: Seed of the sampled indices of each step.
     places: tuple[int, ...] = ()
-    #: Weights are sampled when so many steps are done each.
+    #: Step counts after which weights are sampled, such as 20 and 40.
     fences: tuple[int, ...] = ()
-    #: The calls to be made; the tokens that were drawn in them are in the rows of the ledger.
+    #: The calls to replay; the tokens drawn in the calls are in the ledger's rows.
     calls: CallsToReplay | None = None
     evidence_folder: str
     scratch_folder: str
-    #: sha256 of the evidence that may be read, by name.
+    #: sha256 of the readable evidence files, by name.
     digests: dict[str, str]
 
 
@@ -423,30 +430,30 @@ class ReplayOrder(Frozen):
 
 
 class CheckOrder(Frozen):
-    """Ask a checker to hold ``plugin`` against the interface, as ``request`` would use it."""
+    """Ask a checker to test ``plugin`` against the plugin interface, for ``request``."""
 
     kind: Literal["check"] = "check"
     plugin: str
     request: RunRequest
-    #: The device that was settled with the plugin's probe, None where none was.
+    #: The device agreed with the plugin's offer, None without a device.
     device: str | None
-    #: Why there is none; None also where the probe failed before it could tell.
+    #: The reason for a missing device; None also if the offer failed before giving a reason.
     reason: str | None
     precision: Precision
-    #: The plugin's variables, which this process has been started with.
+    #: The plugin's variables, already set in the environment of the checker.
     environment: dict[str, str]
     checks: tuple[str, ...]
 
 
 class CheckBegun(Frozen):
-    """The checker is about to do this check: what it dies or hangs in."""
+    """The checker begins check ``id``; names the check if the checker dies or hangs."""
 
     kind: Literal["check-begun"] = "check-begun"
     id: str
 
 
 class Checked(Frozen):
-    """How one check ended, and what was seen."""
+    """The result of a check, and a message with the observation."""
 
     kind: Literal["checked"] = "checked"
     id: str
@@ -499,11 +506,11 @@ def decode(line: bytes) -> Message:
     """Return the message in ``line``.
 
     Raises:
-        ValueError: not a message, or not of a known form.
+        ValueError: the line is not JSON, or not a valid message of a known kind.
     """
     return _ADAPTER.validate_json(line)
 
 
 def encode(message: Message) -> bytes:
-    """Return ``message`` as one line."""
+    """Return ``message`` as a JSON line, with a line break at the end."""
     return message.model_dump_json().encode() + b"\n"

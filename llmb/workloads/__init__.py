@@ -1,4 +1,7 @@
-"""Named sizes: what is trained, at which shapes, and how much work and memory one token takes."""
+"""Workloads: named models with fixed shapes, and the FLOPs and memory of a token.
+
+Example: ``llama-1.4b``, or a user's own file NAME.json with ``family`` and sizes.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ from llmb.workloads.workload import Workload
 
 __all__ = ["LADDER", "WORKLOADS", "Workload", "define", "find", "mode_of", "of"]
 
-#: What may be part of a folder's name: a run directory has its workload's.
+#: Names allowed for workloads: the name of a run directory contains the workload's name.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 def of(run: RunRequest | RunConfig) -> Workload:
-    """Return the workload of ``run``, with its own sizes.
+    """Return the workload of ``run``, with the run's changes to the shape.
 
     Raises:
-        UsageError: unknown name, or shapes that make no model.
+        UsageError: unknown name, or a shape without a valid model.
     """
     return find(run.workload, run.shape_overrides, run.definition)
 
@@ -36,10 +39,11 @@ def find(
 ) -> Workload:
     """Return workload ``name`` with ``overrides`` applied to its shape.
 
-    ``definition`` says what it is where it is none of llmb's own.
+    ``definition`` has the family and sizes of a user's own workload; None for llmb's workloads.
 
     Raises:
-        UsageError: unknown name, or shapes that make no model.
+        UsageError: unknown name, or a shape without a valid model. Example: a hidden size of 100
+            with 3 attention heads.
     """
     if definition is not None:
         base = define(name, definition)
@@ -56,10 +60,10 @@ def find(
 
 
 def mode_of(workload: Workload, asked: Mode | None) -> Mode:
-    """Return the mode in which ``workload`` is run: what was asked for, or its first.
+    """Return the mode of a run of ``workload``: ``asked``, or the workload's first mode.
 
     Raises:
-        UsageError: it has no such mode.
+        UsageError: the workload lacks the mode ``asked``.
     """
     if asked is None:
         return workload.modes[0]
@@ -73,10 +77,11 @@ def mode_of(workload: Workload, asked: Mode | None) -> Mode:
 
 
 def define(name: str, definition: Definition) -> Workload:
-    """Return a user's own workload: ``family``, and any sizes that differ from its defaults.
+    """Return a user's own workload: a family, and any sizes different from the family's defaults.
 
     Raises:
-        UsageError: the name is taken or none, or a family or a size is none.
+        UsageError: the name is taken or invalid, the family is unknown, or a size is unknown or
+            below 1.
     """
     if name in WORKLOADS:
         raise UsageError(f"workload {name!r} is one of llmb's own: choose another name")

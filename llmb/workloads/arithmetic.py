@@ -24,17 +24,18 @@ def parameter_count(shape: Shape) -> int:
 def flops_per_token(shape: Shape) -> int:
     """Return training FLOPs per token: 3 x 2 x (weight products + full-square attention).
 
-    One multiply-add is two FLOPs; backward is twice forward; the embedding lookup counts nothing.
-    Full-square attention (2 * T * width for QK^T and for PV) is the source's own explicit form.
+    A multiply-add is two FLOPs. The backward pass counts twice the forward pass. The embedding
+    lookup counts zero. Full-square attention (2 * T * width for QK^T and for PV) is the explicit
+    form of the source document.
     """
     return 3 * forward_flops_per_token(shape)
 
 
 def flops_of(mode: Mode, shape: Shape) -> int:
-    """Return the FLOPs per token of what a step of ``mode`` does, counted as above.
+    """Return the FLOPs per token of a step of ``mode``, counted as in ``flops_per_token``.
 
-    In mode forward a token takes a forward pass; a generated one its weight products alone: what
-    it attends to depends on its place, and is little beside them.
+    In mode forward a token counts a forward pass. In mode generate a token counts its weight
+    products only: attention depends on the token's position, and is small beside the products.
     """
     if mode is Mode.GENERATE:
         return _forward_flops(shape, keys=0)
@@ -42,9 +43,9 @@ def flops_of(mode: Mode, shape: Shape) -> int:
 
 
 def least_flops_per_token(mode: Mode, shape: Shape, *, dynamic: bool = False) -> int:
-    """Return the FLOPs per token that no implementation of ``mode`` can do without.
+    """Return the least FLOPs per token of any correct implementation of ``mode``.
 
-    Of sequences whose lengths differ (``dynamic``) these are the weight products alone.
+    For sequences of varying length (``dynamic``) only the weight products are counted.
     """
     if dynamic or mode is Mode.GENERATE:
         products = _forward_flops(shape, keys=0)
@@ -59,19 +60,20 @@ def forward_flops_per_token(shape: Shape) -> int:
 
 
 def causal_flops_per_token(shape: Shape) -> int:
-    """Return the training FLOPs per token that no implementation can do without.
+    """Return the least training FLOPs per token of any correct implementation.
 
-    As ``flops_per_token``, but of a causal attention square only the half with its diagonal,
-    T (T + 1) / 2 pairs of T^2, which a kernel that skips masked blocks computes. What an honest
-    run is compared by is the full square; what a device must have done at least is this.
+    Counted like ``flops_per_token``, except for causal attention: only the lower triangle with its
+    diagonal counts, T (T + 1) / 2 of T^2 pairs. A kernel that skips masked blocks computes this
+    triangle. Runs are compared by the full square; a device must have done at least the triangle.
+    Example: for T = 2,048 the triangle has 2,098,176 of 4,194,304 pairs.
     """
-    if not family_of(shape).causal:  # every token attends to every other
+    if not family_of(shape).causal:  # every token attends to all tokens
         return flops_per_token(shape)
     return 3 * _forward_flops(shape, keys=shape.sequence_length + 1)
 
 
 def _forward_flops(shape: Shape, keys: int) -> int:
-    """Return FLOPs per token that meets ``keys`` keys, QK^T and PV counted together."""
+    """Return FLOPs per token with ``keys`` attention keys in total, for QK^T and PV together."""
     weights = sum(g.k * g.n * g.count for g in gemms(shape))
     width = shape.num_attention_heads * shape.head_dim
     return 2 * (weights + keys * width * shape.num_hidden_layers)
@@ -83,7 +85,8 @@ def training_bytes(
     """Return the estimated peak bytes of a training step: state plus activations.
 
     State is exact: weights, gradients and the optimizer's ``moments`` (AdamW has two, plain SGD
-    none) in the stored dtype. See ``activation_bytes``.
+    none) in the stored dtype. Example: AdamW in float32 takes 16 bytes per parameter. See
+    ``activation_bytes`` for the activations.
     """
     state = (2 + moments) * precision.bytes_per_value * parameter_count(shape)
     return state + activation_bytes(shape, precision, batch_size, recomputed=recomputed)
@@ -97,16 +100,17 @@ def activation_bytes(
     recomputed: int = 0,
     scores: bool = False,
 ) -> int:
-    """Return the bytes that the backward pass of ``batch_size`` sequences begins with.
+    """Return the activation bytes at the start of the backward pass of ``batch_size`` sequences.
 
-    Counted of what autograd keeps of the reference's models, block by block, and held to such
-    counts by tests/unit/workloads/test_activations.py: norms keep two values in float32, products
-    and gates what they are given. Of ``recomputed`` blocks it is their input, and all of one of
-    them at a time. ``scores``: attention with dropout keeps each score, as it does on a processor.
+    The count follows the tensors that autograd keeps in the reference models, block by block.
+    tests/unit/workloads/test_activations.py compares the count with measured tensors. Norms keep
+    two values in float32; products and gates keep their inputs. The ``recomputed`` blocks keep
+    their input only, plus all activations of a single block at a time. ``scores``: attention with
+    dropout keeps each attention score, as on a CPU.
     """
     layers, tokens = shape.num_hidden_layers, batch_size * shape.sequence_length
     value = 2 if precision.master_weights else precision.bytes_per_value
-    # Under autocast: products' weights in 16 bits, and sums and norms in float32.
+    # Autocast keeps 16-bit copies of the weights of products; sums and norms are in float32.
     mixed, copies = int(precision.master_weights), 2 * parameter_count(shape)
     kept = shape.num_hidden_layers - max(0, recomputed - 1)
     each = family_of(shape).block_bytes(shape, value, mixed)
@@ -123,8 +127,8 @@ def inference_bytes(
 ) -> int:
     """Return the estimated peak bytes of a forward pass besides the weights.
 
-    That is the logits, and of one layer what is widest at once; or, where tokens are generated,
-    keys and values of ``cached`` positions and logits of ``generated`` ones, over all sequences.
+    Without generation: the logits, and the widest tensors of a layer. With generation: keys and
+    values of ``cached`` positions, and logits of ``generated`` positions, over all sequences.
     """
     value = precision.bytes_per_value
     if generated:

@@ -1,4 +1,4 @@
-"""Selective activation checkpointing as it is asked for: which blocks compute twice. No torch."""
+"""Selective activation checkpointing: parses ``--sac-freq``, such as ``1/4``. No torch."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from dataclasses import dataclass
 
 from llmb.errors import UsageError
 
-#: In every block the products are kept and all else is computed again.
+#: Keep the products of every block, and recompute everything else.
 OP = "op"
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """``q/p``: of every ``p`` blocks the first ``q`` compute their activations again.
+    """``q/p``: of every ``p`` blocks the first ``q`` recompute their activations.
 
-    Block i does iff i mod p < q (llm-train-bench, ``--sac-freq``). The original takes 1/1 for none
-    at all; here it is what the rule says, every block.
+    Block i recomputes iff i mod p < q (llm-train-bench, ``--sac-freq``). Example: with 1/4, blocks
+    0, 4 and 8 of 12 recompute. In llm-train-bench 1/1 means no block; here 1/1 follows the rule
+    and means every block.
     """
 
     q: int
     p: int
 
     def has(self, block: int) -> bool:
-        """Tell whether ``block``, counted from 0, computes its activations again."""
+        """Tell whether ``block``, counted from 0, recomputes its activations."""
         return block % self.p < self.q
 
     def count(self, blocks: int) -> int:
-        """Return how many of ``blocks`` do."""
+        """Return the number of recomputing blocks among ``blocks``."""
         return sum(map(self.has, range(blocks)))
 
 
 def parse(text: str) -> Blocks | None:
-    """Return which blocks ``text`` names; None for ``op``, which is about what is in them all.
+    """Return the blocks that ``text`` selects; None for ``op``, a rule inside every block.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: ``text`` is neither ``q/p`` nor ``op``.
     """
     if text == OP:
         return None
@@ -50,6 +51,6 @@ def parse(text: str) -> Blocks | None:
 
 
 def recomputed_blocks(text: str | None, blocks: int) -> int:
-    """Return how many of ``blocks`` keep nothing but their input for the backward pass."""
+    """Return the number of ``blocks`` that keep only their input for the backward pass."""
     chosen = parse(text) if text is not None else None
     return chosen.count(blocks) if chosen is not None else 0

@@ -1,7 +1,7 @@
-"""FLOPs per token as each source document counts them: one name a convention.
+"""FLOPs per token as each source document counts FLOPs, by the name of the convention.
 
-A figure without its convention says nothing: for one and the same training step the documents'
-formulas are up to 21 times apart.
+FLOPs mean nothing without the convention: for the same training step the formulas of the
+documents are up to 21 times apart. Example: ``gemm_full`` counts the full attention square.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from llmb.workloads.arithmetic import (
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count the work of one token of a training step."""
+    """A formula for the work of a token of a training step."""
 
     name: str
-    #: What is counted, in a line.
+    #: The counted work, in a line.
     counts: str
-    #: Where the formula is from.
+    #: The source of the formula.
     source: str
     #: Per token; ``alcf_mac`` and ``alcf_fom`` count multiply-adds.
     per_token: Callable[[Shape], float]
@@ -49,12 +49,12 @@ def alcf_fom(shape: Shape) -> float:
 
 
 def megatron(shape: Shape, *, recompute: bool) -> float:
-    """Return what Megatron-DeepSpeed's throughput calculator counts, without its integer bug.
+    """Return the FLOPs of Megatron-DeepSpeed's throughput calculator, without its integer bug.
 
-    Forward multiply-adds ``L ((1 + 2 / g + 1) d^2 + 2 s d + m F d) + V d`` for g query heads a
-    key-value head and m matrices of the feed-forward; backward is twice that, a recomputed forward
-    comes on top, and a multiply-add is two FLOPs. (The original divides 2 by g in whole numbers:
-    nothing is left of keys and values from g = 3 on.)
+    The forward pass has ``L ((1 + 2 / g + 1) d^2 + 2 s d + m F d) + V d`` multiply-adds, for g
+    query heads per key-value head and m matrices of the feed-forward. The backward pass counts
+    twice the forward pass. Recomputation adds a forward pass. A multiply-add is two FLOPs. (The
+    original divides 2 by g in whole numbers: from g = 3 on, keys and values count zero.)
     """
     hidden, length = shape.hidden_size, shape.sequence_length
     family = family_of(shape)

@@ -1,4 +1,4 @@
-"""What there is to know of a workload before it is run: work, memory, origin, published rows."""
+"""Facts of a workload before a run: FLOPs, memory, source document, published figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _PRECISIONS = (FP32, MIXED_BF16, BF16, FP16)
 
 
 def memory(workload: Workload) -> dict[str, int]:
-    """Return bytes by precision: of a training step at batch size 1, or of the weights alone."""
+    """Return bytes by precision: of a training step at batch size 1, or of the weights only.
+
+    Workloads without mode train get the bytes of the weights. Example of a key: ``BF16 mixed``.
+    """
     shape = workload.shape
     if Mode.TRAIN not in workload.modes:
         return {p.name: weight_bytes(shape, p) for p in _PRECISIONS}

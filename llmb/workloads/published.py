@@ -1,6 +1,7 @@
-"""What the source documents publish of their workloads: other people's hardware, never a yardstick.
+"""Figures published by the source documents, measured on the documents' hardware: never a target.
 
-The tables are the documents' own, column by column; each says where it is from.
+The tables copy the documents' tables column by column, and every document names its source.
+Example: the five rows of the nanotron table.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from llmb.config import Frozen
 
 
 class Column(Frozen):
-    """A column of figures: its title in the document and what it is called here."""
+    """A column of figures: the title in the document, and the key in llmb."""
 
     title: str
     key: str
 
 
 class Row(Frozen):
-    """A row: the document's labels, the settings it was run with, and its figures."""
+    """A row of a table: the document's labels, the settings of the run, and the figures."""
 
     labels: tuple[str, ...]
     settings: Mapping[str, str | int | bool]
@@ -31,27 +32,27 @@ class Row(Frozen):
 
 
 class Table(Frozen):
-    """One table of a document, all of it about one workload."""
+    """A table of a document; all rows are about the same workload."""
 
     title: str
     workload: str
-    #: Titles of the columns that say which row it is.
+    #: Titles of the label columns, which identify a row.
     labels: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     note: str | None = None
-    #: Devices every row ran on, where the document says so for all of them.
+    #: Number of devices of every row; None if the document gives no common number.
     world_size: int | None = Field(default=None, ge=1)
-    #: Sequences of a step on all devices, where the figures are times of so many.
+    #: Sequences of a step on all devices, if the figures are times of a step.
     sequences: int | None = Field(default=None, ge=1)
-    #: Tokens generated for each sequence, where any are.
+    #: Tokens generated for each sequence; None without generation.
     new_tokens: int | None = Field(default=None, ge=1)
-    #: Formats that a row without one of its own may be compared with; empty for any.
+    #: Formats comparable with a row without a format; empty if every format is comparable.
     precisions: tuple[str, ...] = ()
 
 
 class Document(Frozen):
-    """A source document: what it publishes, where it is from, on what hardware it was measured."""
+    """A source document: name, source, hardware of the measurements, and tables."""
 
     name: str
     source: str

@@ -1,4 +1,4 @@
-"""The source documents' lines for several devices, by name: ``llmb run --recipe NAME``."""
+"""The source documents' multi-device command lines, by name: ``llmb run --recipe NAME``."""
 
 from __future__ import annotations
 
@@ -7,44 +7,47 @@ from dataclasses import dataclass, replace
 from llmb.config import Executor
 from llmb.errors import UsageError
 
-#: Ranks that share anything in the debug form.
+#: Most ranks per dimension, sequences and micro-batches in the debug form.
 _FEW = 2
 
 
 @dataclass(frozen=True)
 class RunRecipe:
-    """How many ranks share which workload, and how."""
+    """A workload, a number of ranks, and the kinds of parallelism.
+
+    Example: ``tp=2`` with ``world_sizes=(8,)`` has four replicas of two ranks.
+    """
 
     name: str
     workload: str
-    #: The document's own line, or its settings where it has no line.
+    #: The document's command line, or the document's settings without a command line.
     original: str
-    #: Ranks of each of the document's rows; without a word, the first.
+    #: Number of ranks of each row in the document; the default is the first number.
     world_sizes: tuple[int, ...]
-    #: Of each replica.
+    #: Sequences of a micro-batch of each replica.
     micro_batch_size: int
     accumulate: int
     precision: str
     tp: int = 1
     pp: int = 1
-    #: ZeRO's stage among replicas; None: each has the whole of its model.
+    #: ZeRO stage among replicas; None: each replica has the full model.
     zero: int | None = None
     schedule: str | None = None
     sequence_parallel: bool = False
     loss_parallel: bool = False
     executor: Executor = "eager"
     sac_freq: str | None = None
-    #: What is not as in the original.
+    #: The differences to the original, in words.
     differs: str = ""
 
     @property
     def replicas(self) -> int:
-        """Parts of a step's sequences that ranks take, in the first row."""
+        """The number of replicas in the first row: ranks / (tp * pp)."""
         return self.world_sizes[0] // (self.tp * self.pp)
 
     @property
     def debug(self) -> RunRecipe:
-        """The same kinds of sharing, each by two ranks, and as few sequences."""
+        """The debug form: the same parallelism, with at most two ranks and sequences each."""
 
         def few(count: int) -> int:
             return min(count, _FEW)
@@ -60,7 +63,7 @@ class RunRecipe:
 
     @property
     def options(self) -> dict[str, object]:
-        """What it asks for, by the names that ``llmb run`` has for its options."""
+        """The recipe's options for ``llmb run``. Example: ``{"nproc": 8, "tp": 2}``."""
         found: dict[str, object] = {
             "workload": self.workload,
             "nproc": self.world_sizes[0],
@@ -231,7 +234,7 @@ def recipe_of(name: str) -> RunRecipe:
     """Return the recipe ``name``.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no recipe has this name.
     """
     if name not in RECIPES:
         raise UsageError(f"--recipe {name!r}: choose one of {', '.join(RECIPES)}")

@@ -1,4 +1,4 @@
-"""The weights a model starts from: a checkpoint's, or random ones with a sharp softmax."""
+"""The initial weights of a model: a checkpoint's, or random weights with a sharp softmax."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import parameter_count
 from llmb.workloads.workload import Workload
 
-#: Standard deviation of the logits of the first step, nearly. With gains of 1 it is 0.4 for
-#: llama-45m and 1.1 for llama-1.4b: a softmax so flat that a plugin could expand it and make no
-#: logits (docs/adr/0048).
+#: Approximate standard deviation of the logits of the first step. With gains of 1 the deviation is
+#: 0.4 for llama-45m and 1.1 for llama-1.4b. A plugin could expand such a flat softmax in a series
+#: and compute no logits (docs/adr/0048).
 _DEVIATION = 2.3
-#: A constant learning rate up to which a sharp start keeps honest runs together.
+#: Highest constant learning rate at which honest runs with a sharp start stay close together.
 _GENTLE = 1e-4
 
 
 def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropout: float) -> bool:
-    """Tell whether the first step's softmax is sharp, in a model of so many ``parameters``.
+    """Tell whether training starts with a sharp softmax, for a model of ``parameters`` parameters.
 
-    So it is in trainings whose learning rate is drawn, and in those whose own is no larger. At the
-    constant rates of other workloads honest runs would drift apart sooner. A device that records
-    its steps is taken for one that does not.
+    The start is sharp in training runs with a drawn learning rate, or with a constant rate of at
+    most 1e-4. At larger constant rates honest runs would drift apart sooner. Whether the device
+    records its steps is ignored.
     """
     own = config.weights is not None or config.constant_rate
     if config.mode is not Mode.TRAIN or own or not draws.varies(optimizer):
@@ -47,9 +47,9 @@ def starts_sharp(config: RunConfig, optimizer: Optimizer, parameters: int, dropo
 
 
 def start_gain(shape: Shape) -> float:
-    """Return the gains of the last norm where a training starts sharp: a whole number.
+    """Return the gain of the last norm for a sharp start: a whole number.
 
-    Normalised states times a head of N(0, range) make logits of deviation range * sqrt(hidden).
+    Normalised states times a head of N(0, range) give logits of deviation range * sqrt(hidden).
     Example: 14 at width 64, 6 at width 400, 2 at width 3,200.
     """
     plain = shape.initializer_range * math.sqrt(shape.hidden_size)
@@ -57,7 +57,7 @@ def start_gain(shape: Shape) -> float:
 
 
 def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[int]], Any] | None:
-    """Return a function from name and size to first weights; None: ``initial_value`` makes them.
+    """Return a function from name and size to initial weights; None means ``initial_value``.
 
     Raises:
         RunFailedError: the files of a checkpoint have changed since the run began.
@@ -72,14 +72,14 @@ def values_of(config: RunConfig, workload: Workload) -> Callable[[str, Sequence[
     dropout, parameters = getattr(shape, "dropout", 0.0), parameter_count(shape)
     if not starts_sharp(config, workload.recipe.optimizer, parameters, dropout):
         return None
-    from llmb.reference.models import initial_value  # takes torch, which light rooms do without
+    from llmb.reference.models import initial_value  # imports torch; avoided at module level
 
     gain, norm = start_gain(shape), family_of(shape).last_norm
 
     def value(name: str, size: Any) -> Any:
         if name != norm:
             return initial_value(name, size, config.seed, shape)
-        # Signs are random: where the head is the embedding, a state would resemble its own token.
+        # Random signs: with a tied head, a state would otherwise resemble its own token.
         row: Any = (1, *size)
         return initial_value(name, row, config.seed, shape)[0].sign() * gain
 

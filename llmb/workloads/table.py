@@ -66,7 +66,7 @@ _ALCF_1T = LlamaShape(
     rms_norm_eps=1e-5,
     padding_idx=None,
 )
-#: 25,872 cannot be split among the script's 192 heads; among 132 it can, and 12 ranks share those.
+#: 25,872 is not divisible by the script's 192 heads; 132 heads divide 25,872, and 12 divides 132.
 _ALCF_1T_README = replace(
     _ALCF_1T, hidden_size=25872, num_attention_heads=132, num_key_value_heads=132
 )
@@ -84,7 +84,7 @@ _NEMO = Recipe(
 )
 _LITGPT = Recipe(Optimizer("SGD", lr=6e-4, weight_decay=0.1), 2)
 
-# -- what is told of them -------------------------------------------------------------------------
+# -- notes ----------------------------------------------------------------------------------------
 
 _NO_SCHEDULE = "the learning rate is constant here: the original's schedule changes no throughput"
 _VOCABULARY = (
@@ -121,8 +121,8 @@ _BERT_DROPOUT = "dropout 0.1 as in the original; the audit looks at the model wi
 _HUNDRED = "the original draws tokens below 100 only; here from the whole vocabulary"
 
 
-#: The fixed model at every official size, the largest first. llama-1.4b is the benchmark; the
-#: others are for machines on which it takes too long. Parameters are in docs/rules.md.
+#: The fixed model at every official size, the largest first. llama-1.4b is the benchmark; smaller
+#: sizes are for machines on which llama-1.4b takes too long. Parameters are in docs/rules.md.
 LADDER = (OFFICIAL_WORKLOAD, "llama-410m", "llama-128m", "llama-45m")
 _NOT_THE_BENCHMARK = (
     "a smaller size of the benchmark's model, for machines on which llama-1.4b takes too long: "
@@ -131,7 +131,7 @@ _NOT_THE_BENCHMARK = (
 
 
 def _rung(name: str, hidden: int) -> Workload:
-    """Return the fixed model at another width: heads of 100, a feed-forward twice as wide."""
+    """Return the fixed model of width ``hidden``: heads of 100, feed-forward of 2 x ``hidden``."""
     heads = hidden // LlamaShape().head_dim
     shape = LlamaShape(
         hidden_size=hidden,

@@ -1,4 +1,4 @@
-"""What a workload is: a model at fixed shapes, and how its original runs it."""
+"""The class of workloads: a model with fixed shapes, and the settings of the source document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmb.reference.shapes import FAMILIES, Shape
 
 Document = Literal["gpt-bench", "llmb", "alcf", "nanotron", "nemo", "llm-train-bench", "litgpt"]
 
-#: The source documents by their short names; llmb's own sizes are in none of them.
+#: The source documents by short name; "llmb" stands for llmb's own sizes.
 DOCUMENTS: dict[Document, str] = {
     "gpt-bench": "Large Language Modeling Benchmark (gpt-bench)",
     "llmb": "smaller sizes of llama-1.4b, llmb's own",
@@ -23,30 +23,30 @@ DOCUMENTS: dict[Document, str] = {
 }
 
 
-#: Tokens of the Lit-GPT document's prompt, "Hello, my name is", and of what follows it.
+#: Tokens of the Lit-GPT document's prompt, "Hello, my name is", and tokens generated after it.
 PROMPT_LENGTH, NEW_TOKENS = 6, 200
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model at fixed shapes, in the modes it can be run in."""
+    """A model with fixed shapes, and its modes. Example: llama-1.4b in mode train."""
 
     name: str
     shape: Shape
-    #: None for a user's own.
+    #: None for a user's own workload.
     document: Document | None
     modes: tuple[Mode, ...] = (Mode.TRAIN,)
     recipe: Recipe = OFFICIAL_RECIPE
-    #: In mode generate: what the executor is given.
+    #: In mode generate, the executor's input: "model", or "step" (a token's step with sampling).
     scope: GenerateScope = "step"
-    #: Name of the way the document counts work (``llmb.workloads.conventions``).
+    #: Name of the document's FLOPs convention (``llmb.workloads.conventions``).
     convention: str = "gemm_full"
-    #: Devices the document ran it on; None where it names none.
+    #: Number of devices in the document; None if the document gives no number.
     world_size: int | None = None
-    #: Ranks that share each layer, and stages of layers, in the original.
+    #: Tensor-parallel ranks and pipeline stages in the original.
     tp: int = 1
     pp: int = 1
-    #: What is wrong or ambiguous in the original, and what is done here instead.
+    #: Errors and ambiguities of the original, and llmb's choices.
     notes: tuple[str, ...] = ()
 
     @property
@@ -55,7 +55,7 @@ class Workload:
         return next(name for name, kind in FAMILIES.items() if kind is type(self.shape))
 
     def otherwise(self, config: RunConfig) -> tuple[str, ...]:
-        """Return what the original's step has and that of ``config`` has not, or the reverse."""
+        """Return the options of ``config`` that make its step differ from the original's step."""
         found = []
         if config.dynamic and self.document != "litgpt":
             found.append("--dynamic (the original's sequences all have one length)")
@@ -72,16 +72,17 @@ class Workload:
         return tuple(found)
 
     def tokens_per_step(self, batch_size: int, new_tokens: int | None = None) -> int:
-        """Return the tokens one step counts: every position, or all that are generated.
+        """Return the counted tokens of a step: every position, or all generated tokens.
 
-        Of dynamic shapes it is the most a step can have.
+        With dynamic shapes the number is the maximum of a step. Example: 4 sequences of 2,048
+        tokens count 8,192 tokens.
         """
         return batch_size * (new_tokens or self.shape.sequence_length)
 
     def global_batch_size(self, world_size: int) -> int | None:
-        """Return the sequences of a step on ``world_size`` devices, laid out as in the original.
+        """Return the sequences of a step on ``world_size`` devices, with the original's mesh.
 
-        None where the original names no batch, or such a mesh does not fill the devices.
+        None if the original gives no batch size, or if tp * pp does not divide ``world_size``.
         """
         replicas, left = divmod(world_size, self.tp * self.pp)
         if self.recipe.micro_batch_size is None or left or not replicas:
