@@ -62,7 +62,7 @@ class Display(Protocol):
     def message(self, message: Phase | Tick | Fence | Silence | None) -> None:
         """Show a worker's report; None when a moment has passed without a report.
 
-        A ``Silence`` comes once any process of the run has shown nothing for a minute.
+        A ``Silence`` comes once no process of the run has shown anything for a minute.
         """
         ...
 
