@@ -1,4 +1,4 @@
-"""compare(base, other): the ratios of two runs' figures, a rank test, and a conclusion in words."""
+"""Compares two runs: ratios of their figures, a rank test, and a conclusion in words."""
 
 from __future__ import annotations
 

@@ -98,7 +98,10 @@ def _sustained(
 def _squares(
     backend: Backend, precision: Precision, device: str, budget_s: float
 ) -> tuple[SquareProduct, ...]:
-    """Return timed square products, ``budget_s`` seconds in all; on a processor, of one core."""
+    """Return timed square products, about ``budget_s`` seconds in all; on a processor, of one core.
+
+    Example: on an accelerator sizes 1024, 2048, 4096 and 8192; on a processor 512.
+    """
     if torch.device(device).type == "cpu":
         return _one_core(backend, precision, budget_s)
     return _whole_device(backend, precision, device, budget_s)

@@ -20,7 +20,7 @@ from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescrip
 _PCI = Path("/sys/bus/pci/devices")
 #: Display controllers and processing accelerators, by the first byte of the PCI class code.
 _MAY_ACCELERATE = ("0x03", "0x12")
-#: Of psutil's CPU times of a process: user, system, and both of children that have ended.
+#: The first four CPU times of a process in psutil: user, system, and both times of ended children.
 _OWN_AND_REAPED = 4
 _LIMITS = ("memory.max", "cpu.max", "pids.max")
 

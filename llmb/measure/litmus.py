@@ -16,8 +16,8 @@ from llmb.records.evidence import LitmusEvidence
 _LENGTH = 3200
 _ROWS = 16  # enough rows for the usual matrix kernel instead of a vector kernel
 _SIGNIFICANT = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
-#: Of the formats that a float32 product may be computed in, the widest narrower one (TF32) has as
-#: many significant bits as FP16.
+#: Significant bits of the widest narrower format that a product may use inside. Example: 11 for
+#: float32, from TF32 (as many as FP16); 24 for float64, from float32.
 _NARROW = {torch.float32: 11, torch.float64: 24}
 
 

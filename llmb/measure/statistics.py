@@ -22,7 +22,7 @@ _Z975 = 1.959963984540054  # 97.5 % quantile of the standard normal distribution
 
 @dataclass(frozen=True)
 class StepBlock:
-    """The steps between two consecutive fences of the window, and their time in nanoseconds."""
+    """Number of steps, and nanoseconds, between two consecutive fences of the window."""
 
     steps: int
     ns: int

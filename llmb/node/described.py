@@ -28,7 +28,7 @@ _SMALL: dict[ShapeName, int] = {"hidden_size": 64, "intermediate_size": 128, "nu
 #: Collectives of a training step; messages (``send_receive``) have a speed of their own.
 _OF_STEPS = ("all_reduce", "all_gather", "reduce_scatter")
 
-#: Number of ranks -> rates of every collective between so many ranks.
+#: Number of ranks -> rates of every collective. Example: keys 2, 4 and 8 on a node of 8 devices.
 Rates = Mapping[int, tuple[CollectiveRate, ...]]
 
 
@@ -58,8 +58,8 @@ def describe(
 ) -> Described:
     """Measure one device, and collectives between the first ``nproc`` devices.
 
-    ``nproc`` None: all devices, or one rank on a processor. ``seconds`` is the time for the matrix
-    products and the memory copy.
+    ``nproc`` None: all devices, or one rank on a processor. ``seconds`` is the approximate time for
+    the matrix products and the memory copy.
 
     Raises:
         LlmbError: a device is missing, or a measurement failed.

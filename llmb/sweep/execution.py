@@ -127,7 +127,10 @@ class _PointRunner:
 
 
 def _from(point: Point, expected: Sequence[Point]) -> Sequence[Point]:
-    """Return ``point`` and the points expected later; ``point`` may be beyond the expected ones."""
+    """Return ``point`` and the points expected later; ``point`` itself may be unexpected.
+
+    Example: more batch sizes fit in memory than the arithmetic predicted.
+    """
     if point in expected:
         return expected[expected.index(point) :]
     return [point, *(each for each in expected if each.precision != point.precision)]

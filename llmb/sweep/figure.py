@@ -184,7 +184,7 @@ def _scales(axes: Axes, shown: Sequence[Curve]) -> None:
 
 
 def _apart(sizes: Sequence[int]) -> list[int]:
-    """Return the ``sizes``, in order, to label on the axis, so far apart that labels have room."""
+    """Return the ``sizes`` to label on the axis, in order, with room between labels."""
     room = math.log2(sizes[-1] / sizes[0]) / _MOST_TICKS
     kept = [sizes[0]]
     for size in sizes[1:]:

@@ -21,7 +21,7 @@ class ExpectedPoints:
     """The points of a precision that a sweep should reach, by the memory arithmetic."""
 
     fitting: tuple[Point, ...]
-    #: The first point that does not fit in memory; refused at once, so without a run.
+    #: The first point too large for the memory; refused at once, without a run.
     end: Point | None = None
 
     @property
