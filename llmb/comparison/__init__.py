@@ -1,1 +1,1 @@
-"""Two finished runs side by side: what may be compared, how they differ, how sure that is."""
+"""Two finished runs side by side: comparability, differences, ratios and their uncertainty."""

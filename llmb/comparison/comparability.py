@@ -1,22 +1,22 @@
-"""What keeps two runs from being compared, and what has to be said beside a comparison.
+"""Differences between two runs that forbid a comparison, or must be told beside a comparison.
 
-Refused: the figures are not of the same work, or are no figures of the benchmark.
+Refused: the figures are of different work, or are no figures of the benchmark.
   workload, sizes, mode, optimizer   rules.md, "Cannot change": tokens of another model, mode or
-                                     optimizer are other work
+                                     optimizer are different work
   prompt_length, new_tokens          a token after a longer prompt is more work
-  verdict INVALID                    rules.md: a blocking rule failed, so this is no figure at all
-Not comparable: figures are shown, and say nothing of which system is the faster.
-  effective_precision                rules.md: a run counts as done in the lowest bits used
-                                     anywhere, the leaderboard groups by it; not observed is
-                                     no precision at all
-  rules_version                      rules.md: a change that breaks comparability raises it
+  verdict INVALID                    rules.md: a blocking rule failed, the run has no valid figure
+Not comparable: figures are shown, but do not tell which system is faster.
+  effective_precision                rules.md: a run counts under the lowest bits used anywhere, and
+                                     the leaderboard groups by precision; a precision not observed
+                                     is never equal
+  rules_version                      rules.md: a change that breaks comparability raises the version
                                      (versions that differ by new rules alone: noted)
   class, waivers                     rules.md: debug runs are labelled everywhere, waivers burned in
                                      (two debug runs of the same sizes: noted)
-  dynamic                            sequences of another length are other work for attention
-  run                                one run twice: there is no second measurement
-Noted: what rules.md lets a submitter choose ("Can change"), and what is often the very thing that
-is compared: hardware, plugin, batch size, executor, versions, seeds; and verdicts that are short of
+  dynamic                            sequences of another length are different work for attention
+  run                                the same run twice: a second measurement is missing
+Noted: settings that rules.md lets a submitter choose ("Can change") and that users often want to
+compare, such as hardware, plugin, batch size, executor, versions and seeds; and verdicts short of
 CONSISTENT. More timed steps than 50 are allowed: windows of two lengths are noted.
 """
 
@@ -42,7 +42,7 @@ class Weight(str, Enum):
 
 @dataclass(frozen=True)
 class ConditionDifference:
-    """One item in which two runs are not alike, or that must be said of either."""
+    """One item in which two runs differ, or a remark on either run, such as a verdict."""
 
     item: str
     base: str
@@ -51,13 +51,13 @@ class ConditionDifference:
     reason: str
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return one line for people, such as ``accumulate: 2 against 4``."""
         both = self.base if self.base == self.other else f"{self.base} against {self.other}"
         return f"{self.item}: {both}" + (f" ({self.reason})" if self.reason else "")
 
 
 def differences(base: RunRecord, other: RunRecord) -> tuple[ConditionDifference, ...]:
-    """Return everything to be said of comparing ``other`` with ``base``, the gravest first."""
+    """Return all differences and remarks for comparing ``other`` with ``base``, gravest first."""
     found = [*_work(base, other), *_standing(base, other), *_choices(base, other)]
     order = list(Weight)
     return tuple(sorted(found, key=lambda difference: order.index(difference.weight)))
@@ -66,13 +66,13 @@ def differences(base: RunRecord, other: RunRecord) -> tuple[ConditionDifference,
 def _unlike(
     item: str, base: object, other: object, weight: Weight, reason: str = ""
 ) -> Iterator[ConditionDifference]:
-    """Yield a difference where two values differ."""
+    """Yield a difference if the two values differ."""
     if base != other:
         yield ConditionDifference(item, _words(base), _words(other), weight, reason)
 
 
 def _work(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield what makes the work itself another."""
+    """Yield differences in the work itself, such as another workload, and INVALID verdicts."""
     refused = Weight.REFUSED
     a, b = base.workload, other.workload
     other_model = "tokens of another model are other work"
@@ -106,7 +106,7 @@ def _sizes(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
 
 
 def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield what keeps figures of the same work from being ranked together."""
+    """Yield differences that keep figures of the same work from being ranked together."""
     apart = Weight.NOT_COMPARABLE
     if base.run_id == other.run_id:
         yield ConditionDifference("run", base.run_id, other.run_id, apart, "one run twice")
@@ -119,7 +119,7 @@ def _standing(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference
     weight = Weight.NOTED if alike(one, another) else apart
     yield from _unlike("rules_version", one, another, weight, reason)
     if "debug" in (base.class_, other.class_):
-        # Two debug runs of the same sizes are the same work: a developer's before and after.
+        # Two debug runs of the same sizes are the same work, such as before and after a change.
         weight = Weight.NOTED if base.class_ == other.class_ else apart
         reason = "a debug run is comparable with none but its like"
         yield ConditionDifference("class", base.class_, other.class_, weight, reason)
@@ -144,7 +144,7 @@ _SHORT_OF = {
 
 
 def _choices(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]:
-    """Yield what a submitter may choose, what ran it, and how it was timed."""
+    """Yield differences in free settings, hardware, software and timing."""
     for (item, a, reason), (_, b, _) in zip(_chosen(base), _chosen(other), strict=True):
         if isinstance(a, dict) and isinstance(b, dict):
             names = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
@@ -157,7 +157,7 @@ def _choices(base: RunRecord, other: RunRecord) -> Iterator[ConditionDifference]
 
 
 def _chosen(record: RunRecord) -> Iterator[tuple[str, object, str]]:
-    """Yield name, value and remark of every setting that is free."""
+    """Yield name, value and remark of every free setting."""
     config, plugin, timing, system = record.config, record.plugin, record.timing, record.system
     devices = {device.name: device.description for device in system.devices}
     yield "declared_precision", record.precision.declared, ""
@@ -199,7 +199,7 @@ def _executor(record: RunRecord) -> str:
 
 
 def _words(value: object) -> str:
-    """Return ``value`` in few words."""
+    """Return ``value`` as text for people; "none" for an empty value."""
     if value is None or value == () or value == {}:
         return "none"
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""compare(base, other): what may be compared of two runs, by how much, and how sure that is."""
+"""Compares two runs: ratios of their figures, a rank test, and a conclusion in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class LeftOutRun:
-    """A figure, or a test, of both runs that was not compared, and why."""
+    """A figure or test that was left out of the comparison, with the reason."""
 
     name: str
     reason: str
@@ -32,33 +32,34 @@ class Comparison:
     ratios: tuple[Ratio, ...]
     left_out: tuple[LeftOutRun, ...]
     steps: RankTest | None
-    #: Whether a difference is shown, of what, and what is not shown: sentences.
+    #: Sentences: the differences shown, and the limits of the evidence.
     conclusion: tuple[str, ...]
 
     @property
     def refusals(self) -> tuple[ConditionDifference, ...]:
-        """Why the runs are not compared; empty where they are."""
+        """The reasons for not comparing the runs; empty if compared."""
         return tuple(one for one in self.differences if one.weight is Weight.REFUSED)
 
     def ratio(self, name: str) -> Ratio | None:
-        """Return the ratio of figure ``name``, None where it was not compared."""
+        """Return the ratio of figure ``name``, None if the figure was not compared."""
         return next((ratio for ratio in self.ratios if ratio.name == name), None)
 
 
 def compare(base: RunRecord, other: RunRecord) -> Comparison:
     """Return ``other`` beside ``base``.
 
-    What is refused and what is only said of it, item by item: ``comparability``. Intervals are from
-    repeats and fence blocks (``ratio``), the test from raw step times (``significance``).
+    ``comparability`` lists the differences that are refused or noted, item by item. Intervals come
+    from repeats and fence blocks (``ratio``), the test from raw step times (``significance``).
+    Example: tokens_per_second 110 over 100 is ratio 1.1, with a 95 % interval such as 1.07 to 1.13.
 
     Raises:
-        BundleRefusedError: a record is not what its own stamps give.
+        BundleRefusedError: a record's headline differs from the value of the record's stamps.
     """
     return compare_runs(run_of(base), run_of(other))
 
 
 def compare_runs(base: Run, other: Run) -> Comparison:
-    """Return ``other`` beside ``base``, whose figures have been made already."""
+    """Return ``other`` beside ``base``, both with figures already computed."""
     found = differences(base.record, other.record)
     if any(difference.weight is Weight.REFUSED for difference in found):
         return Comparison(base, other, found, (), (), None, ())
@@ -71,7 +72,7 @@ def compare_runs(base: Run, other: Run) -> Comparison:
 
 
 def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOutRun, ...]]:
-    """Return the ratio of every figure that both have, and what is left out."""
+    """Return the ratio of every figure that both runs have, and the figures left out."""
     ratios, left_out = [], []
     for name, figure in base.figures.items():
         against = other.figures.get(name)
@@ -90,10 +91,11 @@ def _ratios(base: Run, other: Run) -> tuple[tuple[Ratio, ...], tuple[LeftOutRun,
 
 
 def _steps(base: RunRecord, other: RunRecord) -> tuple[RankTest | None, str | None]:
-    """Return the test of the times a token, or why there is none.
+    """Return the rank test of seconds per token, or the reason for no test.
 
-    Steps are tested where both runs stamped them by one clock that means something. Otherwise fence
-    blocks are, on the supervisor's clock, if they are of equally many steps.
+    Steps are tested if both runs stamped the steps by the same clock, unless the clock is
+    ``enqueue``: Python then runs ahead of the device. Otherwise fence blocks are tested, on the
+    supervisor's clock, if blocks of both runs have equally many steps.
     """
     clocks = {repeat.step_clock for one in (base, other) for repeat in one.timing.repeats}
     by_blocks = len(clocks) > 1 or "enqueue" in clocks
@@ -112,13 +114,13 @@ def _steps(base: RunRecord, other: RunRecord) -> tuple[RankTest | None, str | No
 
 
 def _block_steps(record: RunRecord) -> int:
-    """Return the steps of the longest fence block: the last of a window may be shorter."""
+    """Return the steps of the longest fence block: the last block of a window may be shorter."""
     every = (statistics.blocks(repeat) for repeat in record.timing.repeats)
     return max(block.steps for blocks in every for block in blocks)
 
 
 def _conclusion(comparison: Comparison) -> tuple[str, ...]:
-    """Say what the throughput's interval and the rank test show together."""
+    """Return the conclusion, as sentences, from the throughput's interval and the rank test."""
     rate, steps = comparison.ratio("tokens_per_second"), comparison.steps
     assert rate is not None, "every run has a throughput above 0"
     found = []

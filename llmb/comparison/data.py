@@ -1,4 +1,4 @@
-"""A comparison as JSON data, ``llmb compare --json``; null is what could not be told."""
+"""A comparison as JSON data, ``llmb compare --json``; null stands for an unknown value."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class DecisionData(Frozen):
 
     requirement: str
     met: bool | None
-    #: The figures it was decided by, in words.
+    #: The figures behind the decision, in words.
     why: str
 
 
 class RunData(Frozen):
     """What is to be known of one run."""
 
-    #: How the run was named on the command line.
+    #: The run as named on the command line, such as ``runs/a``.
     path: str
     run_id: str
     class_: RunClass = Field(alias="class")
@@ -70,7 +70,7 @@ class RatioData(Frozen):
     other: float
     ratio: float
     ci95: Interval | None
-    #: Which is the better: more or less of it.
+    #: Whether more or less is better, such as "less" for ``step_time_s``; null: neither.
     better: Better | None
     outcome: Outcome
 
@@ -101,7 +101,7 @@ class ComparedRun(RunData):
     ratios: tuple[RatioData, ...]
     not_compared: tuple[NotComparedData, ...]
     rank_test: RankTestData | None
-    #: Sentences for people.
+    #: The conclusion as sentences for people.
     conclusion: tuple[str, ...]
     requirements: tuple[DecisionData, ...]
 
@@ -114,7 +114,7 @@ class CompareReport(Frozen):
     schema_: Literal["llmb.compare/1"] = Field(alias="schema", default=SCHEMA)
     base: RunData
     comparisons: tuple[ComparedRun, ...]
-    #: Of the base alone, where there is no other run.
+    #: Decisions on the base run, if no other run was given.
     requirements: tuple[DecisionData, ...]
 
 
@@ -124,7 +124,7 @@ def compare_report(
     found: Sequence[Comparison],
     decided: Sequence[Sequence[Decision]],
 ) -> CompareReport:
-    """Return the runs ``names``, the first of which is the base, as they were compared."""
+    """Return the report on the runs ``names``; the first run is the base."""
     return CompareReport(
         base=RunData(**_run(names[0], runs[0])),
         comparisons=tuple(

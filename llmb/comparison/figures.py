@@ -1,7 +1,7 @@
-"""The figures of one run, each made of the record's raw stamps, with the spread it has.
+"""Computes the figures of one run from the record's raw stamps, each with a standard error.
 
-What a record says of itself is a stranger's word: only stamps, counters and settings are read, and
-a record whose headline is not what its stamps give is refused.
+A record comes from strangers: only stamps, counters and settings are trusted. A record is refused
+if the headline differs from the value computed from the stamps.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from llmb.records.run_record import RepeatTiming, RunRecord
 Better = Literal["more", "less"]
 Interval = tuple[float, float]
 
-#: Fences of all repeats that are looked at; a run has one every ten steps.
+#: Most fences of all repeats in one record; a run has a fence every ten steps.
 MOST_BLOCKS = 10_000
-#: Blocks, or steps, drawn in all to find one spread: a few seconds. Runs of up to a thousand have
-#: the 5,000 resamples that a record's own interval has.
+#: Blocks (or steps) drawn in all for one standard error: takes a few seconds. Runs of up to 1,000
+#: blocks get 5,000 resamples, as for the record's own interval.
 _MOST_DRAWN = 5_000_000
-#: With fewer a standard error is not worth the name: steps by ten thousands have none.
+#: Fewest resamples for a standard error. Example: more than 25,000 steps get no standard error.
 _FEWEST_RESAMPLES = 200
-#: Of a figure in any unit: ratios of such are numbers, too.
+#: Largest value of a figure in any unit: ratios of two figures stay finite.
 _LARGEST = 1e100
-#: Metrics that follow from the mean step alone: they have the relative spread of the throughput.
+#: Metrics computed from the mean step alone: the relative standard error equals the throughput's.
 _AS_RATE = frozenset(
     {
         "tflops_per_device",
@@ -49,7 +49,7 @@ _MORE = frozenset(
     {"generated_tokens_per_second", "generated_tokens_per_second_without_prefill", *_AS_RATE}
 )
 _LESS = frozenset({"best_s", "median_s", "prefill_s", *_AS_TIME})
-#: Metrics of a step as a whole: of a step with other tokens they are another quantity.
+#: Metrics of a whole step: comparable only between steps with equally many tokens.
 _OF_A_STEP = frozenset(
     {
         "iterations_per_second",
@@ -60,7 +60,7 @@ _OF_A_STEP = frozenset(
         "prefill_s",
     }
 )
-#: What any run may have beside the metrics of its document.
+#: Figures that any run may have, beside the metrics of the workload's source document.
 COMMON = (
     "tokens_per_second",
     "tokens_per_second_per_device",
@@ -70,7 +70,7 @@ COMMON = (
     "mfu",
     "fraction_of_ceiling",
 )
-#: Every figure that some run may have: one that a run has not is not measured, not unknown.
+#: Every figure that some run may have: a known name without a value means "not measured".
 KNOWN = frozenset({*COMMON, *_MORE, *_LESS})
 
 
@@ -81,11 +81,12 @@ class Figure:
     name: str
     unit: str
     value: float
-    #: None where neither is the better.
+    #: None if neither more nor less is better.
     better: Better | None
-    #: None where the record holds too little to tell.
+    #: None if the record holds too few values.
     spread: Spread | None = None
-    #: What else makes the quantity: figures with another one are not compared.
+    #: Further conditions of the quantity, such as "steps of 4,096 tokens, device clock"; figures
+    #: with different conditions are not compared.
     basis: str = ""
 
     @property
@@ -102,22 +103,23 @@ class Run:
     """A record and its figures by name."""
 
     record: RunRecord
-    #: The repeat with the median throughput: what the figures are of.
+    #: The repeat with the median throughput: source of the figures.
     headline: RepeatTiming
     figures: Mapping[str, Figure]
 
 
 def run_of(record: RunRecord) -> Run:
-    """Return ``record`` with every figure that its stamps give.
+    """Return ``record`` with every figure computed from the stamps.
 
     Raises:
-        BundleRefusedError: nothing can be made of its stamps, or its headline is not theirs.
+        BundleRefusedError: no figures can be computed from the stamps, or the record's tokens/s
+            differ from the stamps' tokens/s by more than 1e-9 of the value.
     """
     try:
         headline = _headline(record)
         found = {figure.name: _measurable(figure) for figure in _figures(record, headline)}
     except (LlmbError, ValueError, ArithmeticError, IndexError, plain.StatisticsError) as error:
-        # A stranger's record may be of the right form and hold any numbers.
+        # A stranger's record may pass the schema and hold absurd numbers, such as 1e300 tokens.
         raise BundleRefusedError(
             f"run {record.run_id}: no figures can be made of its stamps and sizes ({error}): "
             "llmb verify says more"
@@ -132,9 +134,10 @@ def run_of(record: RunRecord) -> Run:
 
 
 def times_per_token(record: RunRecord, *, by_blocks: bool) -> tuple[tuple[float, ...], ...]:
-    """Return seconds a token of each timed step of each repeat.
+    """Return seconds per token of each timed step of each repeat.
 
-    ``by_blocks``: of each fence block instead, on the supervisor's clock.
+    ``by_blocks``: of each fence block instead, on the supervisor's clock. Example: a step of 0.5 s
+    with 1,000 tokens gives 0.0005.
     """
     tokens, found = record.workload.tokens_per_step, []
     for repeat in record.timing.repeats:
@@ -149,7 +152,7 @@ def times_per_token(record: RunRecord, *, by_blocks: bool) -> tuple[tuple[float,
 
 
 def _measurable(figure: Figure) -> Figure:
-    """Return ``figure``, or refuse a number that nothing measured can be."""
+    """Return ``figure``, or refuse an impossible number: above 1e100, or below 1e-100 and not 0."""
     numbers = [figure.value, figure.spread.error if figure.spread else 0.0]
     if not all(number == 0.0 or 1 / _LARGEST < abs(number) < _LARGEST for number in numbers):
         raise ValueError(f"{figure.name} is {figure.value:g}")
@@ -157,7 +160,7 @@ def _measurable(figure: Figure) -> Figure:
 
 
 def _headline(record: RunRecord) -> RepeatTiming:
-    """Return the repeat with the median throughput, after a look at the stamps of all."""
+    """Return the repeat with the median throughput, after a check of all repeats' stamps."""
     repeats, tokens = record.timing.repeats, record.workload.tokens_per_step
     _check(repeats, tokens)
     rates = [statistics.tokens_per_second(repeat, tokens) for repeat in repeats]
@@ -182,7 +185,7 @@ def _figures(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
 
 
 def _check(repeats: Sequence[RepeatTiming], tokens: int) -> None:
-    """Refuse stamps that make no window, or too many blocks to resample."""
+    """Refuse stamps that form no timed window, and more than ``MOST_BLOCKS`` fences."""
     if not repeats or tokens < 1:
         raise ValueError("no repeat, or steps without tokens")
     for repeat in repeats:
@@ -203,7 +206,10 @@ def _check(repeats: Sequence[RepeatTiming], tokens: int) -> None:
 def _scaled(
     rate: Figure, name: str, unit: str, value: float, better: Better = "more", basis: str = ""
 ) -> Figure:
-    """Return a figure that is the throughput, or its inverse, times a constant."""
+    """Return a figure proportional to the throughput or to the inverse throughput.
+
+    The relative standard error equals the throughput's. Example: 2 % of tokens/s is 2 % of MFU.
+    """
     spread = rate.spread
     if spread is not None:
         relative = spread.error / rate.value
@@ -212,19 +218,19 @@ def _scaled(
 
 
 def _resamples(values: int) -> int:
-    """Return how often so many values are resampled."""
+    """Return the number of resamples for ``values`` blocks or steps, at most 5,000."""
     return min(5000, _MOST_DRAWN // max(1, values))
 
 
 def _of_step(record: RunRecord) -> str:
-    """Return which steps a time is of."""
+    """Return the description of a step, such as ``steps of 4,096 tokens``."""
     if any(repeat.step_tokens for repeat in record.timing.repeats):
         return "steps of many lengths"
     return f"steps of {record.workload.tokens_per_step:,} tokens"
 
 
 def _step_time(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
-    """Yield the median step time; its spread is that of medians of resampled fence blocks."""
+    """Yield the median step time, with the standard error of medians of resampled fence blocks."""
     summary = statistics.step_time(headline)
     if summary is None:
         return
@@ -241,7 +247,7 @@ def _step_time(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
 
 
 def _steps_by_block(repeat: RepeatTiming) -> list[list[float]]:
-    """Return the step times of each fence block: one, its mean, where step stamps mean nothing."""
+    """Return the step times of each fence block, in seconds; clock ``enqueue``: only the mean."""
     times, found, first = statistics.step_times_s(repeat), [], 0
     for n, block in enumerate(statistics.blocks(repeat)):
         if repeat.step_clock == "enqueue":
@@ -257,7 +263,7 @@ def _median(blocks: Sequence[Sequence[float]]) -> float:
 
 
 def _energy(record: RunRecord, headline: RepeatTiming) -> Iterator[Figure]:
-    """Yield tokens a joule; their spread is that between repeats, each of which has one figure."""
+    """Yield tokens per joule; the standard error is between repeats, one value per repeat."""
     stored, tokens = record.result.energy, record.workload.tokens_per_step
     if stored is None:
         return
@@ -278,7 +284,10 @@ def _per_joule(measured: Sequence[tuple[int, float]]) -> float:
 
 
 def _shares(record: RunRecord, rate: Figure, world_size: int) -> Iterator[Figure]:
-    """Yield the shares of what the device can do; the ceiling has an error nobody wrote down."""
+    """Yield MFU and the fraction of the ceiling; the ceiling's own error is not recorded.
+
+    The fraction of the ceiling therefore has no standard error.
+    """
     mfu, ceilings = record.result.mfu, record.ceilings
     flops = rate.value * record.workload.flops_per_token / world_size
     if mfu is not None:
@@ -289,7 +298,7 @@ def _shares(record: RunRecord, rate: Figure, world_size: int) -> Iterator[Figure
 
 
 def _metrics(record: RunRecord, headline: RepeatTiming, rate: Figure) -> Iterator[Figure]:
-    """Yield the metrics of the workload's document."""
+    """Yield the metrics of the workload's source document."""
     config, tokens = record.config, record.workload.tokens_per_step
     peak = record.result.mfu.peak_flops if record.result.mfu else None
     workload = workloads.of(config)

@@ -5,9 +5,10 @@
     operator    = ">=" | ">" | "<=" | "<" for figures; "==" and "!=", too, for facts
     value       = number | number "*base" | "base" for figures; number or name for facts
 
-The end of the 95 % interval that is worse for the run decides: its lower end for >= and >, its
-upper end for <= and <. A figure without an interval is taken as it is, and the answer says so. What
-was not measured is not met.
+The worse end of the 95 % interval decides: the lower end for >= and >, the upper end for <= and <.
+Example: a ratio of 0.97 with the interval 0.94 to 1.00 does not meet ``>=0.95*base``. If a figure
+has no interval, the value itself decides, and the answer tells the reader. A requirement on a
+figure that was not measured is not met.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _GRAMMAR = re.compile(
 _ORDER = (">=", ">", "<=", "<")
 _MOST_BYTES = 2**20
 _LONGEST = 200
-#: From the least that is known of a run to the most: the order of rules.md.
+#: From the lowest verdict to the highest, in the order of rules.md.
 _VERDICTS = tuple(verdict.value for verdict in Verdict)
-#: Facts whose values are known beforehand: a misspelt one would never, or always, be met.
+#: Facts with a fixed list of values: a misspelt value would never, or always, be met.
 _VALUES = {
     "verdict": _VERDICTS,
     "class": ("official", "debug"),
@@ -70,20 +71,20 @@ class Requirement:
     text: str
     name: str
     operator: str
-    #: None where ``word`` is what it is compared with.
+    #: None if the figure or fact is compared with ``word``.
     number: float | None
-    #: True: ``number`` is times the base run's figure.
+    #: True: ``number`` is a factor on the base run's figure, such as 0.95 in ``0.95*base``.
     of_base: bool
     word: str | None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a run meets a condition; None where that cannot be told, as nothing is compared."""
+    """Whether a run meets a condition; ``met`` is None if the comparison was refused."""
 
     requirement: Requirement
     met: bool | None
-    #: The figures it was decided by, in words.
+    #: The figures behind the decision, in words.
     why: str
 
 
@@ -91,7 +92,7 @@ def parse(text: str) -> Requirement:
     """Return the requirement ``text``.
 
     Raises:
-        UsageError: it is none, or compares what cannot be compared that way.
+        UsageError: ``text`` is no requirement, or name, operator and value do not fit together.
     """
     shown = repr(text[:_LONGEST])
     match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
@@ -132,7 +133,7 @@ def from_file(path: Path) -> tuple[Requirement, ...]:
     """Return the requirements of a TOML file: ``require = ["tokens_per_second>=0.95*base", ...]``.
 
     Raises:
-        UsageError: it cannot be read, is not TOML, or holds anything else.
+        UsageError: the file cannot be read, is not TOML, or holds anything but ``require``.
     """
     where = f"requirements file {str(path)!r}"
     try:
@@ -155,10 +156,10 @@ def from_file(path: Path) -> tuple[Requirement, ...]:
 
 
 def check_names(requirements: Iterable[Requirement], runs: Iterable[Run]) -> None:
-    """Refuse a name that is no figure of any run and no fact.
+    """Refuse a name that is neither a figure of any run nor a fact.
 
     Raises:
-        UsageError: there is one; the line lists what exists.
+        UsageError: a name is unknown; the message lists the known names.
     """
     here = dict.fromkeys(name for run in runs for name in run.figures)
     for requirement in requirements:
@@ -170,7 +171,7 @@ def check_names(requirements: Iterable[Requirement], runs: Iterable[Run]) -> Non
 
 
 def facts_of(run: Run) -> Mapping[str, str | int]:
-    """Return what of ``run`` is no measured figure."""
+    """Return the facts of ``run``, such as verdict and plugin: no measured figures."""
     record, config = run.record, run.record.config
     return {
         "verdict": record.audit.verdict.value,
@@ -192,10 +193,10 @@ def facts_of(run: Run) -> Mapping[str, str | int]:
 
 
 def decide(requirement: Requirement, run: Run, comparison: Comparison | None) -> Decision:
-    """Return whether ``run`` meets ``requirement``; ``comparison`` is that with the base run.
+    """Return whether ``run`` meets ``requirement``; ``comparison`` is with the base run.
 
     Raises:
-        UsageError: the requirement names the base, and there is no comparison.
+        UsageError: the requirement names the base, and ``comparison`` is None.
     """
     name = requirement.name
     if name in FACTS:

@@ -1,11 +1,11 @@
-"""Whether two runs differ, from raw step times: what a rank test can say, and what it cannot.
+"""Tests whether two runs differ, with a rank test on raw step times; knows the test's limits.
 
-Mann-Whitney's U (1947) asks whether a step of one run tends to take less time than a step of the
-other, without assuming a distribution. It takes every step for an independent observation, and the
-steps of a process are not: clocks, heat and neighbours change slowly. So a second p-value is given,
-for as many independent steps as the autocorrelation leaves. Neither says anything of processes that
-were not run: what is between one process and the next is in the interval of the ratio, and only
-where there are repeats.
+Mann-Whitney's U (1947) tests whether a step of the first run tends to take less time than a step of
+the second run, without assuming a distribution. The test assumes independent observations, but
+steps of a process are correlated: clocks, heat and neighbours change slowly. A second p-value is
+therefore given, for the number of independent steps left by the autocorrelation. Example: 500
+correlated steps may be worth 40 independent steps. Neither p-value covers the variation from
+process to process: only the interval of the ratio does, and only with repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Times = Sequence[Sequence[float]]
 
-#: Fewer values of a run say nothing that is worth a p-value.
+#: Fewest values of a run for a p-value.
 FEWEST = 5
 _MOST_LAGS = 1000
 _MOST_CORRELATED = 0.99
@@ -31,27 +31,28 @@ _MOST_CORRELATED = 0.99
 class RankTest:
     """Mann-Whitney's test of two runs' times a token."""
 
-    #: Values of base and other; steps, or fence blocks.
+    #: Number of values of base and of ``other``: steps, or fence blocks (``of`` tells which).
     values: tuple[int, int]
     of: str
-    #: How many independent values these are worth.
+    #: Number of independent values worth as much as ``values``.
     independent: tuple[float, float]
-    #: Share of pairs of one value of each in which the other run's is the shorter; ties half.
+    #: Share of all pairs (a base value, an ``other`` value) with ``other`` shorter; ties: half.
     other_is_faster: float
-    #: Two-sided; as if every value were independent.
+    #: Two-sided; treats every value as independent.
     p_value_as_independent: float
-    #: Two-sided; for the independent values alone.
+    #: Two-sided; for the number of independent values.
     p_value: float
 
 
 def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
-    """Return the test of two runs' times, a sequence for each process; None with too few.
+    """Return the test of two runs' times, a sequence for each process; None with too few values.
 
-    The variance of U / (n m) is (1/n + 1/m) / 12, and of correlated values (tau_n/n + tau_m/m) / 12
-    with the integrated autocorrelation times tau of the ranks: z is smaller by the root of it. It
-    is held against Student's t of so many independent values, not against the normal distribution:
-    where they are few, that errs on the side of no difference (simulated: at most 5 % of equal runs
-    are called different, up to correlations of 0.95 and down to 50 steps).
+    The variance of U / (n m) is (1/n + 1/m) / 12 for independent values. For correlated values the
+    variance is (tau_n/n + tau_m/m) / 12, with tau the integrated autocorrelation time of the ranks.
+    z shrinks by the square root of the variances' quotient. z is compared with Student's t for the
+    number of independent values, not with the normal distribution. With few values Student's t errs
+    towards no difference (simulated: at most 5 % of equal runs are called different, up to
+    correlations of 0.95 and down to 50 steps). Example: tau 4 on both sides halves z.
     """
     if min(sum(map(len, base)), sum(map(len, other))) < FEWEST:
         return None
@@ -78,12 +79,14 @@ def rank_test(base: Times, other: Times, of: str) -> RankTest | None:
 
 
 def _independent(ranks: npt.NDArray[np.float64], processes: Times) -> float:
-    """Return how many independent values ``ranks`` are worth, those of ``processes`` in a row.
+    """Return the number of independent values in ``ranks``, concatenated over ``processes``.
 
-    The integrated autocorrelation time by Geyer's initial positive sequence (1992, "Practical
-    Markov Chain Monte Carlo", section 3.3), each process around its own mean; or, if longer, that
-    of a first-order autoregression, whose correlation is known to come out low by (1 + 4 r) / n in
-    a series of n (Marriott and Pope 1954, "Bias in the estimation of autocorrelations").
+    The number of values is divided by an integrated autocorrelation time, the longer of two. The
+    first is Geyer's initial positive sequence (1992, "Practical Markov Chain Monte Carlo", section
+    3.3), each process around the process's own mean. The second is the time of a first-order
+    autoregression. The estimate of the autoregression's correlation r is corrected for a known
+    downward bias of (1 + 4 r) / n in a series of n (Marriott and Pope 1954, "Bias in the estimation
+    of autocorrelations").
     """
     import numpy as np
 

@@ -1,1 +1,1 @@
-"""What is measured and how numbers are made of it: clock, host, memory, ceiling, statistics."""
+"""Measurements and the numbers computed from them: clock, host, ceiling, statistics, metrics."""

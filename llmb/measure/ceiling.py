@@ -1,4 +1,4 @@
-"""What a device attains on the model's own matrix products, and its memory bandwidth."""
+"""Measures a device's FLOP/s on the model's own matrix products, and the memory bandwidth."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import gemms
 
 _COPY_BYTES = 256 * 2**20  # eight times a large last-level cache
-_COPY_BYTES_A_SECOND = 128 * 2**20  # of what is to be spent: memory takes long to be had at first
-_COPY_SHARE = 8  # at most one part in so many of what is free, twice: source and target
+_COPY_BYTES_A_SECOND = 128 * 2**20  # per second of budget: a first allocation of memory is slow
+_COPY_SHARE = 8  # source and target each take at most 1/8 of the free memory
 _BURST_S = 0.02  # products enqueued between two synchronisations take about this long
 _MIN_BURSTS = 3
-_ALIKE = 1.01  # between the best bursts where no more are made
-_SUSTAINED_S = 2.0  # long enough for a card that is limited by its power to slow down
-#: The products that make the logits: FP8 training leaves them in the wider format.
+_ALIKE = 1.01  # largest quotient of the best three bursts at which measuring stops
+_SUSTAINED_S = 2.0  # long enough for a power-limited card to slow down
+#: The products that compute the logits: FP8 training keeps logits products in the wider format.
 _HEADS = ("lm_head", "wte", "word_embeddings")
 _SQUARES = (1024, 2048, 4096, 8192)
-_CORE_SQUARE = 512  # a millisecond for a core: ends before the scheduler's next turn
-_SQUARE_SHARES = 4  # of the time, where each of the model's products has one
+_CORE_SQUARE = 512  # about 1 ms on a core: ends before the scheduler switches
+_SQUARE_SHARES = 4  # shares of the time for squares; a model product has one share
 
 Product = Callable[[], Tensor]
 Products = dict[Direction, Product]
@@ -44,11 +44,12 @@ def measure_ceiling(
 ) -> Ceiling:
     """Return the ceiling for ``tokens`` rows, spending about ``seconds``.
 
-    Every weight product of the model is timed alone, in its three directions (forward alone where
-    nothing is trained), operands warm; the best burst counts. A real step moves more data, so this
-    is a bound from above for torch's own products at these shapes. A vendor's library may do better
-    there; what hardly any does better than is the best rate of any product at all, so large square
-    ones are timed as well.
+    Every weight product of the model is timed alone, with warm operands, in three directions:
+    ``forward`` [tokens, k] x [k, n], ``grad_input`` and ``grad_weight`` (only ``forward`` counts
+    if nothing is trained). The best burst counts. A real step moves more data, so the ceiling is an
+    upper bound for torch's own products at the model's shapes. A vendor's library may be faster at
+    the model's shapes, but hardly faster than the best product of any shape. Large square products
+    are therefore timed as well, such as 8192 x 8192.
     """
     distinct = gemms(shape)
     budget_s = seconds / (3 * len(distinct) + 1 + _SQUARE_SHARES)
@@ -75,9 +76,9 @@ def measure_ceiling(
 def _sustained(
     backend: Backend, timed: Sequence[GemmCeiling], config: RunConfig, seconds: float
 ) -> SustainedProduct | None:
-    """Return the product that takes most of a step, made for ``seconds`` without a gap.
+    """Return the product with the largest share of a step, repeated for ``seconds`` without a gap.
 
-    None on a processor, whose bursts are as long as its power lets them be.
+    None on a processor: the power limit already applies to the short bursts.
     """
     if backend.device_type == "cpu":
         return None
@@ -97,18 +98,22 @@ def _sustained(
 def _squares(
     backend: Backend, precision: Precision, device: str, budget_s: float
 ) -> tuple[SquareProduct, ...]:
-    """Return square products, for ``budget_s`` in all: one core's on a processor."""
+    """Return timed square products, about ``budget_s`` seconds in all; on a processor, of one core.
+
+    Example: on an accelerator sizes 1024, 2048, 4096 and 8192; on a processor 512.
+    """
     if torch.device(device).type == "cpu":
         return _one_core(backend, precision, budget_s)
     return _whole_device(backend, precision, device, budget_s)
 
 
 def _one_core(backend: Backend, precision: Precision, budget_s: float) -> tuple[SquareProduct, ...]:
-    """Return products of one core alone, to be had at once from each that the processor may use.
+    """Return square products of one core alone, with the number of usable cores as ``at_once``.
 
-    All cores on one product would be the obvious measurement, but a core that another program
-    takes for a moment holds up the rest: beside other work that came out up to seven times too low
-    (docs/adr/0012). One core finds a quiet moment on any host, the sooner the shorter it need be.
+    All cores on one product would be the obvious measurement. But if another program takes one core
+    for a moment, all other cores wait: on a busy host the result was up to seven times too low
+    (docs/adr/0012). One core finds a quiet moment on any host, sooner for a shorter product.
+    Example: 8 usable cores count as 8 times the rate of one core.
     """
     threads, logical = torch.get_num_threads(), os.cpu_count() or 1
     products = _square_products(_CORE_SQUARE, precision, "cpu")
@@ -128,7 +133,7 @@ def _one_core(backend: Backend, precision: Precision, budget_s: float) -> tuple[
 def _whole_device(
     backend: Backend, precision: Precision, device: str, budget_s: float
 ) -> tuple[SquareProduct, ...]:
-    """Return products of rising size, as far as time and memory go."""
+    """Return square products of rising size, from 1024 to 8192, while time and memory suffice."""
     found: list[SquareProduct] = []
     for size in _SQUARES:
         if found:
@@ -142,17 +147,18 @@ def _whole_device(
 
 
 def _fits(backend: Backend, size: int, precision: Precision) -> bool:
-    """Tell whether three squares take no more of the device's memory than the copy may."""
+    """Tell whether three ``size`` x ``size`` matrices fit in 1/8 of the device's free memory."""
     free = memory_of(backend).available_bytes
     needed = 3 * size**2 * getattr(torch, precision.dtype).itemsize
     return free is None or needed <= free // _COPY_SHARE
 
 
 def _square_products(size: int, precision: Precision, device: str) -> dict[Layout, Product]:
-    """Return a square product in every layout the device has for it.
+    """Return a square product in every layout of operands that the device supports.
 
-    ``packed``: on a processor torch multiplies ordinary float32 tensors by one library and tensors
-    in the layout of the other by that, which can be twice as fast (docs/adr/0012).
+    On a processor torch has two libraries: ``plain`` operands (ordinary float32 tensors) go to the
+    first library. ``packed`` operands, in oneDNN's layout, go to oneDNN, which can be twice as fast
+    (docs/adr/0012).
     """
     dtype = getattr(torch, precision.dtype)
     x, w = (_random((size, size), dtype, device) for _ in range(2))
@@ -163,7 +169,7 @@ def _square_products(size: int, precision: Precision, device: str) -> dict[Layou
         try:
             packed_x, packed_w = x.to_mkldnn(), w.to_mkldnn()
             torch.nn.functional.linear(packed_x, packed_w)
-        except RuntimeError:  # that library does not know the format on this processor
+        except RuntimeError:  # oneDNN does not support the format on this processor
             return found
         found["packed"] = lambda: torch.nn.functional.linear(packed_x, packed_w)
     return found
@@ -188,7 +194,7 @@ def _directions(
 
 
 def _random(size: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    """Return normally distributed values; those of the host where the device draws none."""
+    """Return normally distributed values, drawn on the host if the device has no random numbers."""
     try:
         return torch.empty(size, dtype=dtype, device=device).normal_()
     except NotImplementedError:
@@ -199,7 +205,7 @@ def _operations(
     gemm: Gemm | GemmCeiling, tokens: int, precision: Precision, device: str
 ) -> Products:
     dtype = getattr(torch, precision.dtype)
-    # Made where they are used: at a large batch the host would take minutes for y alone.
+    # Operands are drawn on the device: for a large batch the host would take minutes for y alone.
     sizes = ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
     x, w, y = (_random(size, dtype, device) for size in sizes)
     narrow = precision.bits <= NARROW_BITS and gemm.name not in _HEADS
@@ -215,19 +221,19 @@ def _products(x: Tensor, w: Tensor, y: Tensor) -> Products:
 
 
 def _eight_bit_products(x: Tensor, w: Tensor, y: Tensor) -> Products:
-    """Return the products of 8-bit operands, scaled once a tensor, with BF16 results.
+    """Return products of 8-bit operands with one scale per tensor and BF16 results.
 
-    They stand for narrower formats too, of which no torch has products on every device. As FP8
-    training does them: E4M3 for activations and weights, E5M2 for gradients, the right
-    operand in column-major order, fast accumulation in the forward product. Casting is not part of
-    what is timed.
+    8-bit products also stand for narrower formats, such as 4-bit: no torch has narrower products on
+    every device. The products follow FP8 training: E4M3 for activations and weights, E5M2 for
+    gradients, the right operand in column-major order, fast accumulation in the forward product.
+    Casting is not timed.
     """
     one = torch.ones((), device=x.device)
     narrow, wide = _eight_bit_types(x.device)
     x8, w8, y8 = x.to(narrow), w.to(narrow), y.to(wide)
     w8_columns, x8_columns = w8.t().contiguous().t(), x8.t().contiguous().t()
     y8_turned = y8.t().contiguous()
-    # Private, and the only name this product has in every torch from 2.8 on.
+    # A private function, but the only name of the scaled product in every torch from 2.8 on.
     scaled = functools.partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     return {
         "forward": lambda: scaled(x8, w8.t(), use_fast_accum=True),  # [tokens, n]
@@ -237,7 +243,7 @@ def _eight_bit_products(x: Tensor, w: Tensor, y: Tensor) -> Products:
 
 
 def _eight_bit_types(device: torch.device) -> tuple[torch.dtype, torch.dtype]:
-    """Return the device's E4M3 and E5M2: the common ones, or those without a negative zero."""
+    """Return the device's E4M3 and E5M2 types: the common types, or ``fnuz`` (no negative zero)."""
     common = (torch.float8_e4m3fn, torch.float8_e5m2)
     one = torch.ones((), device=device)
     square = torch.ones(16, 16, device=device).to(common[0])
@@ -255,7 +261,7 @@ def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -
         size = min(size, max(4, free // _COPY_SHARE))
     source = torch.ones(size // 4, device=device)
     target = torch.empty_like(source)
-    # Not a copy: a device that records operations would alias the two and move nothing.
+    # A negation, not a copy: a lazy device would alias source and target and move no bytes.
     best = _best_s(backend, lambda: torch.neg(source, out=target), budget_s)
     return 2 * source.nbytes / best  # one read, one write
 
@@ -263,13 +269,14 @@ def _bandwidth(backend: Backend, device: str, seconds: float, budget_s: float) -
 def _best_s(
     backend: Backend, operation: Product, budget_s: float, burst_s: float = _BURST_S
 ) -> float:
-    """Return the shortest time of ``operation`` in seconds, mean of a burst, best of the bursts.
+    """Return the shortest time of ``operation`` in seconds: the best burst's mean.
 
-    It takes ``budget_s`` at most, or as long as it takes until three bursts are alike.
+    Measuring ends when the best three bursts agree within 1 %, or after ``budget_s`` seconds, but
+    not before three bursts. Example: with enough budget, a product of 1 ms runs 20 times per burst.
     """
     deadline = clock.now_ns() + int(budget_s * 1e9)
     once = _once_s(backend, operation)
-    # Three bursts should not take longer than there is: a debug run has 20 ms for each product.
+    # Three bursts should fit in the budget: a debug run has 20 ms for each product.
     repeats = max(1, math.ceil(min(burst_s, budget_s / _MIN_BURSTS) / once))
     bursts: list[float] = []
     while not _is_enough(bursts) and (len(bursts) < _MIN_BURSTS or clock.now_ns() < deadline):
@@ -278,7 +285,7 @@ def _best_s(
 
 
 def _is_enough(bursts: Sequence[float]) -> bool:
-    """Tell whether more bursts would hardly find a better one: the best few are alike."""
+    """Tell whether the best three bursts agree within 1 %: more bursts would hardly be faster."""
     best = sorted(bursts)[:_MIN_BURSTS]
     return len(best) == _MIN_BURSTS and best[-1] <= _ALIKE * best[0]
 
@@ -292,7 +299,7 @@ def _burst_s(backend: Backend, operation: Product, repeats: int) -> float:
     backend.synchronize()
     begin = clock.now_ns()
     for _ in range(repeats):
-        result = operation()  # kept: a device that records operations skips what nobody holds
+        result = operation()  # kept: a lazy device skips an operation without a live result
         backend.step_end()
     backend.synchronize()
     del result

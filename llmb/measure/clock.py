@@ -1,11 +1,12 @@
-"""The one clock of a run: raw monotonic nanoseconds, which no time daemon slews."""
+"""The clock of a run: raw monotonic nanoseconds, never slewed by a time daemon such as NTP."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime, timezone
 
-#: CLOCK_MONOTONIC_RAW is Linux and macOS; it is system-wide, so two processes can be compared.
+#: CLOCK_MONOTONIC_RAW exists on Linux and macOS. The clock is system-wide: stamps of two processes
+#: can be compared.
 _RAW = getattr(time, "CLOCK_MONOTONIC_RAW", time.CLOCK_MONOTONIC)
 NAME = "CLOCK_MONOTONIC_RAW" if hasattr(time, "CLOCK_MONOTONIC_RAW") else "CLOCK_MONOTONIC"
 
@@ -21,5 +22,5 @@ def utc_now() -> datetime:
 
 
 def cpu_s() -> float:
-    """Return the CPU seconds this process has used, all its threads together."""
+    """Return the CPU seconds used by all threads of the current process together."""
     return time.process_time()

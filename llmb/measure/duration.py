@@ -1,7 +1,7 @@
-"""How long a run on a processor will take, estimated from measured rates. No torch.
+"""Estimates the duration of a run on a processor from measured rates. No torch.
 
-A run is process starts, ceilings, steps, and the audit's passes: the same forward and backward work
-made again with the pristine model. The constants were fitted on eleven whole runs
+The time of a run is process starts, ceilings, steps, and the audit's passes: the same forward and
+backward work again, with the pristine model. The constants were fitted on eleven full runs
 (``benchmarks/RESULTS.md``, "Estimated and real times").
 """
 
@@ -14,37 +14,42 @@ from llmb.reference.recipe import OFFICIAL_OPTIMIZER
 from llmb.reference.shapes import Shape
 from llmb.workloads.arithmetic import flops_per_token, gemms, parameter_count
 
-#: Processes that import torch before, between and after a run's parts, and what they do besides,
-#: in the time of such a start.
+#: Processes that import torch before, between and after the phases of a run, and the other work of
+#: the same processes, in units of one process start.
 _STARTS = 16
-#: Steps beside the timed and the untimed ones: half a block until START, and those after STOP.
+#: Steps beside the warmup and timed steps: half a fence block before START, and steps after STOP.
 _MORE_STEPS = 7.5
-#: Passes of the worker, its honest run and its reference in the declared format, and those in the
-#: wider format of the reference.
+#: Forward and backward passes of the audit. ``_OWN_PASSES``: of worker, honest run and reference in
+#: the declared format. ``_WIDE_PASSES``: in the reference's wider format, such as float32 for BF16.
 _OWN_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 17.0, AuditMode.FULL: 20.0}
 _WIDE_PASSES = {AuditMode.OFF: 0.0, AuditMode.QUICK: 3.2, AuditMode.FULL: 3.2}
-#: Bytes that a parameter moves: in AdamW's step for each byte of its value, where a weight is
-#: widened and its gradient narrowed, and in all of the audit (weights read, cast, hashed).
+#: Bytes moved per parameter. ``_ADAMW``: in AdamW's step, per byte of a value. ``_WIDENED``: for
+#: widening a weight and narrowing the gradient. ``_AUDIT``: in the whole audit (weights read, cast
+#: and hashed).
 _ADAMW, _WIDENED, _AUDIT = 10, 26, 1800
-#: Bytes that a token moves outside of products, forward and backward: a layer and channel (norms,
-#: rotation, SwiGLU, residuals), and a word of the vocabulary (logits and their softmax).
+#: Bytes moved per token outside of matrix products, forward and backward. ``_ELEMENTWISE``: per
+#: layer and channel (norms, rotation, SwiGLU, residuals). ``_LOGITS``: per vocabulary entry (logits
+#: and softmax).
 _ELEMENTWISE, _LOGITS = 2200, 60
-#: Share of the steps that is replayed in the mean where not all are.
+#: Mean share of replayed steps, if not all steps are replayed.
 _SHARE_REPLAYED = 0.625
-#: How much longer products take in a step than in the best round of one of them.
+#: Time of products in a step, divided by the time in the best round of a single product.
 _IN_A_STEP = 1.25
-#: Seconds for the rates of the estimate and the ceilings at least, before and after together, and
-#: how often each product is made for a ceiling.
+#: ``_MEASURING_S``: least seconds for the estimate's rates and both ceilings, before and after.
+#: ``_CEILING_TRIES``: repetitions of each product for a ceiling.
 _MEASURING_S, _CEILING_TRIES = 12.5, 5
 
 
 def reference_dtype(precision: Precision) -> str:
-    """Return torch's name of the type the audit's reference computes in."""
+    """Return torch's name of the audit reference's dtype: float64 for float32, else float32."""
     return "float64" if precision.dtype == "float32" else "float32"
 
 
 def needed_dtypes(precision: Precision) -> tuple[str, ...]:
-    """Return torch's names of the types whose rates ``estimate_s`` needs for ``precision``."""
+    """Return torch's names of the dtypes with rates that ``estimate_s`` needs for ``precision``.
+
+    Example: BF16 needs ``("bfloat16", "float32")``.
+    """
     return (precision.computing.dtype, reference_dtype(precision))
 
 
@@ -55,9 +60,9 @@ def step_s(shape: Shape, config: RunConfig, rates: Rates) -> float:
 
 
 def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) -> float:
-    """Return the estimated seconds of all of a run, its audit included.
+    """Return the estimated seconds of a full run, audit included.
 
-    ``start_s`` is the time in which a process with torch starts here.
+    ``start_s`` is the start time in seconds of a process with torch on the current host.
     """
     wide = rates.flops_per_second[reference_dtype(config.precision)]
     steps = config.warmup_steps + config.timed_steps + _MORE_STEPS
@@ -73,10 +78,10 @@ def estimate_s(shape: Shape, config: RunConfig, rates: Rates, start_s: float) ->
 def recomputation_s(
     shape: Shape, config: RunConfig, rates: Rates, steps: int, start_s: float
 ) -> float:
-    """Return the estimated seconds in which ``steps`` of a bundle's run are made again, once.
+    """Return the estimated seconds for recomputing ``steps`` steps of a bundle's run once.
 
     The last step and the probes follow: the step three times, a probe of one sequence four times.
-    ``config`` counts as one process does all the work of the ranks.
+    ``config`` describes one process that does the work of all ranks.
     """
     wide = rates.flops_per_second[reference_dtype(config.precision)]
     probe = config.model_copy(update={"batch_size": 1, "accumulate": 1})
@@ -87,7 +92,7 @@ def recomputation_s(
 
 
 def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> float:
-    """Return the seconds in which the steps are replayed (rule L1), in the mean over the draws."""
+    """Return the seconds for replaying steps (rule L1), averaged over the random draws."""
     why = draws.why_no_ledger(
         config.mode.value,
         config.precision,
@@ -99,7 +104,7 @@ def _replay_s(steps: float, shape: Shape, config: RunConfig, rates: Rates) -> fl
     if why is not None:
         return 0.0
     every_s = min(steps, draws.MOST_STEPS) * step_s(shape, config, rates)
-    every_s *= config.parallelism.replicas  # one process takes them one after another
+    every_s *= config.parallelism.replicas  # one process replays all replicas in turn
     return min(every_s, max(draws.REPLAY_S, _SHARE_REPLAYED * every_s))
 
 

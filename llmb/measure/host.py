@@ -1,4 +1,4 @@
-"""The host a run is done on: what it is, and what else it was doing."""
+"""Describes the host of a run: hardware, software, and load from other programs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from llmb.records.system import Cpu, Device, HostLoad, HostMemory, SystemDescrip
 _PCI = Path("/sys/bus/pci/devices")
 #: Display controllers and processing accelerators, by the first byte of the PCI class code.
 _MAY_ACCELERATE = ("0x03", "0x12")
-#: Of psutil's CPU times of a process: user, system, and both of children that have ended.
+#: The first four CPU times of a process in psutil: user, system, and both times of ended children.
 _OWN_AND_REAPED = 4
 _LIMITS = ("memory.max", "cpu.max", "pids.max")
 
 
 def host_digest() -> str:
-    """Return the first 12 hex digits of the sha256 of the host's name: it tells hosts apart."""
+    """Return the first 12 hex digits of the host name's sha256, to tell hosts apart."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
 
 
 def load() -> HostLoad:
-    """Read what else the host is doing."""
+    """Read the load of the host: load average, steal time, CPU quota, frequency."""
     frequency = psutil.cpu_freq()
     times = psutil.cpu_times()
     return HostLoad(
@@ -44,10 +44,10 @@ def load() -> HostLoad:
 
 
 def cpu_s_of(pid: int) -> float | None:
-    """Return the CPU seconds of process ``pid`` and its descendants, None where it has gone.
+    """Return the CPU seconds of process ``pid`` and all descendants, None if the process is gone.
 
-    A compiler's processes are among them. It takes about a millisecond for each hundred processes
-    of the host.
+    Descendants include a compiler's processes. The call takes about 1 ms per 100 processes on the
+    host.
     """
     try:
         process = psutil.Process(pid)
@@ -56,7 +56,7 @@ def cpu_s_of(pid: int) -> float | None:
     except psutil.Error:
         return None
     for each in family:
-        with suppress(psutil.Error):  # it has just ended
+        with suppress(psutil.Error):  # the child has just ended
             found += sum(each.cpu_times()[:_OWN_AND_REAPED])
     return found
 
@@ -70,7 +70,7 @@ def describe(
     before: HostLoad,
     after: HostLoad,
 ) -> SystemDescription:
-    """Return the system of a run; ``plugin_environment`` is what its children got on top."""
+    """Return the system of a run; ``plugin_environment``: extra variables of child processes."""
     frequency = psutil.cpu_freq()
     return SystemDescription(
         cpu=Cpu(
@@ -96,7 +96,7 @@ def describe(
 
 
 def free_disk_bytes() -> dict[str, int | None]:
-    """Return the free bytes of the working folder and of the one for temporary files."""
+    """Return the free bytes of the working folder and of the folder for temporary files."""
     places = {"working folder": Path(), "temporary files": Path(tempfile.gettempdir())}
     found: dict[str, int | None] = {}
     for name, place in places.items():
@@ -108,7 +108,10 @@ def free_disk_bytes() -> dict[str, int | None]:
 
 
 def container_limits() -> dict[str, str]:
-    """Return the limits that the container sets, as the kernel words them; none outside of one."""
+    """Return the container's limits in the kernel's format; empty outside of a container.
+
+    Example: ``{"cpu.max": "400000 100000"}`` allows 4 cores.
+    """
     limits = {name: host.read_text(Path("/sys/fs/cgroup") / name) for name in _LIMITS}
     return {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -116,7 +119,8 @@ def container_limits() -> dict[str, str]:
 def bus_accelerators() -> tuple[str, ...]:
     """Return PCI devices that may be accelerators, as ``vendor:device class``, all hexadecimal.
 
-    They are there whatever drivers and torch say. A plain VGA adapter may be a server's own.
+    The list does not depend on drivers or torch. A plain VGA adapter may be a server's own.
+    Example: ``10de:2330 class 0302``, an NVIDIA H100.
     """
     found = []
     for device in sorted(_PCI.glob("*")):

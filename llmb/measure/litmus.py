@@ -1,7 +1,7 @@
-"""How wide a device's matrix products are inside: sums that come out right only if they are.
+"""Tests the internal precision of a device's matrix products with sums that need full precision.
 
-A note to the reader of a record (rule P3), not a proof: a device may choose another kernel for
-another shape. Run in ``honest_run``, with the plugin's settings in place.
+The result is a note to the reader of a record (rule P3), not a proof: a device may choose another
+kernel for another shape. Runs in ``honest_run``, with the plugin's settings in place.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from torch import Tensor
 from llmb.config import RunConfig
 from llmb.records.evidence import LitmusEvidence
 
-#: Hidden size of llama-1.4b. Exact in BF16, where a sum of ones kept in BF16 ends at 256.
+#: Hidden size of llama-1.4b. 3200 is exact in BF16, but a sum of ones kept in BF16 stops at 256.
 _LENGTH = 3200
-_ROWS = 16  # enough that a device's usual kernel is chosen, not the one for vectors
+_ROWS = 16  # enough rows for the usual matrix kernel instead of a vector kernel
 _SIGNIFICANT = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float64: 53}
-#: Of the formats that a float32 product may be computed in, the widest narrower one (TF32) has as
-#: many significant bits as FP16.
+#: Significant bits of the widest narrower format that a product may use inside. Example: 11 for
+#: float32, from TF32 (as many as FP16); 24 for float64, from float32.
 _NARROW = {torch.float32: 11, torch.float64: 24}
 
 
 def litmus(config: RunConfig) -> LitmusEvidence | None:
-    """Return what products of ``config``'s dtype on its device keep, None of unusual dtypes."""
+    """Return the sums and bits kept by products in ``config``'s dtype, None for unusual dtypes."""
     dtype = getattr(torch, config.precision.dtype)
     significant = _SIGNIFICANT.get(dtype)
     if significant is None:
         return None
-    # The first power of two to which 1 cannot be added: half of what lies to the next value is 2.
+    # The first power of two to which 1 cannot be added: the next value is 4 away, 1 is less than 2.
     big = 2.0 ** (_NARROW.get(dtype, significant) + 1)
     return LitmusEvidence(
         dtype=config.precision.dtype,
@@ -50,7 +50,7 @@ def _cancelling(big: float) -> Tensor:
 
 
 def _operand_bits(significant: int, dtype: torch.dtype, device: str) -> int:
-    """Return how many significant bits an operand keeps on its way into a product.
+    """Return the number of significant bits of an operand that a product keeps.
 
     Each row sums ``1 + 2**-n`` and ``-1``: 0 where the operand's last bit is dropped.
     """
@@ -63,7 +63,7 @@ def _operand_bits(significant: int, dtype: torch.dtype, device: str) -> int:
 
 
 def _product(rows: Tensor, dtype: torch.dtype, device: str) -> Tensor:
-    """Return the sums of ``rows`` ``[rows, length]``, by a product of the size a model has."""
+    """Return the sums of ``rows`` ``[rows, length]``, by a matrix product of a model's size."""
     left = torch.zeros(max(_ROWS, len(rows)), _LENGTH, dtype=rows.dtype)
     left[: len(rows)] = rows
     right = torch.ones(_LENGTH, _ROWS, dtype=dtype, device=device)

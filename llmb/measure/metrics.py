@@ -1,6 +1,6 @@
-"""The metrics a workload's document names, from the raw stamps of a run.
+"""Computes the metrics of a workload's source document from the raw stamps of a run.
 
-One quantity is measured: time. ``submission/recompute_metrics.py`` is the second, independent path.
+Only time is measured. ``submission/recompute_metrics.py`` is the second, independent computation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ def metrics_of(
 ) -> tuple[Metric, ...]:
     """Return the metrics of a run of ``workload``, all derived from ``timing``.
 
-    ``peak_flops`` is the datasheet's of one device, in FLOP/s. What cannot be said is left out:
-    TFLOP/s where sequences differ in length, for then their attention does as well.
+    ``peak_flops`` is the datasheet peak of one device, in FLOP/s. TFLOP/s are left out if sequences
+    differ in length, because attention work per token then differs as well. Example: mode forward
+    has ``best_s`` and ``median_s``.
     """
     step = step_of(config, timing, tokens_per_step)
     found: list[Metric] = []
@@ -49,7 +50,7 @@ def metrics_of(
 
 
 def step_of(config: RunConfig, timing: RepeatTiming, tokens_per_step: int) -> StepFigures:
-    """Return the mean step of the window."""
+    """Return the mean step of the timed window."""
     mesh = config.parallelism
     return StepFigures(
         seconds=(timing.stop_ns - timing.start_ns) / 1e9 / timing.timed_steps,

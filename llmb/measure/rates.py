@@ -1,4 +1,4 @@
-"""What a processor attains on one of a model's own products, in the formats a run will need."""
+"""Measures a processor's FLOP/s on one of a model's own products, in the formats of a run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from llmb.families import Gemm
 from llmb.measure import clock
 from llmb.records.run_record import Rates
 
-#: Seconds after which no further round of a product's three directions begins, and those before
-#: them in which all cores are set to work: a shared host's give less in the first (0.09 TFLOP/s of
-#: 0.13 were measured).
+#: ``_BUDGET_S``: seconds after which no further round of a product's three directions begins.
+#: ``_WARM_S``: seconds of warmup on all cores before: the first second of a shared host is slower
+#: (0.09 instead of 0.13 TFLOP/s were measured).
 _BUDGET_S, _WARM_S = 1.0, 1.0
 _COPY_BYTES = 64 * 2**20
 
@@ -21,9 +21,9 @@ _COPY_BYTES = 64 * 2**20
 def measure_rates(gemm: Gemm, tokens: int, dtypes: Sequence[str]) -> Rates:
     """Return the rates of ``gemm`` for ``tokens`` rows in each of ``dtypes``, on the processor.
 
-    A format takes a second and one round more, and the first a second before: about five seconds
-    in all where a round of the widest takes one. Memory is twice the largest weight in float64 at
-    most.
+    Each format takes one second plus one round, and the first format a second of warmup: about five
+    seconds in all if a round of the widest format takes one second. Memory is at most twice the
+    largest weight in float64. Example: rates in bfloat16 and float32 for a run in BF16.
     """
     rates = {
         name: _rate(gemm, tokens, getattr(torch, name), 0.0 if number else _WARM_S)
@@ -33,7 +33,7 @@ def measure_rates(gemm: Gemm, tokens: int, dtypes: Sequence[str]) -> Rates:
 
 
 def _rate(gemm: Gemm, tokens: int, dtype: torch.dtype, warm_s: float) -> float:
-    """Return FLOP/s of the best round after the first and those of ``warm_s``."""
+    """Return the FLOP/s of the best round, after at least one round and ``warm_s`` of warmup."""
     x, w, y = (
         torch.full(size, 0.5, dtype=dtype)
         for size in ((tokens, gemm.k), (gemm.n, gemm.k), (tokens, gemm.n))
@@ -44,7 +44,7 @@ def _rate(gemm: Gemm, tokens: int, dtype: torch.dtype, warm_s: float) -> float:
 
 
 def _rounds_s(x: Tensor, w: Tensor, y: Tensor, budget_s: float) -> list[float]:
-    """Return the seconds of each round begun within ``budget_s``, one at least."""
+    """Return the seconds of each round begun within ``budget_s``, at least one round."""
     begin = clock.now_ns()
     spent_s = [_round_s(x, w, y)]
     while (clock.now_ns() - begin) / 1e9 < budget_s:
@@ -62,7 +62,7 @@ def _round_s(x: Tensor, w: Tensor, y: Tensor) -> float:
 
 
 def _bandwidth() -> float:
-    """Return bytes a second of the best of a few copies."""
+    """Return the bytes per second, read plus written, of the best of four negated copies."""
     source = torch.ones(_COPY_BYTES // 4)
     target = torch.empty_like(source)
     best_s = min(_copy_s(source, target) for _ in range(4))

@@ -1,7 +1,7 @@
-"""What the source documents derive from the time of one training step, each by its formula.
+"""Computes the source documents' figures from the time of a training step, each by its formula.
 
-Every figure comes from one measured quantity: the seconds of a step. What was measured goes through
-here, and so does what is only given (``llmb.projection``).
+Every figure comes from the seconds of a step. The seconds are measured in a run, or predicted in a
+projection (``llmb.projection``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmb.records.run_record import Metric
 from llmb.workloads import Workload
 from llmb.workloads.conventions import CONVENTIONS
 
-#: The NeMo document's: what its node-hours are for, and the devices of its nodes.
+#: Of the NeMo document: the global batch size (sequences) for node-hours, and devices per node.
 TARGET_GLOBAL_BATCH = 4096
 DEVICES_PER_NODE = 4
 _NODE_HOURS = (
@@ -26,7 +26,7 @@ _NODE_HOURS = (
 
 @dataclass(frozen=True)
 class StepFigures:
-    """A training step: its seconds, and its sequences and tokens on all devices together."""
+    """A training step: seconds, and the sequences and tokens of all devices together."""
 
     seconds: float
     sequences: int
@@ -35,7 +35,7 @@ class StepFigures:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens a second of all devices."""
+        """Tokens per second of all devices together."""
         return self.tokens / self.seconds
 
 
@@ -56,7 +56,7 @@ def of_document(
 
 
 def tflops_per_device(workload: Workload, step: StepFigures) -> Metric:
-    """Return model TFLOP/s of one device as the workload's document counts them."""
+    """Return the model TFLOP/s of one device, counted as in the workload's source document."""
     flops = CONVENTIONS[workload.convention].per_token(workload.shape)
     return Metric(
         name="tflops_per_device",
@@ -67,12 +67,12 @@ def tflops_per_device(workload: Workload, step: StepFigures) -> Metric:
 
 
 def alcf(workload: Workload, step: StepFigures) -> Iterator[Metric]:
-    """Yield the 1T document's figures: FOM = (6 s d^2 + s^2 d) b L / T, and both readings of it.
+    """Yield the ALCF 1T document's figures: FOM = (6 s d^2 + s^2 d) b L / T, and two TFLOP/s.
 
-    The document does not say what its numerator counts. It is half of the forward multiply-adds of
-    a two-matrix feed-forward: as such the unit is MAC/s, and the model's FLOP/s are 12 times the
-    figure (forward and backward are 6 times the numerator, a multiply-add is 2 FLOPs). What the
-    model as trained does, third matrix and head included, is what gemm_full counts.
+    The document does not define the numerator. The numerator is half of the forward multiply-adds
+    of a model with a two-matrix feed-forward. Read in MAC/s, the model's FLOP/s are 12 times the
+    FOM: forward and backward are 6 times the numerator, and a multiply-add is 2 FLOPs. gemm_full
+    counts the model as trained, third feed-forward matrix and head included.
     """
     fom = step.tokens_per_second * CONVENTIONS["alcf_fom"].per_token(workload.shape)
     full = CONVENTIONS["gemm_full"].per_token(workload.shape)
@@ -98,7 +98,10 @@ def alcf(workload: Workload, step: StepFigures) -> Iterator[Metric]:
 
 
 def mfu_percent(workload: Workload, step: StepFigures, peak_flops: float) -> Metric:
-    """Return model FLOP/s by the document's own count over the datasheet's peak, in per cent."""
+    """Return model FLOP/s, by the document's own count, over the datasheet peak, in per cent.
+
+    Example: 400 TFLOP/s of a peak of 1,000 TFLOP/s is 40 %.
+    """
     achieved = tflops_per_device(workload, step).value * 1e12
     return Metric(
         name="mfu_percent",
@@ -109,7 +112,7 @@ def mfu_percent(workload: Workload, step: StepFigures, peak_flops: float) -> Met
 
 
 def rates(step: StepFigures) -> Iterator[Metric]:
-    """Yield sequences and steps a second."""
+    """Yield sequences per second and steps per second."""
     yield Metric(
         name="samples_per_second",
         value=step.sequences / step.seconds,
@@ -132,8 +135,9 @@ def node_hours_per_100k_steps(step: StepFigures) -> Metric:
 
 
 def node_hours(nodes: int, steps: float, batches: float, iterations_per_second: float) -> float:
-    """Return node-hours of ``steps`` steps, each as much as ``batches`` measured iterations.
+    """Return the node-hours of ``steps`` steps, each worth ``batches`` measured iterations.
 
-    The NeMo document's arithmetic: its 4k steps are counted as four iterations of 1024 sequences.
+    The arithmetic is the NeMo document's. Example: a step of 4096 sequences counts as four
+    iterations of 1024 sequences.
     """
     return nodes * steps * batches / iterations_per_second / 3600

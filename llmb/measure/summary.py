@@ -1,4 +1,4 @@
-"""The headline of a run: timing of its repeats -> result, and the warnings a reader should see."""
+"""The headline of a run: timing of the repeats -> result, and warnings for the reader."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _STEAL_SHARE = 0.02
 
 @dataclass(frozen=True)
 class EnergyMeter:
-    """How the joules of a run were come by."""
+    """The source of a run's joules, such as a counter of the device."""
 
     source: Literal["counter", "sampled", "estimated"]
     scope: Literal["device", "package", "node"]
 
 
 def timing_of(repeats: Sequence[RepeatTiming], tokens_per_step: int) -> Timing:
-    """Return the timing of the median repeat, with all repeats in it."""
+    """Return the timing of the median repeat, with the timing of all repeats included."""
     rates = [statistics.tokens_per_second(repeat, tokens_per_step) for repeat in repeats]
     headline = statistics.median_index(rates)
     return Timing(
@@ -56,9 +56,9 @@ def result_of(
     peak: Peak | None,
     meter: EnergyMeter | None,
 ) -> Result:
-    """Return every headline number; what could not be measured is None.
+    """Return every headline number; numbers not measured are None.
 
-    So are the shares of what a device can do, where sequences differ in length and work.
+    MFU and the fraction of the ceiling are None, too, if sequences differ in length and work.
     """
     rate = statistics.tokens_per_second(timing, workload.tokens_per_step)
     flops_per_second = rate * workload.flops_per_token / world_size
@@ -89,7 +89,7 @@ def result_of(
 
 def _energy(timing: Timing, tokens: int, meter: EnergyMeter | None) -> Energy | None:
     start, stop = timing.energy_start_j, timing.energy_stop_j
-    if meter is None or start is None or stop is None or stop <= start:  # none, or it wrapped
+    if meter is None or start is None or stop is None or stop <= start:  # no meter, or wrapped
         return None
     joules = stop - start
     return Energy(
@@ -98,7 +98,10 @@ def _energy(timing: Timing, tokens: int, meter: EnergyMeter | None) -> Energy | 
 
 
 def steal_share(before: HostLoad, after: HostLoad) -> float | None:
-    """Return the share of CPU time between two readings that the hypervisor gave to others."""
+    """Return the share of CPU time that the hypervisor gave to other guests between two readings.
+
+    Example: 2 s of steal in 100 CPU seconds is 0.02.
+    """
     if before.steal_s is None or after.steal_s is None:
         return None
     if before.total_cpu_s is None or after.total_cpu_s is None:
@@ -108,10 +111,11 @@ def steal_share(before: HostLoad, after: HostLoad) -> float | None:
 
 
 def slowest_rank(topology: Topology) -> tuple[Rank, float] | None:
-    """Return the rank that took longest for a step alone, and its time over the median rank's.
+    """Return the rank slowest in a step alone, and that rank's time over the median rank's time.
 
-    In a common step all wait for the slowest, so that one tells nothing. None where ranks share
-    parameters, and none can make a step alone.
+    A common step cannot show the slowest rank, because all ranks wait. None if ranks share
+    parameters: a rank then cannot make a step alone. Example: times 1.0, 1.0 and 1.3 s give the
+    third rank and 1.3.
     """
     timed = [(rank.alone_s, rank) for rank in topology.ranks if rank.alone_s is not None]
     if len(timed) < 2:
@@ -123,7 +127,7 @@ def slowest_rank(topology: Topology) -> tuple[Rank, float] | None:
 def warnings_of(
     timing: Timing, result: Result, before: HostLoad, after: HostLoad, cores: int
 ) -> tuple[str, ...]:
-    """Return plain sentences on noise and spread; none when the run was quiet."""
+    """Return sentences on noise and spread; empty after a quiet run."""
     seconds = (timing.stop_ns - timing.start_ns) / 1e9
     found = []
     if result.ci95 is not None:
@@ -152,7 +156,7 @@ def warnings_of(
 
 
 def _telemetry_warnings(timing: Timing) -> list[str]:
-    """Return what the plugin's own gauges say of the timed window."""
+    """Return warnings from the plugin's own gauges in the timed window, such as throttling."""
     if not timing.telemetry:
         return []
     start = timing.fence_steps.index(timing.warmup_steps)

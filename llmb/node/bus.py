@@ -1,4 +1,4 @@
-"""Starts one process a device, in which collectives between them are timed."""
+"""Starts one process per device and times collectives between the processes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from llmb.supervision.negotiation import Negotiated, for_children
 from llmb.wire.child import Child
 from llmb.wire.messages import Collected, Done, WorkOrder
 
-#: How long a rank waits for another, in seconds.
+#: Seconds that a rank waits for another rank.
 RANK_TIMEOUT_S = 60.0
 
 
 def time_collectives(
     negotiated: Negotiated, count: int, limit_s: float, waiting: Callable[[], None]
 ) -> tuple[CollectiveRate, ...]:
-    """Return what collectives between the first ``count`` devices attain.
+    """Return the rates of collectives between the first ``count`` devices, one rank per device.
 
-    ``waiting`` is called now and then.
+    ``waiting`` is called about once a second. Example: ``count`` 4 times ``all_reduce`` and the
+    other collectives between 4 ranks.
 
     Raises:
-        LlmbError: a rank failed, of which the message says the number; or they took longer.
+        LlmbError: a rank failed (the message gives the rank's number), or the ranks took longer
+            than ``limit_s`` seconds.
     """
     deadline = clock.now_ns() + int(limit_s * 1e9)
     with ExitStack() as stack, tempfile.TemporaryFile() as log:
@@ -48,7 +50,7 @@ def time_collectives(
                     raise RunFailedError(f"they did not end within {limit_s:.0f} s")
             if not isinstance(message, Collected):
                 raise RunFailedError(f"{child.module} said {message.kind!r} out of turn")
-            rates = message.rates  # of the slowest rank, in each rank's words
+            rates = message.rates  # every rank reports the rates of the slowest rank
         for child in children:
             child.send(Done())
     return rates
@@ -67,7 +69,7 @@ def _order(negotiated: Negotiated, place: RankAddress) -> WorkOrder:
 
 
 def _places(count: int, port: int) -> Iterator[RankAddress]:
-    """Yield where ``count`` ranks of this host stand."""
+    """Yield the addresses of ``count`` ranks on this host."""
     for rank in range(count):
         yield RankAddress(
             rank=rank,
@@ -80,7 +82,7 @@ def _places(count: int, port: int) -> Iterator[RankAddress]:
 
 
 def _as_torchrun(place: RankAddress) -> dict[str, str]:
-    """Return the variables by which plugins and libraries know a rank."""
+    """Return torchrun's environment variables of a rank, such as ``RANK=1``."""
     return {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.world_size),

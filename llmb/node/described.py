@@ -1,4 +1,4 @@
-"""A description of this machine for projections: what its devices attain, measured."""
+"""Describes this machine for projections: measured FLOP/s, memory bandwidth and link speed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from llmb.records.node_report import CollectiveRate
 from llmb.supervision.negotiation import Negotiated
 from llmb.wire.messages import Offer
 
-#: Collectives of one number of ranks take seconds; a library that hangs is given up after it.
+#: Seconds for the collectives of one group size. Collectives take a few; a library may hang.
 _LIMIT_S = 120.0
-#: Collectives need no model: whether the workload's fits beside itself is another question.
+#: A tiny model. Collectives need no model, and the workload's own model may not fit on a host
+#: once per rank.
 _SMALL: dict[ShapeName, int] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
 
-#: What ranks of a step say to each other, beside messages.
+#: Collectives of a training step; messages (``send_receive``) have a speed of their own.
 _OF_STEPS = ("all_reduce", "all_gather", "reduce_scatter")
 
-#: What collectives attain, by the number of ranks.
+#: Number of ranks -> rates of every collective. Example: keys 2, 4 and 8 on a node of 8 devices.
 Rates = Mapping[int, tuple[CollectiveRate, ...]]
 
 
 @dataclass(frozen=True)
 class Told:
-    """What one node does not show, or a plugin does not know; None: nobody says."""
+    """Figures from the user, which a single node or the plugin cannot give; None: not given."""
 
     memory_bytes: int | None = None
     network_bytes_per_second: float | None = None
@@ -41,7 +42,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Described:
-    """A description, and what was measured for it."""
+    """A hardware description, with the measurements behind the description."""
 
     hardware: Hardware
     ceiling: Ceiling
@@ -55,16 +56,19 @@ def describe(
     told: Told,
     progress: Callable[[str], None],
 ) -> Described:
-    """Measure a device, and collectives between the first ``nproc`` (all, where None).
+    """Measure one device, and collectives between the first ``nproc`` devices.
+
+    ``nproc`` None: all devices, or one rank on a processor. ``seconds`` is the approximate time for
+    the matrix products and the memory copy.
 
     Raises:
-        LlmbError: a device is not there, or a measurement failed.
-        UsageError: nobody knows how much memory a device has.
+        LlmbError: a device is missing, or a measurement failed.
+        UsageError: neither the plugin nor ``told`` gives the memory of a device.
     """
     processor = plan.is_processor(request)
     small = request.model_copy(update={"shape_overrides": _SMALL})
     negotiated, seats = plan.settle(small, nproc or (1 if processor else None))
-    # A processor's ranks are shares of its cores, and of everything else.
+    # Each rank of a processor has an equal share of the cores, memory and FLOP/s.
     shares = len(seats) if processor else 1
     memory = memory_of(negotiated.offer, shares, told.memory_bytes)
     device = seats[0].name
@@ -87,10 +91,13 @@ def describe(
 
 
 def memory_of(offer: Offer, shares: int, told: int | None) -> int:
-    """Return the bytes of one device, or of one of a processor's ``shares``.
+    """Return the memory of one device in bytes, divided by ``shares`` (1, or ranks of a processor).
+
+    ``told``, the user's figure, is returned undivided. Example: a processor with 64 GB and 2 shares
+    gives 32 GB.
 
     Raises:
-        UsageError: neither the plugin nor the user says.
+        UsageError: neither the plugin nor the user gives the memory.
     """
     if told is not None:
         return told
@@ -114,13 +121,13 @@ def hardware_of(
     memory_bytes: int,
     network_bytes_per_second: float | None,
 ) -> Hardware:
-    """Return the description that ``ceiling`` and ``rates`` of all ``ranks`` make.
+    """Return the hardware description made of ``ceiling`` and ``rates`` between ``ranks`` ranks.
 
-    The link's speed is the best bus bandwidth of any collective of a step between all devices, that
-    of messages the best of these. What was not measured is None.
+    Link speed: the best bus bandwidth of any collective of a training step between all devices.
+    Message speed: the best bus bandwidth of ``send_receive``. Values not measured are None.
 
     Raises:
-        RunFailedError: what was measured is no device's.
+        RunFailedError: the measured values fail the validation of ``Hardware``.
     """
     peak, first = negotiated.terms.peak, plan.devices_of(negotiated.offer)[0]
     best = ceiling.best_product_flops_per_second or ceiling.flops_per_second
@@ -167,7 +174,7 @@ def _links(ranks: int, shares: int) -> str:
 
 
 def _counts(ranks: int) -> Iterator[int]:
-    """Yield group sizes to measure: powers of two, and all ranks."""
+    """Yield group sizes to measure: powers of two, and all ranks. Example: 6 gives 2, 4, 6."""
     count = 2
     while count < ranks:
         yield count

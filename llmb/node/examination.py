@@ -1,4 +1,4 @@
-"""Examines a node, step by step: what fails is written down, and the examination goes on."""
+"""Examines a node step by step. A failed step is recorded, and the examination goes on."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from llmb.records.run_record import RunRecord
 from llmb.supervision import doctor
 from llmb.supervision.run_phases import Display
 
-#: Seconds of matrix products a device, by the size of the runs.
+#: Seconds of matrix products per device, by the size of the runs.
 _CEILING_S = {"full": 2.0, "debug": 0.5}
-#: However little time is left, a run may take so long.
+#: Shortest time limit of a run in seconds, however little of the total time is left.
 _LEAST_S = 60.0
-#: Runs for which there must be time before another device is run alone: its own, all devices side
-#: by side, and DDP; each as long as the longest so far.
+#: Number of runs that must fit in the time left before another device is run alone: the device's
+#: own run, all devices side by side, and DDP. Each run counts as long as the longest run so far.
 _STILL_TO_COME = 3
 
-#: What to know of a step, and what went wrong in it.
+#: Notes on a step, and faults of a step.
 _Told = tuple[list[str], list[str]]
 
 
 def examine(plan: NodePlan, display: Display) -> NodeReport:
-    """Carry out every step of ``plan`` and return what was found; run directories stay."""
+    """Carry out every step of ``plan`` and return the report; run directories stay."""
     return _NodeExamination(plan, display).carry_out()
 
 
@@ -67,7 +67,7 @@ class _NodeExamination:
         self._batch_size = before.batch_size
 
     def carry_out(self) -> NodeReport:
-        # Alone or beside the others, a device's processes compute with as many threads.
+        # The processes of a device have equally many threads, alone or beside other devices.
         limit_threads(max(1, usable_cores() // len(self._devices)))
         self._step("doctor", self._doctor)
         self._step("ceilings", self._ceilings)
@@ -79,7 +79,7 @@ class _NodeExamination:
 
     def _step(self, name: StepName, work: Callable[[], _Told], *, of_ranks: bool = False) -> None:
         if name in {step.name for step in self._plan.progress.steps}:
-            return  # before an interruption
+            return  # the step was finished before an interruption
         self._take(name, work, of_ranks=of_ranks)
         self._plan.progress.model_copy(
             update={
@@ -174,7 +174,11 @@ class _NodeExamination:
         return notes, faults
 
     def _run_alone(self, seat: Seat) -> Speed:
-        """Return the speed of one device; the first may find that fewer sequences fit."""
+        """Return the speed of one device, running alone.
+
+        Out of memory, and no run has succeeded yet: halve the batch size and try again. A batch
+        size named by the user is never changed. Example: 8, 4, 2, 1 sequences.
+        """
         try:
             with self._start(seat, "alone") as run:
                 return self._speed(run)
@@ -212,7 +216,7 @@ class _NodeExamination:
             return NodeRun((*self._arguments(), f"--device={seat.name}"), folder)
 
     def _arguments(self) -> tuple[str, ...]:
-        """Return the options of every run."""
+        """Return the ``llmb run`` options shared by all runs, batch size included."""
         if self._plan.request.batch_size is not None:
             return self._plan.arguments
         return (*self._plan.arguments, f"--batch-size={self._batch_size}")
@@ -237,7 +241,10 @@ class _NodeExamination:
         return self._plan.seconds - (clock.now_ns() - self._began_ns) / 1e9
 
     def _limit_s(self) -> float:
-        """Return how long one run may take: what hangs must not take the time of all others."""
+        """Return the seconds one run may take: half the time left, but at least 60 s.
+
+        A run that hangs must not use up the time of the later runs.
+        """
         return max(_LEAST_S, self._left_s() / 2)
 
     @property
@@ -279,6 +286,6 @@ class _NodeExamination:
 
 
 def _first_record(progress: NodeProgress, folder: Path) -> RunRecord | None:
-    """Return the record of the first run that a finished step has made, None without one."""
+    """Return the record of the first run alone from before an interruption, None if none exists."""
     runs = [device.alone for device in progress.devices if device.alone]
     return read_record(folder / runs[0].run) if runs else None

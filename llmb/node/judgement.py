@@ -1,4 +1,4 @@
-"""What the figures of a node come to: devices that fall behind, and the reasons for a no."""
+"""Judges the figures of a node: devices that fall behind, and the reasons for a no."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from statistics import median
 
 from llmb.records.node_report import Limits, Nearest, NodeDevice, NodeStep, Outlier, Speed
 
-#: Devices of one node are alike: sellers state one figure for all, and what is healthy is within
-#: a few per cent. Ranks lose what they cannot hide of their communication.
+#: Devices of one node should be equally fast: sellers state one figure for all devices, and healthy
+#: devices are within a few per cent. Ranks lose the communication time not hidden by computation.
 FULL = Limits(device=0.9, together=0.8, efficiency=0.8)
-#: Steps of milliseconds, and processes that start in the same second: only what is grossly wrong.
+#: Debug runs have steps of milliseconds, and their processes start in the same second: the limits
+#: catch gross faults only.
 DEBUG = Limits(device=0.25, together=0.25, efficiency=0.25)
 
 _FIGURES: dict[str, Callable[[NodeDevice], float | None]] = {
@@ -24,9 +25,11 @@ _FIGURES: dict[str, Callable[[NodeDevice], float | None]] = {
 
 
 def outliers(devices: Sequence[NodeDevice], limits: Limits) -> tuple[Outlier, ...]:
-    """Return the devices with a figure below the limit's share of the median of all others.
+    """Return the devices with a figure below the limit's share of the other devices' median.
 
-    Of the others and not of all: of two devices one would move the median half its way.
+    A device's own figure is left out of the median: with two devices, a slow device would pull the
+    median half of the way down. Example: limit 0.9, figures 100, 100 and 80: the third device is
+    an outlier (80 %).
     """
     found = []
     for name, figure in _FIGURES.items():
@@ -44,9 +47,10 @@ def outliers(devices: Sequence[NodeDevice], limits: Limits) -> tuple[Outlier, ..
 
 
 def efficiency(devices: Sequence[NodeDevice], ddp: Speed | None) -> float | None:
-    """Return the throughput of DDP over that of all devices side by side, None without either.
+    """Return the throughput of DDP over the sum of all devices side by side, None without either.
 
-    Side by side and not alone: what devices take from one another is none of DDP's doing.
+    The baseline is side by side, not alone: DDP does not cause the losses from shared power, memory
+    or buses. Example: 2 devices with 100 tokens/s each, 180 tokens/s with DDP: 0.9.
     """
     together = [device.together for device in devices if device.together is not None]
     if ddp is None or len(together) < len(devices):
@@ -62,7 +66,7 @@ def reasons(
     nearest: Nearest | None,
     limits: Limits,
 ) -> Iterator[str]:
-    """Yield every reason for a no, in a sentence with the figure and the limit."""
+    """Yield every reason for a no: messages of failed steps, and figures below a limit."""
     for step in steps:
         if step.status == "failed":
             yield from (f"{step.name}: {message}" for message in step.messages)

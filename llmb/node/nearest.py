@@ -1,4 +1,4 @@
-"""The submission that a node can best be held against: of the same device, and most alike."""
+"""Finds the submission to compare a node with: the same device, and the most similar settings."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from llmb.report.runs import run_of
 def nearest(
     entries: Sequence[Entry], record: RunRecord, tokens_per_second: float
 ) -> Nearest | None:
-    """Return the submission of the device of ``record`` that is most like that run, None if none.
+    """Return the submission on the same device most similar to the run ``record``, None if none.
 
-    ``tokens_per_second`` is what one device of the node has. Debug and INVALID runs do not count.
+    ``tokens_per_second`` is the rate of one device of the node. Debug and INVALID runs do not
+    count.
     """
     hardware = run_of(record).hardware
     same = [
@@ -52,7 +53,7 @@ def _held(entry: Entry, record: RunRecord, tokens_per_second: float) -> Nearest:
 
 
 def _sides(theirs: RunRecord, ours: RunRecord) -> dict[str, tuple[object, object]]:
-    """Return what must be the same for two speeds to be compared, the weightiest first."""
+    """Return the settings that must be equal for a comparison of speeds, most important first."""
     a, b = theirs.config, ours.config
     return {
         "workload": (a.workload, b.workload),
@@ -66,7 +67,7 @@ def _sides(theirs: RunRecord, ours: RunRecord) -> dict[str, tuple[object, object
 
 
 def _cores(theirs: RunRecord, ours: RunRecord) -> tuple[int, int]:
-    """Return the cores of each; all the same where the device is none of them."""
+    """Return the usable cores of both hosts; 0 and 0 unless the device is ``cpu``."""
     if ours.config.device != "cpu":
         return 0, 0
     return theirs.system.cpu.usable_cores, ours.system.cpu.usable_cores

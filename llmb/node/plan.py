@@ -1,4 +1,4 @@
-"""What is to be examined: which devices, with which run on each."""
+"""Plans the examination of a node: the devices, and the run on each device."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from llmb.supervision.memory import is_cpu
 from llmb.supervision.negotiation import Negotiated, choose, negotiate
 from llmb.wire.messages import Offer
 
-#: Of a processor, where nobody says how many; each has its share of the cores.
+#: Ranks on a processor without ``--nproc``; each rank has a share of the cores.
 _RANKS_OF_A_PROCESSOR = 2
-#: Sequences a step on an accelerator, halved until they fit: no search, which takes minutes.
+#: Sequences per micro-batch on an accelerator, halved until the run fits in memory. A search with
+#: real runs would take minutes.
 _BATCH_SIZES = (8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
 class Seat:
-    """One device, and where its processes run."""
+    """One device, and the cores on which the processes of the device run."""
 
     device: NodeDevice
-    #: As ``llmb run --device`` takes it.
+    #: Value for ``llmb run --device``.
     name: str
-    #: None where the system places them.
+    #: Empty: the operating system chooses the cores.
     cores: tuple[int, ...] = ()
 
 
@@ -42,49 +43,51 @@ class Seat:
 class NodePlan:
     """The examination of a node."""
 
-    #: What every device is given, as llmb and as the command line have it.
+    #: The run of every device, as llmb's request and as command-line arguments.
     request: RunRequest
     arguments: tuple[str, ...]
     negotiated: Negotiated
     seats: tuple[Seat, ...]
     limits: Limits
-    #: Seconds that all steps together should take.
+    #: Target time of all steps together, in seconds.
     seconds: float
     folder: Path
     submissions: tuple[Entry, ...]
-    #: The options, and what was found before an interruption.
+    #: The options, and the results from before an interruption.
     progress: NodeProgress
 
     @property
     def config(self) -> RunConfig:
-        """The run in full, on one of the devices."""
+        """The resolved configuration of a run on one device."""
         return self.negotiated.config
 
     @property
     def is_debug(self) -> bool:
-        """Tell whether the shapes are none of a published workload."""
+        """Tell whether the model has other sizes than a published workload."""
         return is_debug(self.request)
 
 
 def is_debug(request: RunRequest) -> bool:
-    """Tell whether ``request`` is for other shapes than a workload's own."""
+    """Tell whether ``request`` overrides a workload's sizes, or brings a workload definition."""
     return bool(request.shape_overrides) or request.definition is not None
 
 
 def is_processor(request: RunRequest) -> bool:
-    """Tell whether ``request`` would be run on the host's processor.
+    """Tell whether ``request`` would run on the host's processor.
 
     Raises:
-        LlmbError: nothing on this machine serves it.
+        LlmbError: no plugin on this machine serves ``request``.
     """
     return is_cpu(choose(request).offer.device)
 
 
 def settle(request: RunRequest, nproc: int | None) -> tuple[Negotiated, tuple[Seat, ...]]:
-    """Return the run of one device, and the first ``nproc`` devices (all, where None).
+    """Return the run of one device, and the first ``nproc`` devices.
+
+    ``nproc`` None: all devices, or two shares of a processor's cores.
 
     Raises:
-        LlmbError: there are fewer, or they cannot do it.
+        LlmbError: fewer devices exist, or the devices cannot do the run.
     """
     workload = workloads.of(request)
     request = request.model_copy(update={"mode": workloads.mode_of(workload, request.mode)})
@@ -100,14 +103,18 @@ def settle(request: RunRequest, nproc: int | None) -> tuple[Negotiated, tuple[Se
 def limits_of(
     request: RunRequest, device: float | None, together: float | None, efficiency: float | None
 ) -> Limits:
-    """Return the limits asked for, and for the rest those of the size of ``request``."""
+    """Return the user's limits; None takes the default limit for full or for debug runs."""
     given = {"device": device, "together": together, "efficiency": efficiency}
     usual = judgement.DEBUG if is_debug(request) else judgement.FULL
     return usual.model_copy(update={k: v for k, v in given.items() if v is not None})
 
 
 def _sized(negotiated: Negotiated) -> Negotiated:
-    """Return ``negotiated`` with the largest of the usual batch sizes that fits."""
+    """Return ``negotiated`` with the largest of ``_BATCH_SIZES`` that fits in memory.
+
+    On a processor the negotiated batch size is kept. Example: micro-batch 4 and ``accumulate`` 2
+    make batch size 8.
+    """
     config, offer = negotiated.config, negotiated.offer
     if is_cpu(offer.device):
         return negotiated
@@ -120,11 +127,11 @@ def _sized(negotiated: Negotiated) -> Negotiated:
             continue
         sized = config.model_copy(update={"batch_size": count * config.accumulate})
         return Negotiated(offer, sized, negotiated.terms, negotiated.notes, negotiated.log)
-    return negotiated  # the smallest was found to fit
+    return negotiated  # the smallest batch size was found to fit
 
 
 def devices_of(offer: Offer) -> tuple[Device, ...]:
-    """Return the plugin's devices: one, where it lists none."""
+    """Return the plugin's devices; without a list, one device with the offer's name."""
     return offer.devices or (Device(name=offer.device),)
 
 
@@ -147,6 +154,9 @@ def _share(index: int, cores: Sequence[int]) -> NodeDevice:
 
 
 def arguments_of(given: Sequence[str], config: RunConfig) -> tuple[str, ...]:
-    """Return ``given`` with what was settled beyond it: of equal options the last counts."""
+    """Return ``given`` plus the settled plugin and precision, audit off.
+
+    Of an option given twice, the last value counts.
+    """
     settled = (f"--plugin={config.plugin}", f"--precision={config.precision.name}")
     return (*given, *settled, "--audit=off")

@@ -1,4 +1,4 @@
-"""What an examination has found so far: enough to go on after an interruption."""
+"""The saved state of an examination: enough to go on after an interruption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class NodeProgress(Frozen):
 
     schema_: Literal["llmb.node-progress/1"] = Field(alias="schema", default=SCHEMA)
     llmb_version: str = __version__
-    #: Options of ``llmb run``, and of ``llmb node`` itself by name, as they were given.
+    #: ``arguments``: options of ``llmb run`` as given. ``options``: options of ``llmb node`` by
+    #: name, as given.
     arguments: tuple[str, ...]
     options: dict[str, Any]
     #: Seconds of all finished steps.
@@ -40,16 +41,16 @@ class NodeProgress(Frozen):
     ddp: Speed | None = None
 
     def write(self, folder: Path) -> None:
-        """Write it to ``folder``, whole or not at all."""
+        """Write the state to ``folder``; an interrupted write leaves the old file unchanged."""
         new = folder / f"{PROGRESS}.new"
         new.write_bytes(pretty_bytes(self))
         os.replace(new, folder / PROGRESS)
 
     def check_same(self, devices: tuple[NodeDevice, ...], folder: Path) -> None:
-        """Hold what is left of the examination to the node and the llmb of its beginning.
+        """Check that device names and llmb version are unchanged since the examination began.
 
         Raises:
-            UsageError: something has changed, so that the figures would not compare.
+            UsageError: names or version have changed: old and new figures are not comparable.
         """
         now, then = (tuple(one.name for one in each) for each in (devices, self.devices))
         differs = ""
@@ -62,11 +63,11 @@ class NodeProgress(Frozen):
 
 
 def read(folder: Path) -> NodeProgress:
-    """Return how far the examination in ``folder`` has come.
+    """Return the saved state of the examination in ``folder``.
 
     Raises:
-        UsageError: there is none.
-        BundleRefusedError: its file is damaged, or a newer llmb's.
+        UsageError: ``folder`` holds no ``progress.json``.
+        BundleRefusedError: the file is damaged, or was written by a newer llmb.
     """
     file = folder / PROGRESS
     if not file.is_file():

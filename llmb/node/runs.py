@@ -1,4 +1,4 @@
-"""Starts ``llmb run`` as a user would, on some of the node's cores, and waits as long as it may."""
+"""Starts ``llmb run`` as a user would, on some of the node's cores, and waits with a time limit."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _FAREWELL_S = 10.0
 
 @contextmanager
 def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """Let child processes that are started meanwhile run on ``cores``; on any where there is none.
+    """Pin child processes started within the context to ``cores``; empty: pin nothing.
 
-    Only where the system lets a process choose.
+    The calling thread is pinned, too, and children inherit its affinity. Systems without
+    ``sched_setaffinity``, such as macOS, pin nothing.
     """
     if not cores or not hasattr(os, "sched_setaffinity"):
         yield
@@ -41,7 +42,11 @@ def on_cores(cores: Sequence[int]) -> Iterator[None]:
 
 
 def cores_of(count: int) -> tuple[tuple[int, ...], ...]:
-    """Return ``count`` shares of the cores that this process may use, neighbours together."""
+    """Return ``count`` shares of the cores usable by this process, neighbouring cores together.
+
+    Example: cores 0 to 7 in 2 shares are cores 0 to 3 and cores 4 to 7. On systems that do not
+    list the cores, every share is empty.
+    """
     if not hasattr(os, "sched_getaffinity"):
         return ((),) * count
     cores = sorted(os.sched_getaffinity(0))
@@ -52,13 +57,13 @@ def cores_of(count: int) -> tuple[tuple[int, ...], ...]:
 
 
 class NodeRun:
-    """An ``llmb run`` at work; leaving the context ends it and all it has started."""
+    """A running ``llmb run``; leaving the context ends the run and all its child processes."""
 
     def __init__(self, arguments: Sequence[str], folder: Path) -> None:
-        """Start it: its run directory, and what it says, go to ``folder``."""
+        """Start the run; run directory and output (``run.log``) go to ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        #: Of runs that an interruption has ended.
+        #: Records of runs from before an interruption.
         self._earlier = {*folder.glob(_RECORDS)}
         command = [sys.executable, "-m", "llmb", "run", *arguments, f"--output-dir={folder}"]
         with (folder / _LOG).open("wb") as log:
@@ -71,7 +76,7 @@ class NodeRun:
         return self
 
     def __exit__(self, *how: object) -> None:
-        """End it, if it has not ended: politely, then for good."""
+        """End a run still at work: terminate, wait up to 10 s, then kill the whole process tree."""
         if self._process.poll() is not None:
             return
         with suppress(psutil.NoSuchProcess):
@@ -80,16 +85,19 @@ class NodeRun:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_FAREWELL_S)
             self._process.kill()
-            for process in family:  # by now they have ended, or never will
+            for process in family:  # by now the children have ended, or never will
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
         self._process.wait()
 
     def record(self, limit_s: float, waiting: Callable[[], None]) -> tuple[Path, RunRecord]:
-        """Return where the run directory is and its record; ``waiting`` is called now and then.
+        """Return the path of the run directory, and the run's record.
+
+        ``waiting`` is called twice a second until the run ends.
 
         Raises:
-            RunFailedError: it failed, with what it said, or did not end within ``limit_s``.
+            RunFailedError: the run failed (with the run's error line), took longer than
+                ``limit_s`` seconds, or left no readable record.
         """
         deadline = clock.now_ns() + int(limit_s * 1e9)
         while (code := self._code()) is None:
@@ -112,7 +120,7 @@ class NodeRun:
             return None
 
     def _said(self, code: int) -> str:
-        """Return the first line in which llmb says why it failed."""
+        """Return llmb's first error line from the log; without one, the exit code."""
         lines = (self._folder / _LOG).read_text(errors="replace").splitlines()
         said = [line.partition(": ")[2] for line in lines if line.startswith(("llmb: ", "Error: "))]
         return said[0] if said else f"ended with exit code {code} (see {self._folder / _LOG})"

@@ -1,1 +1,1 @@
-"""Many runs under one plan: every precision at several batch sizes, resumable, in one directory."""
+"""A sweep runs every precision at several batch sizes, resumable, in one directory."""

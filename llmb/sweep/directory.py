@@ -1,4 +1,7 @@
-"""The folder of a sweep: its plan, a folder per point, and what both say of each point's state."""
+"""The folder of a sweep: the plan, one folder per point, and the state of each point on disk.
+
+A point is one precision at one batch size, such as BF16 at 8 sequences per step.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +49,14 @@ class Ended(Frozen):
 
 @dataclass(frozen=True)
 class SweepDirectory:
-    """One sweep's folder. Every write that fails says which file and why."""
+    """The folder of one sweep. Errors of a failed write name the file and the cause."""
 
     path: Path
     plan: SweepPlan
 
     @classmethod
     def create(cls, output: Path, plan: SweepPlan) -> SweepDirectory:
-        """Create ``output``/sweep-<utc>-<workload>-<plugin> and write the plan into it.
+        """Create ``output``/sweep-<utc>-<workload>-<plugin> and write the plan there.
 
         Raises:
             UsageError: the folder cannot be created or written.
@@ -75,8 +78,8 @@ class SweepDirectory:
         """Return the sweep in the folder ``path``.
 
         Raises:
-            UsageError: there is none.
-            BundleRefusedError: its plan is damaged, or a newer llmb's.
+            UsageError: the folder holds no ``sweep.json``.
+            BundleRefusedError: the plan is damaged, or was written by a newer llmb.
         """
         file = path / PLAN
         if not file.exists():
@@ -88,11 +91,11 @@ class SweepDirectory:
         return cls(path, parse_model(SweepPlan, data, str(file)))
 
     def folder(self, point: Point) -> Path:
-        """Return where the run directories of ``point`` lie."""
+        """Return the folder with the run directories of ``point``."""
         return self.path / point.folder
 
     def state(self, point: Point) -> PointState:
-        """Return what became of ``point``, by what is on disk."""
+        """Return the state of ``point``, read from the files on disk."""
         ended = self._ended(point)
         seconds = ended.seconds if ended else None
         found = self._finished(point)
@@ -102,15 +105,15 @@ class SweepDirectory:
             return PointState.model_validate(
                 {**base, "status": "measured", "run": run, "measured": MeasuredPoint.of(found[1])}
             )
-        if ended is None or ended.status == "measured":  # whose record is gone, or damaged
+        if ended is None or ended.status == "measured":  # the record is gone or damaged
             return PointState.model_validate({**base, "status": "unfinished"})
         return PointState.model_validate({**base, "status": ended.status, "message": ended.message})
 
     def write_end(self, point: Point, ended: Ended) -> None:
-        """Write down how the attempt at ``point`` ended.
+        """Write ``point.json``: how the attempt at ``point`` ended.
 
         Raises:
-            RunFailedError: the disk does not take it.
+            RunFailedError: the file cannot be written, such as on a full disk.
         """
         target = self.folder(point) / ENDED
         with _guard(target):
@@ -121,7 +124,7 @@ class SweepDirectory:
         """Write the file ``name`` of the sweep.
 
         Raises:
-            RunFailedError: the disk does not take it.
+            RunFailedError: the file cannot be written.
         """
         with _guard(self.path / name):
             _write(self.path / name, data)
@@ -132,9 +135,10 @@ class SweepDirectory:
         return tuple(sorted(p for p in folder.iterdir() if p.is_dir())) if folder.exists() else ()
 
     def clear(self, point: Point) -> None:
-        """Make ready for an attempt at ``point``: unfinished runs keep their logs and evidence.
+        """Prepare a new attempt at ``point``: remove ``point.json`` and scratch folders.
 
-        Whole weights that a killed run left behind are removed: gigabytes.
+        Scratch folders of killed runs hold full weights, gigabytes in size. Logs and evidence of
+        unfinished runs stay.
         """
         (self.folder(point) / ENDED).unlink(missing_ok=True)
         for run in self.runs(point):
@@ -143,10 +147,10 @@ class SweepDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other sweeps out of the folder; the kernel lets go when this process ends.
+        """Lock the folder against a second ``llmb sweep``; the kernel unlocks at process exit.
 
         Raises:
-            UsageError: another sweep is at work in it.
+            UsageError: another sweep is at work in the folder.
         """
         with _guard(self.path / LOCK):
             file = (self.path / LOCK).open("ab")
@@ -187,7 +191,7 @@ def _belongs(record: RunRecord, point: Point) -> bool:
 
 
 def _write(target: Path, data: bytes) -> None:
-    """Write ``data`` so that ``target`` is there whole or not at all."""
+    """Write ``data`` to ``target`` atomically: never half a file."""
     part = target.with_name(target.name + ".part")
     part.write_bytes(data)
     os.replace(part, target)

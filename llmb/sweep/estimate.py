@@ -1,4 +1,4 @@
-"""How long a sweep still takes, by what its points took so far."""
+"""Estimates the remaining time of a sweep from the times of finished points."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from llmb.sweep.plan import Point
 
 @dataclass(frozen=True)
 class Took:
-    """What one finished point took, in seconds."""
+    """The time of one finished point, in seconds."""
 
     point: Point
     batch_size: int
     seconds: float
-    #: Of them, those in which workers did steps.
+    #: Part of ``seconds`` spent in warmup and timed steps.
     stepping_s: float
 
     @classmethod
     def of(cls, point: Point, record: RunRecord, seconds: float) -> Took:
-        """Return that of ``point``, whose run left ``record``."""
+        """Return the time of ``point``, with the stepping time from the run's ``record``."""
         stepping = sum(
             (each.stop_ns - each.start_ns) / 1e9 * (1 + each.warmup_steps / each.timed_steps)
             for each in record.timing.repeats
@@ -30,14 +30,16 @@ class Took:
 
 
 def left_s(coming: Sequence[Point], took: Sequence[Took]) -> float | None:
-    """Return about how long the points in ``coming`` take, None where nothing is known yet."""
+    """Return the estimated seconds of the points in ``coming``, None before a first point ends."""
     return sum(_expected_s(point, took) for point in coming) if took else None
 
 
 def _expected_s(point: Point, took: Sequence[Took]) -> float:
-    """Return what ``point`` should take: a step grows with its batch, all else stays.
+    """Return the expected seconds of ``point``: stepping time grows with the batch, the rest stays.
 
-    By the nearest batch size of its own precision, or else of any, the latest first.
+    Scaled from the nearest finished batch size of the same precision, or of any precision if none
+    is finished; the latest point wins a tie. Example: a point at batch size 4 took 60 s, 20 s of
+    stepping; batch size 8 should take 80 s.
     """
     own = [each for each in took if each.point.precision == point.precision] or took
     if point.batch_size is None:

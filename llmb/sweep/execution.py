@@ -1,4 +1,4 @@
-"""Carries a sweep out: every point that is no result yet becomes a run like any other."""
+"""Carries out a sweep: every point without a result becomes an ordinary run."""
 
 from __future__ import annotations
 
@@ -23,34 +23,35 @@ from llmb.sweep.points import KEPT, PointState, walk
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a sweep stands as a point begins."""
+    """Progress of a sweep at the start of a point."""
 
-    #: From 1 on.
+    #: Number of the point, counted from 1.
     number: int
-    #: Points there should be in all, None where that is not known.
+    #: Expected number of points in all, None if unknown.
     of: int | None
-    #: About how long this point and those after it take, None where that is not known.
+    #: Estimated seconds of the current and all later points, None if unknown.
     left_s: float | None
 
 
 class Watcher(Protocol):
-    """Who is told how a sweep goes; it decides nothing."""
+    """Receives the progress of a sweep, such as the terminal display; decides nothing."""
 
     def begins(self, point: Point, progress: Progress) -> AbstractContextManager[Display]:
-        """Return where the run of ``point``, which begins now, shows its progress."""
+        """Return the display for the run of ``point``, about to begin."""
         ...
 
     def ended(self, state: PointState, *, kept: bool) -> None:
-        """Show what became of a point; ``kept``: it was a result before."""
+        """Show the state of a point; ``kept``: the result is from an earlier call."""
         ...
 
 
 def carry_out(
     directory: SweepDirectory, planned: Planned, watcher: Watcher
 ) -> tuple[PointState, ...]:
-    """Run every point of the sweep that is no result yet, and return what became of all.
+    """Run every point of the sweep without a result, and return the states of all points.
 
-    Runs out of memory are results. What fails otherwise is written down, and the sweep goes on.
+    Out of memory is a result. Any other failure is recorded, and the sweep goes on. Example: a
+    resumed sweep with 3 of 8 points measured goes on with the fourth.
 
     Raises:
         UsageError: another sweep is at work in the folder.
@@ -62,7 +63,7 @@ def carry_out(
 
 @dataclass
 class _PointRunner:
-    """Points one after another, and what they took."""
+    """Runs points one after another and remembers the time of each."""
 
     directory: SweepDirectory
     planned: Planned
@@ -71,7 +72,7 @@ class _PointRunner:
     _visited: int = 0
 
     def visit(self, point: Point) -> PointState:
-        """Return the state of ``point``, after a run if it was no result."""
+        """Return the state of ``point``, after a run if the point had no result."""
         state = self.directory.state(point)
         kept = state.status in KEPT
         if not kept:
@@ -84,7 +85,7 @@ class _PointRunner:
         return state
 
     def _attempt(self, point: Point, display: Display) -> None:
-        """Run ``point`` and write down how that ended; an interrupt leaves it unfinished."""
+        """Run ``point`` and record how the run ended; an interrupt leaves the point unfinished."""
         directory = self.directory
         directory.clear(point)
         before, began_ns = directory.runs(point), clock.now_ns()
@@ -98,7 +99,7 @@ class _PointRunner:
         try:
             supervisor.run(directory.plan.request(point), directory.folder(point), display)
         except NotEnoughMemoryError as error:
-            # Refused by arithmetic, a run has made no directory.
+            # A run refused by the memory arithmetic has made no run directory.
             predicted = directory.runs(point) == before
             end("predicted_out_of_memory" if predicted else "out_of_memory", str(error))
         except LlmbError as error:
@@ -126,7 +127,10 @@ class _PointRunner:
 
 
 def _from(point: Point, expected: Sequence[Point]) -> Sequence[Point]:
-    """Return ``point`` and what is expected after it, which may be less than it turned out."""
+    """Return ``point`` and the points expected later; ``point`` itself may be unexpected.
+
+    Example: more batch sizes fit in memory than the arithmetic predicted.
+    """
     if point in expected:
         return expected[expected.index(point) :]
     return [point, *(each for each in expected if each.precision != point.precision)]

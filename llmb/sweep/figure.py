@@ -1,4 +1,7 @@
-"""The figure of a sweep: throughput against batch size, per precision, with what limits it."""
+"""The figure of a sweep: throughput against batch size per precision, ceilings and memory limits.
+
+Example: one curve for FP32 and one for BF16, batch sizes 1 to 64 on a logarithmic axis.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
 _Line = Literal["--", ":", ""]
 FORMATS = ("svg", "png")
 _SIZE_IN, _DPI = (8.0, 5.0), 150
-#: Okabe and Ito's palette, which the colour-blind can tell apart, but for its yellow; with markers,
-#: so that the figure can be read in grey. https://jfly.uni-koeln.de/color/
+#: Okabe and Ito's palette for colour-blind readers, without the yellow. Markers keep the figure
+#: readable in grey. https://jfly.uni-koeln.de/color/
 _LOOKS = (
     ("#0072B2", "o"),
     ("#D55E00", "s"),
@@ -32,13 +35,13 @@ _LOOKS = (
 #: Room above the highest curve, and to both sides in powers of two.
 _ABOVE, _BESIDE = 1.12, 2**0.4
 _MOST_TICKS = 20
-#: Length of a dot of the line at which memory ends, in widths of the line.
+#: Length of a dot in the out-of-memory line, in line widths.
 _DOT = 1.5
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One precision's share of the figure: measured points, smallest batch first."""
+    """One precision in the figure: measured points, smallest batch first."""
 
     precision: str
     measured: tuple[MeasuredPoint, ...]
@@ -46,13 +49,13 @@ class Curve:
 
     @property
     def ceiling(self) -> tuple[tuple[int, float], ...]:
-        """Batch sizes and the measured ceiling there, in tokens/s."""
+        """Batch sizes, each with the measured ceiling in tokens/s."""
         found = ((m.batch_size, m.ceiling_tokens_per_second) for m in self.measured)
         return tuple((size, rate) for size, rate in found if rate is not None)
 
 
 def curves(overview: Overview) -> tuple[Curve, ...]:
-    """Return what there is to draw; a precision of which nothing was measured has its boundary."""
+    """Return the curves to draw; a precision without measurements has only the memory boundary."""
     found = []
     for precision in overview.plan.precisions:
         own = [s.measured for s in overview.points if s.precision == precision and s.measured]
@@ -64,7 +67,7 @@ def curves(overview: Overview) -> tuple[Curve, ...]:
 
 
 def draw(overview: Overview) -> Mapping[str, bytes]:
-    """Return the figure as file name -> bytes; nothing where nothing was measured.
+    """Return the figure as file name -> bytes, such as ``sweep.svg``; empty without measurements.
 
     The same sweep gives the same bytes with the same matplotlib.
     """
@@ -76,7 +79,7 @@ def draw(overview: Overview) -> Mapping[str, bytes]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    # Nobody's own settings; no dollar sign in a vendor's word starts a formula.
+    # Ignore the user's matplotlib settings; a dollar sign in a vendor's name starts no formula.
     ours = mpl.rc_context(
         {"svg.hashsalt": "llmb", "text.parse_math": False, "font.family": "DejaVu Sans"}
     )
@@ -109,11 +112,11 @@ def _endless() -> Iterator[tuple[str, str]]:
 
 
 def _curve(axes: Axes, curve: Curve, colour: str, marker: str) -> None:
-    """Draw points with intervals, trials of searches, the ceiling, and where memory ends."""
+    """Draw measured points with 95 % intervals, trials of batch-size searches, and the ceiling."""
     sizes = [m.batch_size for m in curve.measured]
     rates = [m.tokens_per_second for m in curve.measured]
     ends = [m.ci95 or (m.tokens_per_second, m.tokens_per_second) for m in curve.measured]
-    # An interval of blocks need not hold the median repeat: no bar goes the wrong way.
+    # A record's interval may exclude the record's rate: an error bar must not be negative.
     below = [max(0.0, rate - low) for rate, (low, _) in zip(rates, ends, strict=True)]
     above = [max(0.0, high - rate) for rate, (_, high) in zip(rates, ends, strict=True)]
     axes.errorbar(
@@ -144,7 +147,7 @@ def _curve(axes: Axes, curve: Curve, colour: str, marker: str) -> None:
 
 
 def _end_of_memory(axes: Axes, curve: Curve, shown: Sequence[Curve], colour: str) -> None:
-    """Draw where memory ends; precisions for which it ends at one size take turns in the line."""
+    """Draw the out-of-memory line; precisions with the same limit alternate dots in one line."""
     if curve.boundary is None:
         return
     size = curve.boundary.batch_size
@@ -155,7 +158,7 @@ def _end_of_memory(axes: Axes, curve: Curve, shown: Sequence[Curve], colour: str
 
 
 def _widened(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    """Return a line that can be seen where there is one point only."""
+    """Return ``points``; a single point is widened to a visible line."""
     if len(points) > 1:
         return points
     ((size, rate),) = points
@@ -181,7 +184,7 @@ def _scales(axes: Axes, shown: Sequence[Curve]) -> None:
 
 
 def _apart(sizes: Sequence[int]) -> list[int]:
-    """Return those of ``sizes``, in order, whose labels have room beside one another."""
+    """Return the ``sizes`` to label on the axis, in order, with room between labels."""
     room = math.log2(sizes[-1] / sizes[0]) / _MOST_TICKS
     kept = [sizes[0]]
     for size in sizes[1:]:
@@ -200,7 +203,7 @@ def _heights(shown: Sequence[Curve]) -> Iterator[float]:
 
 
 def _words(figure: Figure, axes: Axes, overview: Overview, shown: Sequence[Curve]) -> None:
-    """Write title, axes and the legend, which says what each kind of line is."""
+    """Write title, axis labels and the legend of lines and markers."""
     from matplotlib.lines import Line2D
 
     ground, asked = overview.plan.ground, overview.plan.asked.request
@@ -228,7 +231,7 @@ def _words(figure: Figure, axes: Axes, overview: Overview, shown: Sequence[Curve
 
 
 def _kinds(shown: Sequence[Curve]) -> Iterator[tuple[str, _Line, str]]:
-    """Yield label, line and marker of what is drawn beside the points themselves."""
+    """Yield label, line style and marker of ceilings, memory limits and search trials, if drawn."""
     if any(curve.ceiling for curve in shown):
         yield "measured ceiling", "--", ""
     ends = [curve.boundary for curve in shown if curve.boundary]

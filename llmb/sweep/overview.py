@@ -1,4 +1,4 @@
-"""A sweep as a whole: what became of every point, the best runs, and what a submission needs."""
+"""A sweep as a whole: the state of every point, the best runs, and formats without a valid run."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ class Overview(Frozen):
     schema_: Literal["llmb.sweep-overview/1"] = Field(alias="schema", default=SCHEMA)
     plan: SweepPlan
     points: tuple[PointState, ...]
-    #: Precision -> its fastest run, which is not INVALID, as a path below the sweep's folder.
+    #: Precision -> path of the fastest run that is not INVALID, relative to the sweep's folder.
     best: dict[str, str]
 
     @property
     def unfinished(self) -> int:
-        """How many of the points come to are still to be run."""
+        """Number of points still to be run."""
         return sum(state.status == "unfinished" for state in self.points)
 
     @property
     def failed(self) -> tuple[PointState, ...]:
-        """The points that failed otherwise than for want of memory."""
+        """The points that failed for another reason than memory."""
         return tuple(state for state in self.points if state.status == "failed")
 
     @property
     def invalid(self) -> tuple[PointState, ...]:
-        """The points whose run the audit judged INVALID."""
+        """The points with a run that the audit judged INVALID."""
         found = (state for state in self.points if state.measured)
         return tuple(s for s in found if s.measured and s.measured.verdict is Verdict.INVALID)
 
 
 def of(directory: SweepDirectory) -> Overview:
-    """Return the overview of the sweep in ``directory``, by what is on disk."""
+    """Return the overview of the sweep in ``directory``, read from the files on disk."""
     return summed(directory.plan, walk(directory.plan, directory.state))
 
 
@@ -58,13 +58,16 @@ def summed(plan: SweepPlan, states: tuple[PointState, ...]) -> Overview:
 
 
 def missing(overview: Overview) -> dict[str, str]:
-    """Return why there is no run to hand in, for each precision without one."""
+    """Return precision -> reason for every precision without a run to submit.
+
+    Example: ``{"FP16": "batch size 1 is out of memory"}``.
+    """
     reasons = {each.name: each.reason for each in overview.plan.left_out}
     for precision in overview.plan.precisions:
         own = [state for state in overview.points if state.precision == precision]
         if precision not in overview.best and own:
             reasons[precision] = _why_none(own)
-    # A run counts as one in the format that was seen to compute, whatever was declared.
+    # A run counts for the format observed in the computation, not for the declared format.
     handed_in = {
         s.measured.effective_precision for s in best(overview.points).values() if s.measured
     }

@@ -1,4 +1,4 @@
-"""A sweep's plan: what was asked for, what it holds for, and the points that follow from both."""
+"""A sweep's plan: the user's request, the software and device in use, and the resulting points."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from llmb.wire.messages import Offer
 # llmb.sweep/1  2026-11  first version.
 SCHEMA: Literal["llmb.sweep/1"] = "llmb.sweep/1"
 
-#: Where memory ends beyond this many sequences, or never, doubling ends here.
+#: Largest batch size of doubling, in sequences, if memory never runs out before.
 _MOST_SEQUENCES = 2**20
 
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep; a batch size of None is searched by the run itself."""
+    """One run of a sweep. Batch size None: the run searches for the best batch size."""
 
     precision: str
     batch_size: int | None
 
     @property
     def folder(self) -> str:
-        """Name of the folder in which its run directories lie."""
+        """Name of the folder for the point's run directories, such as ``BF16-batch-8``."""
         name = re.sub(r"[^A-Za-z0-9._-]", "_", self.precision)
         return f"{name}-batch-{'auto' if self.batch_size is None else self.batch_size}"
 
     def __str__(self) -> str:
-        """Return it as a reader sees it."""
+        """Return the point as text for people, such as ``BF16, batch size 8``."""
         size = "found by search" if self.batch_size is None else self.batch_size
         return f"{self.precision}, batch size {size}"
 
@@ -47,13 +47,13 @@ class Point:
 class SweepRequest(Frozen):
     """What the user asked for."""
 
-    #: What all points have in common: neither a precision nor a batch size.
+    #: Settings shared by all points; without precision and batch size.
     request: RunRequest
-    #: None named: all that the device computes in by itself.
+    #: Empty: every format of the device's own hardware, none emulated.
     precisions: tuple[str, ...] = ()
-    #: Sequences per step; "auto": each run searches; None: doubled until memory ends.
+    #: Sequences per step; "auto": each run searches; None: doubled until out of memory.
     batch_sizes: tuple[int, ...] | Literal["auto"] | None = None
-    #: Where doubling ends at the latest.
+    #: Largest batch size of doubling.
     max_batch_size: int | None = Field(default=None, ge=1)
 
 
@@ -73,7 +73,7 @@ class Ground(Frozen):
 
     @classmethod
     def of(cls, offer: Offer) -> Ground:
-        """Return that of this llmb and ``offer``."""
+        """Return the ground of the installed llmb with ``offer``."""
         return cls(
             llmb_version=__version__,
             rules_version=RULES_VERSION,
@@ -92,7 +92,7 @@ class LeftOut(Frozen):
 
     name: str
     reason: str
-    #: It can be run, slowly, when it is named.
+    #: Emulated by the device: slow, and run only if named by the user.
     emulated: bool = False
 
 
@@ -105,17 +105,21 @@ class SweepPlan(Frozen):
     created_utc: str
     asked: SweepRequest
     ground: Ground
-    #: In the order in which they are run.
+    #: In running order.
     precisions: tuple[str, ...]
     left_out: tuple[LeftOut, ...]
 
     @property
     def doubles(self) -> bool:
-        """Tell whether batch sizes are doubled until memory ends."""
+        """Tell whether batch sizes are doubled until out of memory."""
         return self.asked.batch_sizes is None
 
     def points(self, precision: str) -> Iterator[Point]:
-        """Yield the points of ``precision``, smallest batch first."""
+        """Yield the points of ``precision``: batch sizes as given, "auto", or doubled.
+
+        Doubling begins with one sequence per micro-batch. Example: ``accumulate`` 2 and at most 16
+        sequences give 2, 4, 8, 16.
+        """
         sizes = self.asked.batch_sizes
         if sizes == "auto":
             yield Point(precision, None)
@@ -129,7 +133,7 @@ class SweepPlan(Frozen):
                 size *= 2
 
     def request(self, point: Point) -> RunRequest:
-        """Return the run that ``point`` stands for."""
+        """Return the run request of ``point``."""
         return self.asked.request.model_copy(
             update={
                 "plugin": self.ground.plugin,
@@ -140,15 +144,15 @@ class SweepPlan(Frozen):
         )
 
 
-#: What fields of ``Asked`` and its request are called on the command line, where not by their name.
+#: Field of ``SweepRequest`` or ``RunRequest`` -> command-line option with a different name.
 _FLAGS = {"precisions": "--precision", "batch_sizes": "--batch-size", "plugin_options": "-O"}
 
 
 def check_same(given: Frozen, planned: Frozen, place: str) -> None:
-    """Refuse to go on with a sweep under another plan, or on another ground.
+    """Refuse to resume a sweep with another plan, or on other software or another device.
 
     Raises:
-        UsageError: names the first value that differs, and both sides.
+        UsageError: a value differs; the message gives the first differing name and both values.
     """
     found = first_difference(as_json(given), as_json(planned))
     if found is None:
@@ -170,7 +174,10 @@ def _said(value: object) -> str:
 
 
 def first_difference(a: object, b: object, name: str = "") -> tuple[str, object, object] | None:
-    """Return name, left and right of the first difference of two JSON values, None without one."""
+    """Return name, left and right value of the first difference of two JSON values, or None.
+
+    Example: ``{"a": {"b": 1}}`` and ``{"a": {"b": 2}}`` give ``("a.b", 1, 2)``.
+    """
     if isinstance(a, dict) and isinstance(b, dict):
         for key in sorted(a.keys() | b.keys()):
             found = first_difference(a.get(key), b.get(key), f"{name}.{key}".lstrip("."))

@@ -1,4 +1,4 @@
-"""Makes a plan: asks the plugins, and sorts out which precisions can be run and which cannot."""
+"""Makes a plan: asks the plugins for offers, and sorts precisions into runnable and left out."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from llmb.workloads import Workload
 
 @dataclass(frozen=True)
 class ExpectedPoints:
-    """The points of a precision that will be come to, as far as arithmetic can tell."""
+    """The points of a precision that a sweep should reach, by the memory arithmetic."""
 
     fitting: tuple[Point, ...]
-    #: The first for which memory does not suffice: it takes no time.
+    #: The first point too large for the memory; refused at once, without a run.
     end: Point | None = None
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """All of them, in order."""
+        """All expected points, in order."""
         return self.fitting if self.end is None else (*self.fitting, self.end)
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, with the offer it was made from."""
+    """A plan, with the plugin's offer behind the plan."""
 
     plan: SweepPlan
     offer: Offer
-    #: Why vendors' plugins were passed over, for the user.
+    #: Reasons for not choosing a vendor's plugin, shown to the user.
     notes: tuple[str, ...] = ()
 
     def expected(self, precision: str) -> ExpectedPoints | None:
-        """Return the points of ``precision`` to expect, None where doubling has no known end."""
+        """Return the expected points of ``precision``, None if doubling has no known end.
+
+        The end is unknown if batch sizes are doubled and the plugin reports no memory size.
+        """
         if self.plan.doubles and self.offer.available_memory_bytes is None:
             return None
         found: list[Point] = []
@@ -52,19 +55,20 @@ class Planned:
 
 
 def make(asked: SweepRequest) -> Planned:
-    """Return a new plan for what was ``asked``, by what the plugins offer.
+    """Return a new plan for the request ``asked``, with the chosen plugin's offer.
 
     Raises:
-        LlmbError: no plugin serves it; or as ``settle``.
+        LlmbError: no plugin serves the request; or as ``settle``.
     """
     return settle(asked, _choose(asked.request))
 
 
 def settle(asked: SweepRequest, chosen: negotiation.Chosen) -> Planned:
-    """Return a new plan for what was ``asked`` of the offer that was ``chosen``.
+    """Return a new plan for the request ``asked`` with the offer ``chosen``.
 
     Raises:
-        LlmbError: a precision that was named cannot be run, or none can; see ``selection``.
+        LlmbError: a precision named by the user cannot be run, or no precision can; see
+            ``selection``.
     """
     _check_sizes(asked)
     offer = chosen.offer
@@ -80,10 +84,10 @@ def settle(asked: SweepRequest, chosen: negotiation.Chosen) -> Planned:
 
 
 def again(plan: SweepPlan, place: str) -> Planned:
-    """Return ``plan`` with what its plugin offers now, for a sweep to go on with.
+    """Return ``plan`` with the plugin's current offer, to resume a sweep.
 
     Raises:
-        UsageError: llmb, the plugin, torch or the device is not the one it was begun with.
+        UsageError: llmb, the plugin, torch or the device has changed since the sweep began.
         LlmbError: the plugin offers nothing.
     """
     same = {"plugin": plan.ground.plugin, "device": plan.ground.device}
@@ -117,10 +121,10 @@ def _check_sizes(asked: SweepRequest) -> None:
 
 
 def _sort_out(asked: SweepRequest, offer: Offer) -> tuple[tuple[str, ...], tuple[LeftOut, ...]]:
-    """Return the precisions to run, and those left out with the reason.
+    """Return the precisions to run, and the precisions left out with reasons.
 
     Raises:
-        LlmbError: a precision that was named cannot be run, or none is left.
+        LlmbError: a precision named by the user cannot be run, or no precision is left.
     """
     request = _with_mode(asked.request)
     workload = workloads.of(request)
@@ -147,7 +151,10 @@ def _sort_out(asked: SweepRequest, offer: Offer) -> tuple[tuple[str, ...], tuple
 
 
 def _settled(offer: Offer, request: RunRequest, workload: Workload, name: str) -> str:
-    """Return the format's own name, if it goes together with the request; memory is no matter."""
+    """Return the format's official name if ``request`` supports the format; memory is not checked.
+
+    Example: ``bf16`` gives ``BF16``.
+    """
     smallest = {"precision": name, "batch_size": request.accumulate}
     try:
         config = selection.resolve(offer, request.model_copy(update=smallest), workload)
@@ -157,7 +164,7 @@ def _settled(offer: Offer, request: RunRequest, workload: Workload, name: str) -
 
 
 def _others(offer: Offer) -> Iterator[LeftOut]:
-    """Yield every format that is not run unless it is named, or not at all, and why."""
+    """Yield emulated formats (run only if named) and formats not offered, with reasons."""
     for precision in offer.precisions:
         if precision.is_slow:
             reason = f"{offer.device} only emulates it"
@@ -167,7 +174,7 @@ def _others(offer: Offer) -> Iterator[LeftOut]:
 
 
 def _fits(offer: Offer, request: RunRequest) -> bool:
-    """Tell whether memory should suffice; a search settles that for itself."""
+    """Tell whether ``request`` should fit in memory; always true for a batch-size search."""
     if not isinstance(request.batch_size, int):
         return True
     try:

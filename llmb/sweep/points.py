@@ -1,4 +1,4 @@
-"""What became of each point of a sweep, and in which order points are come to."""
+"""The state of each point of a sweep, and the order in which points are visited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Status = Literal[
     "not_tried",
     "unfinished",
 ]
-#: Results: what a resumed sweep keeps.
+#: Results: a resumed sweep does not repeat points in such a state.
 KEPT = ("measured", "out_of_memory", "predicted_out_of_memory")
 NO_MEMORY = ("out_of_memory", "predicted_out_of_memory")
 
@@ -36,19 +36,19 @@ class MeasuredPoint(Frozen):
     batch_size: int
     tokens_per_second: float
     ci95: tuple[float, float] | None
-    #: What the device's matrix products alone would allow; None where that was not measured.
+    #: Tokens/s of the device's measured matrix products alone; None if not measured.
     ceiling_tokens_per_second: float | None
     fraction_of_ceiling: float | None
     peak_memory_bytes: int | None
     verdict: Verdict
     class_: RunClass = Field(alias="class")
     effective_precision: str | None
-    #: Those of the run's own search for a batch size.
+    #: Trials of the run's own batch-size search.
     trials: tuple[BatchTrial, ...] = ()
 
     @classmethod
     def of(cls, record: RunRecord) -> MeasuredPoint:
-        """Return those of ``record``."""
+        """Return the figures of ``record``."""
         result, search = record.result, record.batch_size_search
         return cls(
             run_id=record.run_id,
@@ -69,36 +69,37 @@ class PointState(Frozen):
     """What became of one point."""
 
     precision: str
-    #: None: searched by the run itself.
+    #: None: found by the run's own search.
     batch_size: int | None
     status: Status
-    #: Why there is no figure, in one line.
+    #: Reason for a missing figure, in one line.
     message: str | None = None
-    #: The run directory, relative to the sweep's.
+    #: The run directory, relative to the sweep's folder.
     run: str | None = None
     measured: MeasuredPoint | None = None
-    #: What the point took, if that is known.
+    #: Seconds from start to end of the point, if known.
     seconds: float | None = None
 
     @property
     def point(self) -> Point:
-        """Which point it is."""
+        """The point: precision and batch size."""
         return Point(self.precision, self.batch_size)
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The smallest batch size of a precision for which memory did not suffice."""
+    """The smallest batch size of a precision that was out of memory."""
 
     batch_size: int
-    #: Refused by arithmetic, before anything was allocated.
+    #: Refused by the memory arithmetic, before any allocation.
     predicted: bool
 
 
 def ceiling_tokens_per_second(record: RunRecord) -> float | None:
-    """Return the measured ceiling over the FLOPs of a token, for all devices of the run.
+    """Return the measured ceiling divided by FLOPs per token, in tokens/s of all devices.
 
-    None where the record holds no ceiling of the run's own format and length of sequences.
+    None if the record has no ceiling for the run's own format and sequence length. Example:
+    100 TFLOP/s per device, 10 GFLOPs per token and 2 devices give 20,000 tokens/s.
     """
     ceilings, flops = record.ceilings, record.workload.flops_per_token
     if record.result.fraction_of_ceiling is None or ceilings is None or flops <= 0:
@@ -108,10 +109,11 @@ def ceiling_tokens_per_second(record: RunRecord) -> float | None:
 
 
 def walk(plan: SweepPlan, visit: Callable[[Point], PointState]) -> tuple[PointState, ...]:
-    """Return what ``visit`` says, or makes, of each point in order.
+    """Return the states of all points in order; ``visit`` reads or runs a point.
 
-    Points above a batch size that was out of memory are not visited. Doubling ends there, too, and
-    where a point has failed: what follows it cannot be known.
+    Points after a batch size that was out of memory are not visited: ``not_tried``. Doubling ends
+    at the first point without a measurement, such as out of memory or failed: the states of larger
+    batch sizes are then unknown.
     """
     found: list[PointState] = []
     for precision in plan.precisions:
@@ -135,7 +137,7 @@ def _beyond(point: Point, end: PointState) -> PointState:
 
 
 def best(states: Sequence[PointState]) -> Mapping[str, PointState]:
-    """Return the fastest run of each precision; INVALID ones are none."""
+    """Return the fastest run of each precision; INVALID runs do not count."""
     found: dict[str, PointState] = {}
     for state in states:
         if state.measured is None or state.measured.verdict is Verdict.INVALID:
@@ -147,7 +149,10 @@ def best(states: Sequence[PointState]) -> Mapping[str, PointState]:
 
 
 def boundary(states: Sequence[PointState], precision: str) -> Boundary | None:
-    """Return where memory ends for ``precision``, by its points and by its runs' own searches."""
+    """Return the smallest batch size of ``precision`` out of memory, None if all fitted.
+
+    Points of the sweep and trials of the runs' own batch-size searches both count.
+    """
     found: list[Boundary] = []
     for state in states:
         if state.precision != precision:
