@@ -33,7 +33,7 @@ from llmb.records.run_record import RunRecord
 
 
 class Weight(str, Enum):
-    """What a difference does to a comparison."""
+    """The effect of a difference on a comparison."""
 
     REFUSED = "refused"
     NOT_COMPARABLE = "not comparable"

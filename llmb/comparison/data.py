@@ -40,7 +40,7 @@ class DecisionData(Frozen):
 
 
 class RunData(Frozen):
-    """What is to be known of one run."""
+    """Identity, verdict and figures of one run."""
 
     #: The run as named on the command line, such as ``runs/a``.
     path: str
@@ -52,7 +52,7 @@ class RunData(Frozen):
 
 
 class DifferenceData(Frozen):
-    """One thing in which two runs are not alike, and what that does to the comparison."""
+    """A difference between two runs, with the effect on the comparison."""
 
     item: str
     base: str
@@ -76,14 +76,14 @@ class RatioData(Frozen):
 
 
 class NotComparedData(Frozen):
-    """A figure that one of the runs lacks, or that means something else there."""
+    """A figure missing in one run, or with another meaning in one run."""
 
     name: str
     reason: str
 
 
 class RankTestData(Frozen):
-    """Mann-Whitney's test of both runs' times a token (``llmb.comparison.significance``)."""
+    """Mann-Whitney's test of both runs' seconds per token (``llmb.comparison.significance``)."""
 
     of: str
     values: tuple[int, int]
@@ -94,7 +94,7 @@ class RankTestData(Frozen):
 
 
 class ComparedRun(RunData):
-    """Another run, held against the base."""
+    """Another run, compared with the base run."""
 
     refused: tuple[str, ...]
     differences: tuple[DifferenceData, ...]
@@ -107,7 +107,7 @@ class ComparedRun(RunData):
 
 
 class CompareReport(Frozen):
-    """Everything that ``llmb compare`` prints."""
+    """The output of ``llmb compare --json``."""
 
     model_config = ConfigDict(populate_by_name=True)
 

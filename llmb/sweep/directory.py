@@ -34,9 +34,9 @@ POINT_SCHEMA: Literal["llmb.sweep-point/1"] = "llmb.sweep-point/1"
 
 
 class Ended(Frozen):
-    """``point.json``: how the latest attempt at a point ended. Of a finished run the record counts.
+    """``point.json``: how the latest attempt at a point ended. A finished run's record decides.
 
-    A point without it, and without a record, was never come to, or was interrupted.
+    A point without ``point.json`` and without a record was never started, or was interrupted.
     """
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen

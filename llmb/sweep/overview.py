@@ -19,7 +19,7 @@ SCHEMA: Literal["llmb.sweep-overview/1"] = "llmb.sweep-overview/1"
 
 
 class Overview(Frozen):
-    """What ``llmb sweep --json`` prints."""
+    """The output of ``llmb sweep --json``."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 

@@ -45,7 +45,7 @@ class Point:
 
 
 class SweepRequest(Frozen):
-    """What the user asked for."""
+    """The user's request for a sweep."""
 
     #: Settings shared by all points; without precision and batch size.
     request: RunRequest
@@ -58,7 +58,7 @@ class SweepRequest(Frozen):
 
 
 class Ground(Frozen):
-    """What the figures of a sweep hold for: runs on another ground belong to another sweep."""
+    """Software and device of a sweep: runs with other software or devices need a new sweep."""
 
     llmb_version: str
     rules_version: str
@@ -88,7 +88,7 @@ class Ground(Frozen):
 
 
 class LeftOut(Frozen):
-    """A format that is not run, and why."""
+    """A format left out of the sweep, with the reason."""
 
     name: str
     reason: str

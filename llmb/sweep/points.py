@@ -28,7 +28,7 @@ NO_MEMORY = ("out_of_memory", "predicted_out_of_memory")
 
 
 class MeasuredPoint(Frozen):
-    """The figures of a finished run that an overview shows."""
+    """The figures of a finished run in the overview of a sweep."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -66,7 +66,7 @@ class MeasuredPoint(Frozen):
 
 
 class PointState(Frozen):
-    """What became of one point."""
+    """The state of one point: measured, out of memory, failed or not run."""
 
     precision: str
     #: None: found by the run's own search.
