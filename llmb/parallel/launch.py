@@ -29,6 +29,7 @@ def start(nproc: int, arguments: Sequence[str], run_id: str) -> int:
     cores, unless the environment sets a number of threads.
 
     Raises:
+        Interrupted: a signal ended this process or a rank.
         RunFailedError: a rank ended without a message of its own, for example by SIGKILL.
         UnavailableError: this torch has no torch.distributed.
     """
