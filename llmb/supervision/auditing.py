@@ -283,8 +283,10 @@ class Examiner:
             libraries = names.libraries
         _check_asked(streamed, probed, steps, every_step=self._every_step(streamed))
         kept = next((step for step in steps.steps if step.weights_kept), None)
-        # After a full disk, full weights are missing when a resumed audit is finished.
-        if audited.STEP_WEIGHTS not in streamed.scratch:
+        # After a full disk, full weights are missing when a resumed audit is finished. Without
+        # training, every step has the weights of the last step.
+        trains, scratch = self._config.mode is Mode.TRAIN, self._folders.scratch
+        if (audited.STEP_WEIGHTS if trains else audited.LIVE_WEIGHTS) not in streamed.scratch:
             kept = None
         probes = probed.passes if audited.LIVE_WEIGHTS in streamed.scratch else ()
         passes = (*probes, *(["step"] if kept else []))
@@ -294,7 +296,6 @@ class Examiner:
         heavy: tuple[str, ...] = ()
         if reference_on_device(self._config, self._negotiated.offer.lacks):
             heavy = tuple(p for p in passes if p in ("live", "step"))
-        trains, scratch = self._config.mode is Mode.TRAIN, self._folders.scratch
         assert scratch is not None
         common = {
             "config": self._config,

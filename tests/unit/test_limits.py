@@ -77,6 +77,7 @@ LIMITS: dict[str, dict[str, float]] = {
         "_RELATIVE": 0.001,
         "_ABSOLUTE_NS": 5_000_000,
         "_DISTURBED_NS": 50_000_000,
+        "_DOUBTFUL_NS": 200_000_000,
         "_OLD_RELATIVE": 0.005,
         "_OLD_ABSOLUTE_NS": 50_000_000,
         "LEAST_WINDOW_S": 5.0,

@@ -42,6 +42,31 @@ def test_a_busy_host_explains_no_more_and_is_named(off_by_ns: int) -> None:
     assert "load 9.0 on 4 cores before the run" in found.message
 
 
+SHORT = timing([1000], cpu_s=4.0)
+
+
+@pytest.mark.parametrize(
+    ("off_by_ms", "host", "rules", "status"),
+    [
+        (50, BUSY, "3", Status.PASS),
+        (61, BUSY, "3", Status.NOT_OBSERVED),
+        (-200, BUSY, "3", Status.NOT_OBSERVED),
+        (202, BUSY, "3", Status.FAIL),
+        (61, QUIET, "3", Status.FAIL),
+        (61, BUSY, "2", Status.FAIL),
+    ],
+)
+def test_in_a_short_window_of_a_busy_host_a_late_stamp_is_no_accusation(
+    off_by_ms: int, host: SystemDescription, rules: str, status: Status
+) -> None:
+    worker = (*SHORT.fence_worker_ns[:-1], SHORT.fence_worker_ns[-1] + off_by_ms * 1_000_000)
+    late = SHORT.model_copy(update={"fence_worker_ns": worker})
+    assert time.judge_clocks([late], host, rules).status is status
+    # A repeat that is only in doubt hides none that fails.
+    wrong = with_worker_clock(60_000_000)
+    assert time.judge_clocks([wrong, late], host, "3").status is Status.FAIL
+
+
 @pytest.mark.parametrize("off_by_ns", [10_000_001, -10_000_001, 47_000_000, 10**10])
 def test_clocks_that_differ_by_more_fail(off_by_ns: int) -> None:
     found = time.judge_clocks([with_worker_clock(off_by_ns)], QUIET)
