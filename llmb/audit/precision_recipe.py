@@ -145,7 +145,7 @@ def recipe_of(bench: Bench) -> PrecisionRecipe | None:
 
 
 def _place(name: str) -> int:
-    """Return the rank of a format, widest first; declared narrow formats by the bits in the name."""
+    """Return the rank of a format, widest first; narrow formats rank by the bits in the name."""
     if name in _ORDER:
         return 10 * _ORDER.index(name)
     return 10 * _ORDER.index("FP8") + (5 if "4" in name or "6" in name else 1)
@@ -223,8 +223,8 @@ def _formats(
     """Return for each layer the format of a product, or the reason for no measurement.
 
     ``names`` are the names of all products of the model. Layers narrower than the run's own
-    operands are classified by the median of these layers: a single layer may show a few bits more
-    or less, and a format with 4 bits less or more may be as likely.
+    operands are classified by the median of these layers: the bits of a single layer may fit a
+    format with 4 bits less or more equally well.
     """
     name, direction = product.name, product.direction
     shown = [bits.get((name, direction, layer)) for layer in range(product.layers)]

@@ -1,4 +1,4 @@
-"""Rules T1 and T2: two clocks agree, and every fence of the schedule came back with results."""
+"""Rules T1 and T2: two clocks agree, and every scheduled fence returned results."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from llmb.records.system import SystemDescription
 
 _RELATIVE, _ABSOLUTE_NS = 0.001, 5_000_000
 #: On a host that may have been disturbed: at a load of 9 on 2 cores the latest of 120 stamps came
-#: 29.5 ms after the worker's; 3 of 30 honest windows were out by more than 7 ms (docs/adr/0039).
+#: 29.5 ms after the worker's stamp; 3 of 30 honest windows were off by more than 7 ms
+#: (docs/adr/0039).
 _DISTURBED_NS = 50_000_000
 _OLD_RELATIVE, _OLD_ABSOLUTE_NS = 0.005, 50_000_000  # rules 2 (docs/adr/0008)
-#: Seconds: rule T2 judges the pace of no shorter window, and T1's 5 ms are 0.1 % of it.
+#: Seconds: rule T2 judges the pace of no shorter window, and T1's 5 ms are 0.1 % of this length.
 LEAST_WINDOW_S = 5.0
 
 
@@ -57,7 +58,7 @@ RULES = (T1, T2)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield T1 and T2; what flags T2 is judged by ``pace``."""
+    """Yield T1 and T2; the module ``pace`` judges T2's flags."""
     repeats = bench.facts.repeats
     yield judge_clocks(repeats, bench.facts.system, bench.facts.rules_version)
     yield judge_schedule(repeats, bench.facts.workload.mode)
@@ -70,8 +71,8 @@ def judge_clocks(
 ) -> Finding:
     """Return T1: window lengths by supervisor and worker differ by at most 0.1 % + 5 ms.
 
-    A host that runs other programs may stamp a message later. Runs made under rules 2 stamped a
-    fence after the plugin's readings. Both have wider limits.
+    A host that runs other programs may stamp a message later. Runs under rules 2 stamped a fence
+    after the plugin's readings. Both cases have wider limits.
     """
     worst: tuple[float, str, str, list[str]] | None = None
     for timing in repeats:
@@ -104,7 +105,7 @@ def judge_clocks(
 
 
 def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Finding:
-    """Return T2 for the fences themselves."""
+    """Return T2 for the fences."""
     every = fence_every(mode)
     faults = [fault for timing in repeats for fault in _fence_faults(timing, every)]
     if not repeats:
@@ -123,10 +124,10 @@ def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Find
 def _fence_faults(timing: RepeatTiming, every: int) -> list[str]:
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     if timing.timed_steps > every * len(timing.fence_steps):
-        # Counted before they are listed: a stranger's window may have any length.
+        # Count before listing: a hostile record may claim a window of any length.
         return [f"the window from step {begin} to {end} lacks fences or has more"]
     expected = {*range(begin, end, every), end}
-    # Where the window is no multiple of ``every`` long, STOP's double (``stream.Window``) shows.
+    # Where the window is no multiple of ``every``, STOP's twin fence (``stream.Window``) appears.
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected
     faults = []
     if len({*timing.fence_steps}) != len(timing.fence_steps):
