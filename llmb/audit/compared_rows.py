@@ -112,8 +112,8 @@ class ComparedRows:
     told: Mapping[str, Sequence[float]]
     #: Name -> effective number of elements of the honest values in all steps together.
     told_in_all: Mapping[str, float]
-    #: Name -> median relative error of one element. Only gradients have a median, biases excepted,
-    #: and only where ``FEW`` elements are not zero in both runs.
+    #: Name -> median relative error of one element, where ``FEW`` elements or more are non-zero in
+    #: at least one run. Biases have no median. Rule L1 judges the medians of gradients only.
     medians: Mapping[str, float]
 
     @classmethod

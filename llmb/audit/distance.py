@@ -30,7 +30,7 @@ class Gap:
 
     @property
     def bits(self) -> float:
-        """-log2 of the relative error. Example: 10 bits for an error of 0.001."""
+        """-log2 of the relative error. Example: 10 bits for an error of 1/1024."""
         error = self.error
         if math.isnan(error) or math.isinf(error):
             return -_MOST_BITS

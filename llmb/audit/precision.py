@@ -28,7 +28,7 @@ _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
 #: int8 weights have 1.3 bits less than BF16.
 _ROUGHER = 0.75
 #: Share of parts that may be too rough in every honest run. At debug sizes c_attn of layer 0 of
-#: gpt2-125m was too rough in about one run of twenty: 2.5 bits in pure BF16, 4.9 under autocast.
+#: gpt2-125m was too rough in one of about twenty runs: 2.5 bits in pure BF16, 4.9 under autocast.
 _MOST_UNTOLD = 0.1
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
 #: Names of out-projections, through which branches write, and of heads in the probe ``head``, for
@@ -315,7 +315,7 @@ class Probes:
         """Yield for each parameter the item that lacks most bits, as judged by E2.
 
         ``classes``: add the format that each item reaches, as P1 does. Example: ``7.12 bits
-        (bf16)``.
+        (BF16)``.
         """
         border = self._declared
         assert border is not None  # checked by ``honest_is_honest``

@@ -69,7 +69,7 @@ _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
         *((name, FORWARD) for name in ("q", "k", "attn.c_attn", "query", "key", PV)),
         *((name, WEIGHT) for name in _OUT),
     ),
-    # Outputs that differ give gradients that differ: by 2^-12, less than any narrow format.
+    # Outputs that differ give gradients that differ: by 2^-12, below a narrow format's rounding.
     **{(name, INPUT): ((name, FORWARD),) for name in (*_OUT, "down", "mlp.c_proj", "output.dense")},
 }
 _MOST_LAYERS = 10_000

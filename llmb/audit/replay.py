@@ -14,18 +14,18 @@ from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
 
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
-#: Epsilon of each dtype: the unit for distances from the formula, relative to the largest term
-#: (docs/adr/0014). FP16 has no formula limit: squares of gradients underflow, differently in each
-#: kernel.
+#: dtype -> epsilon: numbers closer than this, relative to the larger, differ by one last place.
 _EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 #: Share of elements that may differ by one last place: where threads divide a tensor, a kernel's
 #: vector remainder may lie at another position than in the replay.
 _CLOSE_SHARE = 0.02
 _TINY = 2.0**-120
-#: Spacing of numbers below float16's normal range.
+#: Twice the spacing (2^-24) of numbers below float16's normal range.
 _SMALLEST = {"float16": 2.0**-23}
 #: Distance of each kind from the formula, for one element; arguments: gradient, old and new values.
 _Excesses = Callable[[Sequence[float]], tuple[float, ...]]
+#: dtype -> epsilon, and the allowed distance from the formula in epsilons of the largest term
+#: (docs/adr/0014). FP16 has no limit: squares of gradients underflow, differently in each kernel.
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 _SINGLE = 2.0**-23
 
@@ -259,7 +259,7 @@ def _excess_of_sgd(constants: Optimizer) -> _Excesses:
 
 
 def _excesses(count: float, constants: Optimizer, *, single: bool = False) -> _Excesses:
-    """Return a function for the distances of value and moments from the formula, relative.
+    """Return a function: relative distances of value and moments from the formula.
 
     Distances are relative to the largest term, in the step with number ``count`` (from 1). The
     formula is algorithm 2 of Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR

@@ -14,11 +14,10 @@ from llmb.records.system import SystemDescription
 
 _RELATIVE, _ABSOLUTE_NS = 0.001, 5_000_000
 #: On a host that may have been disturbed: at a load of 9 on 2 cores the latest of 120 stamps came
-#: 29.5 ms after the worker's stamp; 3 of 30 honest windows were off by more than 7 ms
-#: (docs/adr/0039).
+#: 29.5 ms after the worker's; 3 of 30 honest windows were out by more than 7 ms (docs/adr/0039).
 _DISTURBED_NS = 50_000_000
 _OLD_RELATIVE, _OLD_ABSOLUTE_NS = 0.005, 50_000_000  # rules 2 (docs/adr/0008)
-#: Seconds: rule T2 judges the pace of no shorter window, and T1's 5 ms are 0.1 % of this length.
+#: Seconds: rule T2 judges the pace of no shorter window, and T1's 5 ms are 0.1 % of it.
 LEAST_WINDOW_S = 5.0
 
 
@@ -71,8 +70,8 @@ def judge_clocks(
 ) -> Finding:
     """Return T1: window lengths by supervisor and worker differ by at most 0.1 % + 5 ms.
 
-    A host that runs other programs may stamp a message later. Runs under rules 2 stamped a fence
-    after the plugin's readings. Both cases have wider limits.
+    A host that runs other programs may stamp a message later. Runs made under rules 2 stamped a
+    fence after the plugin's readings. Both have wider limits.
     """
     worst: tuple[float, str, str, list[str]] | None = None
     for timing in repeats:
@@ -127,7 +126,8 @@ def _fence_faults(timing: RepeatTiming, every: int) -> list[str]:
         # Count before listing: a hostile record may claim a window of any length.
         return [f"the window from step {begin} to {end} lacks fences or has more"]
     expected = {*range(begin, end, every), end}
-    # Where the window is no multiple of ``every``, STOP's twin fence (``stream.Window``) appears.
+    # Where the window is no multiple of ``every`` long, the stream also has a fence at STOP's other
+    # possible position (``stream.Window.stops``).
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected
     faults = []
     if len({*timing.fence_steps}) != len(timing.fence_steps):
