@@ -1,4 +1,4 @@
-"""What a judge looks at: the evidence of one repeat, read when it is asked for, and the record."""
+"""Evidence files of one repeat, read on demand, and the facts of the run."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from llmb.reference.recipe import Optimizer
 from llmb.workloads.start import starts_sharp
 
 E = TypeVar("E")
-#: Gives an evidence file by its path in the run directory; None where there is none.
+#: Returns the bytes of an evidence file by its path in the run directory; None: no such file.
 Files = Callable[[str], bytes | None]
 
-#: Evidence that more than one judge reads.
+#: Evidence files that several judges read.
 WEIGHTS = Evidence(evidence.WEIGHTS, evidence.WeightsEvidence.model_validate_json)
 OPTIMIZER = Evidence(evidence.OPTIMIZER, evidence.OptimizerEvidence.model_validate_json)
 PRISTINE = Evidence(audited.PRISTINE, audited.PristineEvidence.model_validate_json)
@@ -47,51 +47,50 @@ HONEST = Evidence(audited.HONEST, arrays.read_reduced)
 REFERENCE = Evidence(audited.REFERENCE, arrays.read_reduced)
 DEVICE_REFERENCE = Evidence(audited.DEVICE_REFERENCE, arrays.read_reduced)
 
-#: Bits to which a device's reference must agree with the host's, where both were computed.
+#: Bits to which the device's reference must agree with the host's reference.
 _DEVICE_BITS = 12.0
 
 
 class UnreadableError(Exception):
-    """An evidence file is there and is not what llmb writes."""
+    """An evidence file exists but is not in the form llmb writes."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is judged besides evidence files."""
+    """Values of the run record that judges use besides evidence files."""
 
     precision: Precision
     repeats: Sequence[RepeatTiming]
-    #: The plugin's files as shown.
+    #: Path and sha256 of each plugin file, as the bundle shows the files.
     shown: Sequence[FileDigest]
-    #: The reference's files on disk and as pinned: name -> sha256.
+    #: Name -> sha256 of the reference's files: on disk, and as pinned.
     reference: Mapping[str, str]
     pinned: Mapping[str, str]
     workload: WorkloadFacts
     parallelism: Parallelism
     ceilings: Ceilings | None
-    #: The datasheet's dense peak of one device in FLOP/s, None where the plugin states none.
+    #: Dense peak of one device in FLOP/s, from the datasheet; None: the plugin states no peak.
     peak_flops: float | None
     system: SystemDescription
-    #: What the plugin says it replaces, the threads that it keeps, and names of the variables it
-    #: asked for.
+    #: Declared by the plugin: replaced functions, helper threads, requested environment variables.
     patches: Sequence[DeclaredPatch]
     helpers: Sequence[DeclaredHelper]
     variables: Sequence[str]
     is_debug: bool
-    #: The device records a step, compiles it and runs it later.
+    #: The device records a step, compiles the recording and runs the program later.
     records_steps: bool = False
-    #: The run was asked to have the workload's own learning rate in every step.
+    #: The run was asked to use the workload's own learning rate in every step.
     constant_rate: bool = False
-    #: The softmax was sharp from the first step; never by rules 2.
+    #: The softmax was sharp from the first step. Always False by rules 2.
     sharp_start: bool = False
-    #: The rules that were in force when the run was made.
+    #: Version of the rules in force when the run was made.
     rules_version: str = RULES_VERSION
 
 
 def facts_of(record: RunRecord, shown: Sequence[FileDigest], reference: Mapping[str, str]) -> Facts:
-    """Return what ``record`` says of its run, beside the plugin's files that are ``shown``.
+    """Return the facts in ``record``, with the digests of plugin files in ``shown``.
 
-    ``reference`` are the digests of the reference's files, taken to be those of the run.
+    ``reference`` has the digests of the reference's files, which are assumed to be the run's own.
     """
     known = record.rules_version in JUDGED_VERSIONS
     return Facts(
@@ -124,10 +123,10 @@ def sharp_of(config: RunConfig, workload: WorkloadFacts) -> bool:
 
 @dataclass
 class Bench:
-    """The evidence of one repeat, and the facts of its run.
+    """Evidence of one repeat, and the facts of the run.
 
-    The judge of a rule that is judged once a run gets the bench of repeat 0, and those of the
-    others by ``of``.
+    Some rules are judged once a run. Such a judge gets the bench of repeat 0, and calls ``of`` for
+    the other repeats.
     """
 
     _files: Files
@@ -139,22 +138,22 @@ class Bench:
 
     @property
     def trains(self) -> bool:
-        """Tell whether steps train: in other modes there are no gradients."""
+        """Tell whether steps train. Other modes, such as generate, have no gradients."""
         return self.facts.workload.mode == Mode.TRAIN.value
 
     @property
     def timing(self) -> RepeatTiming:
-        """Return the stamps of this repeat."""
+        """Return the time stamps of this repeat."""
         return self.facts.repeats[self._repeat]
 
     def constants_of(self, step: int) -> Optimizer:
-        """Return what the optimizer's step of ``step`` is made with, its own learning rate."""
+        """Return the optimizer's constants in ``step``, with the step's drawn learning rate."""
         usual, drawn = self.facts.workload.optimizer, self.drawn
         return usual if drawn is None else replace(usual, lr=drawn.rate(step))
 
     @cached_property
     def why_no_ledger(self) -> str | None:
-        """Why no step can be replayed (rule L1), None where all can."""
+        """Reason why no step can be replayed (rule L1); None where all steps can."""
         facts = self.facts
         return draws.why_no_ledger(
             facts.workload.mode,
@@ -169,7 +168,7 @@ class Bench:
 
     @property
     def drawn(self) -> Draws | None:
-        """What llmb drew for this repeat; None by rules 2 and older, when it drew nothing."""
+        """Random draws of this repeat; None by rules 2 and older, when nothing was drawn."""
         if self.timing.nonce is None:
             return None
         return Draws(
@@ -182,7 +181,7 @@ class Bench:
 
     @property
     def every_step(self) -> bool:
-        """Tell whether rule L1 compares the gradients of every step: then G1 has nothing to do."""
+        """Tell whether rule L1 compares the gradients of every step, which makes G1 redundant."""
         drawn = self.drawn
         return (
             self.trains and drawn is not None and drawn.compares_all(len(self.timing.commitments))
@@ -193,18 +192,18 @@ class Bench:
         return Bench(self._files, self.facts, repeat)
 
     def path(self, file: Evidence[Any]) -> str:
-        """Return where ``file`` of this repeat lies in the run directory."""
+        """Return the path of ``file`` of this repeat in the run directory."""
         return evidence.path(self._repeat, file.name)
 
     def paths(self, *files: Evidence[Any]) -> tuple[str, ...]:
-        """Return where each of ``files`` lies."""
+        """Return the path of each of ``files`` in the run directory."""
         return tuple(map(self.path, files))
 
     def read(self, file: Evidence[E]) -> E | None:
-        """Return what ``file`` holds, None where this repeat has none.
+        """Return the parsed ``file``; None: this repeat has no such file.
 
         Raises:
-            UnreadableError: it is not what llmb writes.
+            UnreadableError: the file is not in the form llmb writes.
         """
         if file.name not in self._known:
             self._known[file.name] = self._parsed(file)
@@ -212,24 +211,24 @@ class Bench:
         return found
 
     def needed(self, file: Evidence[E]) -> E:
-        """Return what ``file`` holds, which all rules of a judge need: without it none is asked."""
+        """Return the parsed ``file``, without which the judge would not have been called."""
         found = self.read(file)
         assert found is not None, file.name
         return found
 
     def shows(self, rule: Rule) -> bool:
-        """Tell whether the files that the judge of ``rule`` needs are there."""
+        """Tell whether the files needed by the judge of ``rule`` exist."""
         there = (self.read(file) is not None for file in rule.evidence)
-        # All are read, so that none that is unreadable goes unnoticed behind one that is missing.
+        # Read all files: an unreadable file must not go unnoticed behind a missing file.
         return any(there) if rule.any_evidence else all([*there])
 
     def right(self, file: Evidence[Arrays]) -> Arrays | None:
-        """Return the arrays of ``file``, a reference; None where there is none.
+        """Return the arrays of ``file``, a reference; None: no such file.
 
-        Its passes may be stored by what they differ from the worker's.
+        Passes of a reference may be stored as differences from the worker's passes.
 
         Raises:
-            UnreadableError: the worker does not show what they differ from.
+            UnreadableError: the worker's evidence lacks a pass from which a difference was stored.
         """
         found = self.read(file)
         if found is None:
@@ -241,7 +240,7 @@ class Bench:
 
     @cached_property
     def reference(self) -> Arrays | None:
-        """Return what is right: by the host, and by the device where that agrees with it."""
+        """Return the reference arrays: the host's, plus the device's where both agree."""
         by_host, by_device = self.right(REFERENCE), self.right(DEVICE_REFERENCE)
         if by_host is None or by_device is None:
             return by_host
@@ -265,6 +264,6 @@ class Bench:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first of many faults: a stranger may make a million of them."""
+    """Return the first validation error: a hostile file may contain a million errors."""
     first = error.errors(include_input=False, include_url=False, include_context=False)[0]
     return f"{'.'.join(map(repr, first['loc']))[:100]} {first['msg']}"[:300]

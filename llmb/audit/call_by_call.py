@@ -1,4 +1,4 @@
-"""Rule L1, modes forward and generate: how far each call's logits are from an honest run's."""
+"""Rule L1, modes forward and generate: distance of each call's logits from an honest run's."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from llmb.audit.rule import Rule
 from llmb.audit.step_by_step import OF_A_STEP, USUAL
 from llmb.records.finding import Finding, Status
 
-#: The same of a single call, and of a single sequence in all calls: of so few logits the distance
-#: varies, by 1.2 times where a call has 64.
+#: The factor for a single call, and for a single sequence in all calls. Few logits make the
+#: distance vary: by 1.2 times where a call has 64 logits.
 _EACH = 2.0
 
 
 class CallByCall:
-    """The distances of the logits that were read from the honest run's, by call and sequence."""
+    """Distances of the sampled logits from the honest run's, by call and sequence."""
 
     def __init__(
         self, compared: Mapping[tuple[int, str], Gap], honest: float, times: float
     ) -> None:
-        """Judge what was ``compared``, by number of the call and name of the sequence.
+        """Judge the gaps in ``compared``, by number of the call and name of the sequence.
 
-        ``honest`` is the relative error of an honest run's logits, ``times`` which may be off.
+        ``honest`` is the relative error of an honest run's logits. The limit is ``times * honest``.
         """
         self._honest, self._times, self._gaps = honest, times, compared
         self._count = len({call for call, _ in compared})
 
     def together(self) -> tuple[float, float]:
-        """Return how far all logits are off together, and the limit of that."""
+        """Return the relative error of all logits together, and the limit."""
         return total(self._gaps.values()).error, self._times * self._honest
 
     def finding(self, rule: Rule, evidence: tuple[str, ...], made: int) -> Finding:
-        """Return ``rule``, L1, of a worker that has made so many calls."""
+        """Return L1 for a worker that made ``made`` calls."""
         every, limit = self.together()
         by_call = _joined((f"call {call}", one) for (call, _), one in self._gaps.items())
         by_sequence = _joined((name, one) for (_, name), one in self._gaps.items())
@@ -66,7 +66,7 @@ class CallByCall:
         )
 
     def _oddest(self) -> tuple[float, list[str]]:
-        """Return the largest distance of one sequence in one call, in usual lengths; if too far."""
+        """Return the largest distance of a sequence in a call, in usual lengths, and any fault."""
         usual = total(self._gaps.values()).length / math.sqrt(len(self._gaps)) or 1.0
         distances = {where: one.distance / usual for where, one in self._gaps.items()}
         limit = max(OF_A_STEP, USUAL * statistics.median(distances.values()))
@@ -80,7 +80,7 @@ class CallByCall:
 
 
 def _joined(gaps_of: Iterable[tuple[str, Gap]]) -> dict[str, float]:
-    """Return the error of all gaps together that have one name."""
+    """Return the relative error of all gaps with the same name, added up."""
     by_name: dict[str, list[Gap]] = {}
     for name, one in gaps_of:
         by_name.setdefault(name, []).append(one)

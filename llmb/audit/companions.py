@@ -1,6 +1,7 @@
-"""What rule N2 says of the course of a stream: acts of plugin code, threads, child processes.
+"""Rule N2 during the stream: acts of plugin code, threads, child processes.
 
-``surroundings`` says what was there at the end; here it is what came and went.
+Example of an act: ``subprocess.Popen``. The module ``surroundings`` judges the state at the end of
+the stream.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from fnmatch import fnmatchcase
 from llmb.records.evidence import Act, SurroundingsEvidence, ThreadSeen
 from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
-#: What reading a device's gauges may take: a library, a program of the vendor's, a thread.
+#: Events that reading a device's gauges may cause: loading a library, running a vendor's program
+#: such as a monitoring tool, starting a thread.
 _TO_READ = ("ctypes.", "subprocess.", "os.", "pty.", "_thread.", "sys._getframe")
-#: Python keeps an audit hook until the process ends: a hook from before START is there in the timed
-#: steps, too.
+#: Python keeps an audit hook until the process ends: a hook added before START still runs in the
+#: timed steps.
 _LASTING = {"sys.addaudithook"}
-#: A helper's CPU time may be off by a tick of the system's clock at both ends.
+#: A helper's CPU time may be off by one tick of the system's clock at both ends.
 _TICKS_S = 0.02
-#: CPU time of children, and of threads that have ended: a child that only waits wakes up at times.
+#: Allowed CPU time of children, and of ended threads: a child that only waits still wakes up at
+#: times.
 _UNSEEN_SHARE, _UNSEEN_S = 0.02, 0.1
 
 
 def faults(
     evidence: SurroundingsEvidence, timing: RepeatTiming, helpers: Sequence[DeclaredHelper]
 ) -> Iterator[str]:
-    """Yield what nobody declared, from START on, in one repeat."""
+    """Yield undeclared acts, threads and CPU time in one repeat, from START on."""
     start = timing.warmup_steps
     for act in evidence.acts:
         times = f", {act.count} times" if act.count > 1 else ""
@@ -42,7 +45,7 @@ def faults(
 
 
 def notes(evidence: SurroundingsEvidence, timing: RepeatTiming) -> Iterator[str]:
-    """Yield what is not held against anybody."""
+    """Yield remarks that are not faults, such as the CPU share of a declared helper thread."""
     for act in evidence.acts:
         if act.blocks[-1] >= timing.warmup_steps and _is_reading(act):
             yield f"{act.event} at {act.place}, for readings at fences"
@@ -52,7 +55,7 @@ def notes(evidence: SurroundingsEvidence, timing: RepeatTiming) -> Iterator[str]
 
 
 def is_declared(name: str, helpers: Sequence[DeclaredHelper]) -> bool:
-    """Tell whether a thread ``name`` is one of ``helpers``."""
+    """Tell whether ``helpers`` declare a thread called ``name``."""
     return any(fnmatchcase(name, helper.name) for helper in helpers)
 
 
@@ -68,7 +71,7 @@ def _thread_faults(thread: ThreadSeen, helpers: Sequence[DeclaredHelper]) -> Ite
             "reason and its share of CPU time"
         )
     elif thread.cpu_s is None:
-        return  # the system does not tell
+        return  # the system does not report CPU time of threads
     elif thread.cpu_s > max(declared) * thread.wall_s + _TICKS_S:
         yield (
             f"helper thread {thread.name} took {_share(thread):.1%} of a core, and declares "
@@ -81,7 +84,7 @@ def _share(thread: ThreadSeen) -> float:
 
 
 def _unseen_faults(evidence: SurroundingsEvidence, timing: RepeatTiming) -> Iterator[str]:
-    """Yield what processes and threads that nobody may see any more took from START to STOP."""
+    """Yield CPU time from START to STOP of processes and threads that are no longer visible."""
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     seconds = (timing.stop_ns - timing.start_ns) / 1e9
     for who, told in (
@@ -95,7 +98,7 @@ def _unseen_faults(evidence: SurroundingsEvidence, timing: RepeatTiming) -> Iter
 
 
 def _compiled(timing: RepeatTiming) -> bool:
-    """Tell whether a program was compiled in the window: compilers have processes of their own."""
+    """Tell whether a program was compiled in the window: compilers run processes of their own."""
     counts = dict(zip(timing.fence_steps, timing.telemetry, strict=False))
     start = counts.get(timing.warmup_steps, {}).get("compilations", 0.0)
     stop = counts.get(timing.warmup_steps + timing.timed_steps, {}).get("compilations", 0.0)

@@ -1,7 +1,7 @@
-"""How far the rows of a worker are from those of an honest run: all that rule L1 judges of them.
+"""Distances of a worker's rows from the rows of an honest run, as rule L1 judges them.
 
-Rows of an honest run are as large as the worker's, and only distances from the worker's count. The
-supervisor takes these as soon as both processes have gone, and the rows are not kept
+Rows of an honest run are as large as the worker's rows, and only the distances between both count.
+The supervisor takes the distances when both processes have ended. The rows are not kept
 (docs/adr/0057).
 """
 
@@ -19,33 +19,33 @@ from llmb.records import arrays, audited
 from llmb.records.arrays import Array, Arrays, StoredArray
 from llmb.records.audited import LedgerEvidence, LedgerSegment, Moment, half_of
 
-#: A sample whose length lies in fewer elements tells too little by itself (rule E1).
+#: A sample with most of the length in fewer elements than this tells too little alone (rule E1).
 FEW = 16
-#: Weights of queries, keys and values in one (GPT-2). Gradients of queries and keys are far smaller
-#: than those of values, and in long sequences rounding alone: elements that are smaller than the
-#: usual element of their step are left out of the median.
+#: Weights of queries, keys and values in one tensor (GPT-2). Gradients of queries and keys are far
+#: smaller than gradients of values, and in long sequences are rounding alone. The median leaves out
+#: elements smaller than the usual element of the step.
 _FUSED = "attn.c_attn.weight"
-#: In the place of a median that is not taken.
+#: Stored where no median was taken.
 _NONE = -1.0
-#: Of each parameter in each step: distance, length, and in how many elements the length lies.
+#: Numbers for each parameter in each step: distance, length, and effective number of elements.
 _OF_A_STEP = 3
-#: Of each parameter in all steps: in how many elements its length lies, and the median error of one
-#: element.
+#: Numbers for each parameter in all steps: effective number of elements, and the median error of
+#: one element.
 _OF_ALL = 2
-#: Of each sequence in each call: distance and length.
+#: Numbers for each sequence in each call: distance and length.
 _OF_A_CALL = 2
 
 
 class Rows:
-    """What was read: a row a step, a part of it for each stored parameter, or each sequence."""
+    """Sampled values: a row for each step, with a part for each stored parameter or sequence."""
 
     def __init__(
         self, ledger: LedgerEvidence, values: Array, steps: Sequence[int] | None = None
     ) -> None:
-        """Take ``values``, row after row; each is of one of ``steps``, which may be all.
+        """Take ``values``, row after row; each row belongs to one of ``steps`` (None: all steps).
 
         Raises:
-            ValueError: they are no whole number of rows.
+            ValueError: the values are not a whole number of rows.
         """
         self._ledger = ledger
         self.names = [segment.name for segment in ledger.segments]
@@ -55,15 +55,15 @@ class Rows:
         self._values = values
         if not self._length or len(values) % self._length:
             raise ValueError(f"{len(values)} elements are no rows of {self._length}")
-        #: Which step, or call, each row is of.
+        #: Number of the step, or call, of each row.
         self.steps = range(len(self)) if steps is None else steps
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self._values) // self._length
 
     def only(self, steps: Sequence[int]) -> Rows:
-        """Return the rows of ``steps`` alone, of rows that are of all steps."""
+        """Return the rows of ``steps`` alone; these rows must cover all steps."""
         return Rows(self._ledger, [value for step in steps for value in self.row(step)], steps)
 
     def of_gradients(self) -> Rows:
@@ -71,13 +71,13 @@ class Rows:
         return self._part(self._counts, 0, range(len(self)))
 
     def of_moment(self, name: Moment) -> Rows:
-        """Return rows of one moment alone, of the steps whose turn it was."""
+        """Return the rows of one moment alone, for the steps that sampled the moment."""
         turns = self._ledger.moments
         steps = range(turns.index(name), len(self), len(turns))
         return self._part(self._halves, sum(self._counts), steps)
 
     def _part(self, counts: Sequence[int], first: int, steps: Sequence[int]) -> Rows:
-        """Return the columns from ``first`` on, so many of each parameter, in rows of ``steps``."""
+        """Return ``counts`` columns of each parameter, from ``first`` on, in rows of ``steps``."""
         named = zip(self.names, counts, strict=True)
         segments = tuple(LedgerSegment(name=name, elements=count) for name, count in named)
         rows = (self.row(step) for step in steps)
@@ -85,15 +85,15 @@ class Rows:
         return Rows(LedgerEvidence(segments=segments), values, steps)
 
     def row(self, number: int) -> Array:
-        """Return what was read in the step that row ``number`` is of."""
+        """Return the values of row ``number``."""
         return self._values[number * self._length : (number + 1) * self._length]
 
     def every(self) -> Array:
-        """Return all rows, one after another."""
+        """Return all rows, joined in order."""
         return self._values
 
     def parts(self, number: int) -> dict[str, Array]:
-        """Return the elements in row ``number`` by the name of the parameter, or sequence."""
+        """Return the elements in row ``number`` by the name of the parameter or sequence."""
         row, first, found = self.row(number), 0, dict[str, Array]()
         for name, count in zip(self.names, self._counts, strict=True):
             found[name] = row[first : first + count]
@@ -103,22 +103,22 @@ class Rows:
 
 @dataclass(frozen=True)
 class ComparedRows:
-    """Rows of gradients, or of one moment, beside those of an honest run."""
+    """Rows of gradients, or of one moment, compared with the rows of an honest run."""
 
     names: Sequence[str]
     steps: Sequence[int]
-    #: By name: of each step the gap, and in how many elements the length of what is right lies.
+    #: Name -> for each step: the gap, and the effective number of elements of the honest values.
     gaps: Mapping[str, Sequence[Gap]]
     told: Mapping[str, Sequence[float]]
-    #: By name: the same of all steps together.
+    #: Name -> effective number of elements of the honest values in all steps together.
     told_in_all: Mapping[str, float]
-    #: By name: the median error of one element, relative to that element. It is there of gradients
-    #: but biases, where ``FEW`` elements are not zero in both.
+    #: Name -> median relative error of one element, where ``FEW`` elements or more are non-zero in
+    #: at least one run. Biases have no median. Rule L1 judges the medians of gradients only.
     medians: Mapping[str, float]
 
     @classmethod
     def of(cls, rows: Rows, again: Rows) -> ComparedRows:
-        """Compare the first of ``rows``, as many as there are ``again``."""
+        """Compare the first rows of ``rows`` with ``again``, as many as ``again`` has."""
         steps = rows.steps[: len(again)]
         shown, right = ([one.parts(n) for n in range(len(steps))] for one in (rows, again))
         pairs = {
@@ -142,10 +142,10 @@ class ComparedRows:
         )
 
     def stored(self, kind: str) -> dict[str, StoredArray]:
-        """Return the arrays that hold it, by name; ``read`` takes them again.
+        """Return the distances as arrays by name; ``read`` loads the arrays again.
 
-        ``kind`` is ``gradients`` or a moment. Shapes are ``[steps, parameters, 3]`` and
-        ``[parameters, 2]``, float32.
+        ``kind`` is ``gradients`` or a moment, such as ``exp_avg``. Shapes are ``[steps, parameters,
+        3]`` and ``[parameters, 2]``, float32.
         """
         of_steps = [
             number
@@ -171,11 +171,11 @@ class ComparedRows:
     def read(
         cls, stored: Arrays, kind: str, names: Sequence[str], first: int = 0, turns: int = 1
     ) -> ComparedRows:
-        """Return what is ``stored``, of steps ``first``, ``first + turns`` and so on.
+        """Return the distances in ``stored`` for steps ``first``, ``first + turns`` and so on.
 
         Raises:
-            LookupError: it is not there.
-            ValueError: it has another size.
+            LookupError: the arrays are missing.
+            ValueError: the arrays have another size.
         """
         of_steps, of_all = stored[kind], stored[f"{kind}{audited.OF_ALL_STEPS}"]
         width = _OF_A_STEP * len(names)
@@ -202,9 +202,9 @@ class ComparedRows:
 
 
 def stored_calls(rows: Rows, again: Rows) -> dict[str, StoredArray]:
-    """Return the gaps of all sequences in the calls that were made ``again``, as an array.
+    """Return the gaps of all sequences in the calls that ``again`` repeated, as an array.
 
-    Its shape is ``[calls, sequences, 2]``: distance and length, float32. Tokens are no sequence.
+    The shape is ``[calls, sequences, 2]``: distance and length, float32. Tokens are left out.
     """
     names = [name for name in rows.names if name != audited.TOKENS]
     found = list[float]()
@@ -223,8 +223,8 @@ def gaps_of_calls(
     """Return the ``stored`` gaps by number of the call and name of the sequence.
 
     Raises:
-        LookupError: they are not there.
-        ValueError: they are of another number of sequences.
+        LookupError: the array is missing.
+        ValueError: the array is for another number of sequences.
     """
     names = [name for name in names if name != audited.TOKENS]
     values, width = stored[audited.LOGITS], _OF_A_CALL * len(names)
@@ -242,11 +242,11 @@ def _gap_at(values: Array, place: int) -> Gap:
 
 
 def _median_error(name: str, pairs: Sequence[tuple[Array, Array]]) -> float | None:
-    """Return the median error of one element, relative to that element.
+    """Return the median relative error of one element.
 
-    The length of a head's gradient lies in the few words that come next. All other words have
-    small elements, which a softmax that is only guessed gets wrong. Elements that are zero in
-    both runs are left out, such as those of words that do not occur.
+    Most of the length of a head's gradient lies in the few words that come next. All other words
+    have small elements, which an approximated softmax gets wrong. Elements that are zero in both
+    runs are left out, such as elements of words that do not occur.
     """
     both = [
         (a, b)
@@ -256,7 +256,7 @@ def _median_error(name: str, pairs: Sequence[tuple[Array, Array]]) -> float | No
         if not abs(b) < least
     ]
     errors = [abs(a - b) / abs(b) if b else math.inf for a, b in both if a or b]
-    # Of a bias of queries and keys most elements are rounding alone, whoever computes them.
+    # Most elements of a query's or key's bias gradient are rounding alone, in every implementation.
     if len(errors) < FEW or name.endswith("bias"):
         return None
     return math.nan if any(map(math.isnan, errors)) else statistics.median(errors)

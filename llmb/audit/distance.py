@@ -1,4 +1,4 @@
-"""How far arrays lie apart: relative errors, and the bits they leave."""
+"""Distances between arrays: relative errors, and the bits of agreement."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 
 from llmb.records.arrays import Apart, Array
 
-_MOST_BITS = 40.0  # identical, as far as anybody can tell
-#: What a softmax does not see: a key's bias adds the same to all scores of a query, so its gradient
-#: is zero but for rounding, and nothing can be compared.
+_MOST_BITS = 40.0  # identical, within measurable accuracy
+#: Parameters invisible to a softmax: a key's bias adds the same number to all scores of a query.
+#: The gradient is zero except for rounding, and a comparison would compare rounding.
 UNSEEN = ("attention.self.key.bias",)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The distance of what was shown from what is right, and the length of what is right."""
+    """Distance between the shown and the right values, and the length of the right values."""
 
     distance: float
     length: float
 
     @property
     def error(self) -> float:
-        """Relative error; infinite where something was shown and nothing is right."""
+        """Relative error; infinite where the right values are all zero, unlike the shown."""
         if self.length == 0:
             return 0.0 if self.distance == 0 else math.inf
         return self.distance / self.length
 
     @property
     def bits(self) -> float:
-        """-log2 of the relative error."""
+        """-log2 of the relative error. Example: 10 bits for an error of 1/1024."""
         error = self.error
         if math.isnan(error) or math.isinf(error):
             return -_MOST_BITS
@@ -38,9 +38,9 @@ class Gap:
 
 
 def gap(shown: Array | None, right: Array) -> Gap:
-    """Return the gap of ``shown`` from ``right``; what was not shown counts as zero.
+    """Return the gap of ``shown`` from ``right``; missing values count as zero.
 
-    Of an honest run evidence may hold the distance alone (``Apart``).
+    Evidence of an honest run may store the distance alone (``Apart``).
     """
     length = math.hypot(*right)
     if isinstance(shown, Apart):
@@ -52,9 +52,9 @@ def gap(shown: Array | None, right: Array) -> Gap:
 
 
 def gaps(shown: Mapping[str, Array], right: Mapping[str, Array], prefix: str) -> dict[str, Gap]:
-    """Return the gap of every array of ``right`` whose name starts with ``prefix``, zero ones not.
+    """Return the gap of each non-zero array of ``right`` with a name starting with ``prefix``.
 
-    Names are given without the prefix.
+    Returned names lack the prefix.
     """
     found = {
         name.removeprefix(prefix): gap(shown.get(name), array)

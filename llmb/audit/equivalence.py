@@ -1,4 +1,4 @@
-"""Rules E1 and G1: gradients of real steps are as near to the reference's as honest ones are."""
+"""Rules E1 and G1: gradients of real steps are as near to the reference's as honest gradients."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from llmb.records.arrays import Apart, Array, Arrays
 from llmb.records.audited import AuditedStep, ProbedEvidence
 from llmb.records.finding import Finding
 
-#: No honest error is taken to be smaller: two kernels of one format differ by a last place.
+#: Lower bound of the honest error: two kernels of one format differ by a last place.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
 LOSS = "loss"
 _LOSS_ULPS = 3
 _HONEST_LOSSES = 1.5
-#: Of the loss, that an honest one may be off (1.3 % where softmax itself is computed in BF16).
+#: Share of the loss that an honest loss may be off (1.3 % where the softmax is computed in BF16).
 _HONEST_LOSS = 0.05
 _LOSS_RELATIVE = 1e-5
-#: The same of formats of fewer than 8 bits, whose loss of few tokens is a draw: of 32 tokens an
-#: honest MXFP4 run was 1.6 % off, where three last places of BF16 allow 1.5 %.
+#: The share for formats of fewer than 8 bits, where the loss of few tokens is a random draw: of 32
+#: tokens an honest MXFP4 run was 1.6 % off, and three last places of BF16 allow 1.5 %.
 _LOSS_OF_FEW_BITS = 0.04
 _SIGNIFICAND = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
-#: Times the host's honest error that the device's may be.
+#: The device's honest error may be at most this many times the host's honest error.
 _ROUGHER = 2.0
 _PART_ROUGHER = 4.0
-#: A sample whose length, or whose honest error, lies in fewer elements tells too little to be the
-#: worst parameter. Of a head's gradient, most lies in the words that came next, of which a sample
-#: holds one or two; where such a one cancels, its error is a single draw (docs/adr/0027).
+#: A sample with most of the length, or of the honest error, in fewer elements tells too little to
+#: be the worst parameter. Most of a head's gradient lies in the words that came next, and a sample
+#: holds one or two of these words. Where such a word's gradient cancels, the error is a single draw
+#: (docs/adr/0027).
 _FEW = 16
-#: It has two elements, whose parts of all sequences cancel: of two sequences an honest error in
-#: FP16 was 0.05 and 0.2, by the type of the loss alone.
+#: This parameter has two elements, in which the parts of all sequences cancel: of two sequences an
+#: honest error in FP16 was 0.05 and 0.2, depending on the dtype of the loss alone.
 _TWO_ELEMENTS = "cls.seq_relationship.bias"
-#: Of the sampled gradients, that must be left to compare.
+#: Share of the sampled gradients that must be left for a comparison.
 _ENOUGH = 0.5
 
 
@@ -51,10 +52,10 @@ def judge_live(
     precision: Precision,
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return E1: loss and gradients of the step in whose pause the stream ended.
+    """Return E1: loss and gradients of the last step, in whose pause the stream ended.
 
-    ``glanced`` holds what was read in every audited step's pause before anybody was known to look;
-    None where rule L1 compares the gradients of every step.
+    ``glanced`` holds the blind samples: gradients read in the pause of each audited step before the
+    worker could know of the audit. None where rule L1 compares the gradients of every step.
     """
     own = of_class(honest, precision.name)
     mine = gaps(seen, reference, "live/")
@@ -71,7 +72,7 @@ def judge_live(
 def live_parts(
     seen: Arrays, honest: Arrays, reference: Arrays, precision: Precision
 ) -> Iterator[PartFinding]:
-    """Yield what E1 says of the gradient of each parameter in the step the stream ended in."""
+    """Yield E1 for the gradient of each parameter in the last step of the stream."""
     mine = gaps(seen, reference, "live/")
     theirs = [gaps(way, reference, "live/") for way in ways(honest, precision.name)]
     return _GradientComparison(mine, theirs, precision).parts()
@@ -88,10 +89,10 @@ def judge_step(
     audited_steps: Iterable[int],
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return G1: sampled gradients of the step inside the stream whose weights were kept.
+    """Return G1: sampled gradients of the audited step with stored weights, inside the stream.
 
     ``padding`` names stored parameters that may have no gradient; ``audited_steps`` are the numbers
-    of all steps that were looked at.
+    of all audited steps.
     """
     right = reference["step"]
     mine = _by_segment(step, seen[f"{step.index}/gradient"], right)
@@ -118,7 +119,7 @@ def judge_step(
 
 
 def _untold(step: AuditedStep, right: Array, honest: Sequence[Arrays]) -> frozenset[str]:
-    """Return the parameters whose samples tell too little by themselves."""
+    """Return the parameters with samples that tell too little alone."""
     errors = [[a - b for a, b in zip(way.get("step", ()), right, strict=False)] for way in honest]
     found = set()
     for segment, begin in zip(step.segments, _firsts(step), strict=True):
@@ -134,10 +135,11 @@ def _untold(step: AuditedStep, right: Array, honest: Sequence[Arrays]) -> frozen
 
 
 def effective(values: Array) -> float:
-    """Return in how many elements the length of ``values`` lies: (sum of x^2)^2 / sum of x^4.
+    """Return the effective number of elements of ``values``: (sum of x^2)^2 / sum of x^4.
 
-    One, where one element outweighs all others; a third of them, where they are Gaussian. With the
-    squares as weights it is Kish's effective sample size (Survey Sampling, 1965).
+    Examples: 1 where a single element outweighs all others; a third of the elements where
+    ``values`` are Gaussian. With the squares as weights this is Kish's effective sample size
+    (Survey Sampling, 1965).
     """
     largest = max(map(abs, values), default=0.0)
     if not 0 < largest < math.inf:
@@ -147,7 +149,7 @@ def effective(values: Array) -> float:
 
 
 def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[str, Gap]:
-    """Return the gap of each parameter's sampled gradients; what is not shown counts as zero."""
+    """Return the gap of each parameter's sampled gradients; missing samples count as zero."""
     whole = shown is not None and len(shown) == len(right)
     return {
         segment.name: gap(
@@ -159,10 +161,10 @@ def _by_segment(step: AuditedStep, shown: Array | None, right: Array) -> dict[st
 
 
 def _rough_parts(hosts: Sequence[Mapping[str, Gap]], precision: Precision) -> set[str]:
-    """Return the parameters in which even the host's honest run, without any vendor, is far off.
+    """Return the parameters in which even the host's honest run is far from the reference.
 
-    A model that a high rate has shaken has steps whose first layers no run in 16 bits computes
-    alike (docs/adr/0022).
+    The host's run uses no vendor's code. A model shaken by a high learning rate has steps in which
+    no two runs in 16 bits agree about the first layers (docs/adr/0022).
     """
     most = _class(precision).most_part_error
     return {n for host in hosts for n, one in host.items() if one.length and one.error > most}
@@ -171,7 +173,7 @@ def _rough_parts(hosts: Sequence[Mapping[str, Gap]], precision: Precision) -> se
 def _is_rough(
     theirs: Sequence[Mapping[str, Gap]], hosts: Sequence[Mapping[str, Gap]], precision: Precision
 ) -> bool:
-    """Tell whether the device's honest gradients of a step are too far off to be a yardstick."""
+    """Tell whether the device's honest gradients of a step are too far off for a comparison."""
     most = _class(precision).most_error
     if hosts:
         most = min(most, _ROUGHER * max(least_error(precision), _roughest(hosts)))
@@ -179,13 +181,13 @@ def _is_rough(
 
 
 def _roughest(ways: Iterable[Mapping[str, Gap]]) -> float:
-    """Return the largest error of all gradients together; NaN where one is no number."""
+    """Return the largest error of all gradients together; NaN if any error is NaN."""
     errors = [total(way.values()).error for way in ways]
     return math.nan if any(map(math.isnan, errors)) else max(errors)
 
 
 def _glance_fault(seen: Arrays, index: int) -> list[str]:
-    """Return a fault where gradients are not what they were before anybody was known to look."""
+    """Return a fault where gradients changed after the worker learned of the audit."""
     asked = seen.get(f"{index}/asked")
     later = [seen.get(f"{index}/asked {when}") for when in ("before", "after")]
     if asked and all(one is not None and len(one) == len(asked) for one in later):
@@ -207,14 +209,15 @@ def _firsts(step: AuditedStep) -> list[int]:
 
 def _class(precision: Precision) -> PrecisionClass:
     known = precision.judged_as
-    assert known is not None  # of others there is no honest run, and no comparison with it
+    assert known is not None  # other formats have no honest run to compare with
     return known
 
 
 def is_plausible(honest: Arrays, reference: Arrays, precision: Precision) -> bool:
-    """Tell whether the device's honest run may serve as a yardstick for the last step.
+    """Tell whether the device's honest run is good enough to compare the last step with.
 
-    It is held to the host's, where there is one, and to what its class has at most.
+    The error is limited by the host's honest error, where a host's run exists, and by the largest
+    error of the precision class.
     """
     if precision.judged_as is None:
         return False
@@ -240,7 +243,7 @@ def _may_serve(arrays: Arrays, host: Arrays, reference: Arrays, precision: Preci
 
 
 def _no_part_is_rougher(device: Arrays, host: Arrays, reference: Arrays) -> bool:
-    """Tell whether no parameter stands out that does not on the host: a small one hides in all."""
+    """Tell whether no parameter is far worse than on the host: totals hide small parameters."""
     own = {name: one.error for name, one in gaps(device, reference, "live/").items()}
     theirs = {name: one.error for name, one in gaps(host, reference, "live/").items()}
     usual = statistics.median(own.values()) if own else 0.0
@@ -260,12 +263,12 @@ def _error(shown: Arrays, reference: Arrays) -> float:
 
 
 def least_error(precision: Precision) -> float:
-    """Return below which relative error no honest run is taken to be."""
+    """Return the lower bound of the relative error of an honest run."""
     return _LEAST_ERROR.get(precision.dtype, _LEAST_NARROW)
 
 
 class _GradientComparison:
-    """Errors of one pass beside honest ones: nobody need be nearer than the rougher of two ways."""
+    """Errors of one pass beside honest errors: the rougher of two honest runs sets the limit."""
 
     def __init__(
         self,
@@ -284,13 +287,14 @@ class _GradientComparison:
         honest = {name: max(least, usual, error) for name, error in own.items()}
         told = {name: one.error for name, one in mine.items() if name in honest}
         self._of_parts = {name: (told[name], honest[name]) for name in told}
-        # Each against its own honest error: the worst honest one would hide most others.
+        # Compare each parameter with the parameter's own honest error: the worst honest error would
+        # hide most other parameters.
         self._worst_name = max(told, key=lambda name: _ratio(told[name], honest[name]), default="")
         self._worst = told.get(self._worst_name, 0.0)
         self._honest_worst = honest.get(self._worst_name, least)
 
     def parts(self) -> Iterator[PartFinding]:
-        """Yield what is to be said of each parameter by itself."""
+        """Yield the finding of each parameter."""
         times = self._limits[1]
         for name, (error, honest) in self._of_parts.items():
             yield PartFinding(
@@ -354,9 +358,9 @@ def _loss_fault(seen: Arrays, honest: Arrays, reference: Arrays, precision: Prec
 
 
 def loss_limit(honest: float, right: float, precision: Precision) -> float:
-    """Return how far a loss may be from the ``right`` one, an ``honest`` run's beside it."""
+    """Return the allowed distance of a loss from ``right``, given the loss of an ``honest`` run."""
     significand = _SIGNIFICAND.get(precision.dtype, _SIGNIFICAND["bfloat16"])
-    if precision.bits <= NARROW_BITS:  # its loss is a draw, whatever type it is computed in
+    if precision.bits <= NARROW_BITS:  # the loss is a random draw, in every dtype
         significand = min(significand, _SIGNIFICAND["bfloat16"])
     ulp = 2.0 ** (math.floor(math.log2(abs(right))) + 1 - significand) if right else 0.0
     share = _LOSS_OF_FEW_BITS if precision.bits < NARROW_BITS else _LOSS_RELATIVE

@@ -1,4 +1,4 @@
-"""Judge of E1, E2, E3 and P1 where something is trained: the last step and the isolating probes."""
+"""Judge of E1, E2, E3 and P1 in training: the last step and the isolating probes."""
 
 from __future__ import annotations
 
@@ -84,14 +84,15 @@ RULES = (E1, E2, E3, P1)
 
 
 def _has_probes(reference: Arrays) -> bool:
-    """Tell whether the reference has made the probes: without the worker's weights it cannot."""
+    """Tell whether the reference computed the probes, which needs the worker's weights."""
     return any(name.startswith(f"{precision.PROBES[0]}/") for name in reference)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield E3, E1, E2 and P1 of a training step, those for which there is evidence.
+    """Yield E3, E1, E2 and P1 of a training step, as far as evidence exists.
 
-    Without a yardstick also that G1 was not observed, for which ``timed_step`` would need it.
+    Without a usable honest run, also yield G1 as not observed: ``timed_step`` would need the honest
+    run.
 
     Raises:
         ValueError: the reference lacks a parameter.
@@ -122,10 +123,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
 
 
 def _check_whole(bench: Bench, reference: Arrays) -> None:
-    """Hold the reference of each pass that has one to all parameters.
+    """Check that the reference of each computed pass covers all parameters.
 
     Raises:
-        ValueError: there are some that nothing would be compared with.
+        ValueError: a parameter would have no reference to be compared with.
     """
     pristine = bench.read(PRISTINE)
     for name in ("live", "branches"):

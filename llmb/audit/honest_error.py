@@ -1,4 +1,4 @@
-"""How far off an honest run is, and so how far off rule L1 lets a worker's steps be."""
+"""Errors of an honest run, and the limits that rule L1 derives for a worker's steps."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from llmb.audit.distance import gaps, total
 from llmb.config import Precision
 from llmb.records.arrays import Arrays
 
-#: How far samples may be from the replay's, in honest errors of one step (rule E1): steps add
-#: up what is different. Of all, and of each parameter.
+#: Allowed distance of samples from the replay's, in honest errors of one step (rule E1):
+#: differences add up over the steps. For all parameters together, and for each parameter.
 _TIMES, _TIMES_OF_CALLS, _TIMES_IN_FP32 = 3.0, 4.0, 12.0
-#: How far two honest trainings in BF16 drift apart, whatever the error of one step is: this times
-#: the square root of the layers (32 at most), and a parameter so many times as far. Of 12 layers
-#: honest trainings were 0.013 to 0.024 apart (a parameter: 0.029), of 24 layers 0.018 to 0.022.
-#: Copies of the weights of v alone that are one step late were 0.049 to 0.067 (docs/adr/0058).
+#: Allowed drift between two honest trainings in BF16, whatever the error of one step is: this
+#: factor times the square root of the number of layers (32 at most); a single parameter may drift
+#: 1.5 times as far. Of 12 layers honest trainings were 0.013 to 0.024 apart (a parameter: 0.029),
+#: of 24 layers 0.018 to 0.022. Copies of the weights of v alone, one step late, were 0.049 to 0.067
+#: apart (docs/adr/0058).
 _DRIFT, _MOST_LAYERS, _DRIFT_OF_A_PART = 8.7e-3, 32, 1.5
 
 
 @dataclass(frozen=True)
 class HonestError:
-    """Relative errors of an honest run in a real step, beside the reference (rule E1)."""
+    """Relative errors of an honest run in a real step, against the reference (rule E1)."""
 
     of_all: float
-    #: By canonical name; another parameter has the median.
+    #: Error by canonical name; a parameter without an entry has the median error.
     of_parts: Mapping[str, float]
     times: float
-    #: What may be off at least: all together, and a parameter.
+    #: Lower bounds of the limits: for all parameters together, and for each parameter.
     least_of_all: float = 0.0
     least_of_part: float = 0.0
 
     @property
     def usual(self) -> float:
-        """The median of all parameters."""
+        """Median error of all parameters."""
         return statistics.median(self.of_parts.values()) if self.of_parts else 0.0
 
     def at_least(self, limit: float) -> HonestError:
-        """Return the same with limits of ``limit`` at least."""
+        """Return the same errors, with limits of ``limit`` or more."""
         return replace(
             self,
             least_of_all=max(limit, self.least_of_all),
@@ -48,11 +49,11 @@ class HonestError:
         )
 
     def drifting(self, apart: float) -> HonestError:
-        """Return the same where honest trainings may be ``apart``, and a parameter 1.5 times so."""
+        """Return the same errors, with honest trainings ``apart`` (a parameter: 1.5 times)."""
         return replace(self, least_of_all=apart, least_of_part=_DRIFT_OF_A_PART * apart)
 
     def at_most(self, limit: float) -> HonestError:
-        """Return the same with no limit beyond ``limit``."""
+        """Return the same errors, with limits of at most ``limit``."""
         most = limit / self.times
         return replace(
             self,
@@ -64,22 +65,22 @@ class HonestError:
 
     @property
     def limit_of_all(self) -> float:
-        """How far the samples of all parameters together may be off."""
+        """Largest allowed error of the samples of all parameters together."""
         return max(self.least_of_all, self.times * self.of_all)
 
     def limit(self, name: str) -> float:
-        """Return how far the samples of a parameter may be off."""
+        """Return the largest allowed error of the samples of a parameter."""
         return max(self.least_of_part, self.by_rounding(name))
 
     def by_rounding(self, name: str) -> float:
-        """Return how far the samples of a parameter may be off by the error of one step alone."""
+        """Return the allowed error of a parameter's samples from the error of one step alone."""
         return self.times * max(self.usual, self.of_parts.get(name, 0.0))
 
 
 def honest_error(
     honest: Sequence[Arrays], reference: Arrays, precision: Precision, *, trains: bool = True
 ) -> HonestError:
-    """Return the error of the rougher of ``honest`` runs, and no smaller one than kernels have."""
+    """Return the larger error of the ``honest`` runs, never below the error of two kernels."""
     runs = [gaps(way, reference, "live/") for way in honest]
     least = equivalence.least_error(precision)
     return HonestError(
@@ -90,15 +91,15 @@ def honest_error(
 
 
 def times_of(precision: Precision, *, trains: bool = True) -> float:
-    """Return how many honest errors samples may be off."""
+    """Return the limit in honest errors. Example: 12 for FP32."""
     if precision.dtype == "float32":
         return _TIMES_IN_FP32
     return _TIMES if trains else _TIMES_OF_CALLS
 
 
 def drift(layers: float) -> float:
-    """Return how far all gradients of two honest BF16 trainings may drift apart (docs/adr/0058).
+    """Return the allowed drift of all gradients of two honest BF16 trainings (docs/adr/0058).
 
-    A relative distance. Example: 0.030 for 12 layers.
+    The result is a relative distance. Example: 0.030 for 12 layers.
     """
     return _DRIFT * math.sqrt(min(layers, _MOST_LAYERS))

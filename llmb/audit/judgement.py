@@ -1,6 +1,6 @@
-"""A whole run judged: every rule, from evidence files and the values of its record.
+"""Judge a whole run by every rule, from evidence files and values of the run record.
 
-The supervisor judges a run with this, and whoever verifies a bundle judges it again.
+The supervisor judges a run with this module. Verifying a bundle repeats the judgement.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from llmb.records.run_record import PrecisionBits
 
 @dataclass(frozen=True)
 class Judgement:
-    """The audit, and the precision that was measured (None where it was not)."""
+    """The audit, and the measured precision (None: not measured)."""
 
     audit: Audit
     effective: str | None
     bits: PrecisionBits
     precision_observed: bool
-    #: What each product was seen to keep; None where no probe looked.
+    #: Measured rounding of each matrix product; None: no probe measured products.
     precision_recipe: PrecisionRecipe | None = None
 
 
 def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) -> Judgement:
-    """Return what the evidence of a run and its record add up to.
+    """Return the audit of a run from the evidence files and the facts of the record.
 
     Raises:
-        UnreadableError: an evidence file is not what llmb writes.
+        UnreadableError: an evidence file is not in the form llmb writes.
     """
     per_repeat, measured = [], []
     try:
@@ -60,8 +60,8 @@ def judge(files: Files, facts: Facts, judges: Iterable[Judge] = rules.JUDGES) ->
 
 
 def _findings(bench: Bench, judges: Iterable[Judge], *, per_run: bool) -> Iterator[Finding]:
-    """Yield what each judge finds that has a rule for this mode and the evidence for it."""
-    mode = Mode(bench.facts.workload.mode).value  # of an unknown one every rule would be left out
+    """Yield the findings of each judge with a rule for this mode and evidence for the rule."""
+    mode = Mode(bench.facts.workload.mode).value  # raises for an unknown mode
     for judge in judges:
         known = rules.declared([judge], bench.facts.rules_version)
         asked = (rule for rule in known if rule.per_run is per_run and mode in rule.modes)
@@ -71,7 +71,7 @@ def _findings(bench: Bench, judges: Iterable[Judge], *, per_run: bool) -> Iterat
 
 
 def _worst_of(per_repeat: Sequence[Sequence[Finding]]) -> Iterator[Finding]:
-    """Yield the worst finding of each rule; none where a repeat lacks it, unless another failed."""
+    """Yield each rule's worst finding; without a finding in every repeat, only a failure."""
     keys = dict.fromkeys((f.id, f.level) for findings in per_repeat for f in findings)
     for key in keys:
         found = [[f for f in findings if (f.id, f.level) == key] for findings in per_repeat]

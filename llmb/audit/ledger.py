@@ -1,4 +1,4 @@
-"""Rule L1: every step's gradients, or logits, are those of an honest run that has made it again."""
+"""Rule L1: every step's gradients, or logits, match an honest run that repeated the step."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from llmb.records.arrays import Array
 from llmb.records.audited import MOMENTS, LedgerEvidence
 from llmb.records.finding import Finding, Level, Status
 
-#: How much wider the limits are for the two steps that are recomputed: the samples of a parameter
-#: are few there. In 155 runs the worst parameter was 2.8 honest errors off, all together 1.6.
+#: Factor on the limits for the two recomputed steps, where each parameter has few samples. In 155
+#: runs the worst parameter was 2.8 honest errors off, all together 1.6.
 _OF_TWO_STEPS = 1.5
-#: How much wider the limits are for moments, in which the errors of steps add up. In 30 honest
-#: runs all parameters together were at most 2.0 honest errors off, the worst parameter 2.5. One
-#: matrix whose update was left out in one step of ten was 45 off.
+#: Factor on the limits for moments, in which the errors of steps add up. In 30 honest runs all
+#: parameters together were at most 2.0 honest errors off, the worst parameter 2.5. A matrix with
+#: the update left out in one step of ten was 45 off.
 OF_MOMENTS = 1.5
-#: What gradients and moments may be off at least where gradients are clipped and ranks share a
-#: model. Their norm is a sum of squares in FP32, in another order then. A processor gets it 0.63 %
-#: too small of 67 million elements, and 0.22 % of two halves, so that ``exp_avg_sq`` is 0.8 % off.
-#: Gradients of an honest FP32 run went a quarter as far apart as its moments in 20 steps.
+#: Lower bounds of the limits of gradients and moments where gradients are clipped and ranks share a
+#: model. The gradient norm is then a sum of squares in FP32 in another order. A CPU computes the
+#: norm 0.63 % too small for 67 million elements, and 0.22 % too small for two halves, which puts
+#: ``exp_avg_sq`` 0.8 % off. Gradients of an honest FP32 run drifted a quarter as far apart as the
+#: moments in 20 steps.
 CLIPPED, OF_CLIPPED = 5e-3, 2e-2
-#: What the median element of a parameter may be off at least, of itself: a last place of log(1/V),
-#: which lies between 8 and 16 for 3,000 to 8.9 million words. All probabilities of a flat softmax
-#: are off by half of that where the loss is computed in 16 bits: an honest head was 0.032 off.
+#: Lower bound of the limit for the median element of a parameter, relative to the element: a last
+#: place of log(1/V), which lies between 8 and 16 for vocabularies V of 3,000 to 8.9 million words.
+#: All probabilities of a flat softmax are off by half of a last place where the loss is computed in
+#: 16 bits: an honest head was 0.032 off.
 _LAST_PLACE = {"bfloat16": 2.0**-4, "float32": 2.0**-20}
 
 LEDGER = Evidence(audited.LEDGER, LedgerEvidence.model_validate_json)
@@ -85,8 +87,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield L1.
 
     Raises:
-        ValueError: rows of another length than the segments have, or segments that are not those of
-            the mode.
+        ValueError: rows differ in length from the segments, or segments do not fit the mode.
     """
     if bench.why_no_ledger is not None:
         told = f"no step can be replayed: {bench.why_no_ledger}"
@@ -166,9 +167,9 @@ def judge(bench: Bench) -> Iterator[Finding]:
 
 
 def parts(bench: Bench) -> Iterator[PartFinding]:
-    """Yield what L1 says of each stored parameter, from the steps that an honest run replayed.
+    """Yield L1 for each stored parameter, from the steps replayed by an honest run.
 
-    Nothing where none was, or nothing was left of the worker's own.
+    Yield nothing where no step was replayed, or where the worker's own evidence is missing.
     """
     ledger, values, replayed = bench.read(LEDGER), bench.read(VALUES), bench.read(REPLAYED)
     if ledger is None or values is None or replayed is None:
@@ -180,9 +181,9 @@ def parts(bench: Bench) -> Iterator[PartFinding]:
 
 
 def drift_of(bench: Bench) -> float:
-    """Return the least limit of all gradients together in the run of ``bench``.
+    """Return the smallest limit of all gradients together in the run of ``bench``.
 
-    0 in formats that are not stored in BF16: two honest FP32 trainings hardly drift apart.
+    The limit is 0 for formats not stored in BF16: two honest FP32 trainings hardly drift apart.
     """
     if bench.facts.precision.dtype != "bfloat16":
         return 0.0
@@ -190,8 +191,9 @@ def drift_of(bench: Bench) -> float:
 
 
 def least_of_element(bench: Bench) -> float | None:
-    """Return what the median element of a parameter may be off at least; None: it is not judged."""
-    # In 8 bits a small element of a gradient may be all rounding: its scale is that of a large one.
+    """Return the lower bound of the median element's limit; None: medians are not judged."""
+    # In 8 bits a small element of a gradient may be all rounding: the scale comes from a large
+    # element.
     precision = bench.facts.precision
     return _LAST_PLACE.get(precision.dtype) if precision.bits > NARROW_BITS else None
 
@@ -204,9 +206,9 @@ def _of_training(
     made: int,
     evidence: tuple[str, ...],
 ) -> Finding:
-    """Return L1 of a worker that has ``made`` so many steps.
+    """Return L1 for a worker that made ``made`` steps.
 
-    ``worker`` has the distances of gradients, then of each moment, from the honest run;
+    ``worker`` has the distances of gradients, then of each moment, from the honest run.
     ``yardstick`` has the distances of the honest run from the reference in the steps ``checked``.
     """
     faults = [fault for one in worker for fault in one.faults()]
@@ -237,7 +239,7 @@ def _of_training(
 
 
 def _hidden(bench: Bench, ledger: LedgerEvidence) -> str | None:
-    """Return a sentence where rows leave out a moment, or a parameter that an audited step had."""
+    """Return a fault where rows lack a moment, or a parameter of an audited step."""
     if ledger.moments != MOMENTS[: bench.facts.workload.optimizer.moments]:
         return "the rows of the steps do not show the moments of the optimizer"
     steps, most = bench.read(STEPS), max(segment.elements for segment in ledger.segments)
@@ -253,10 +255,10 @@ def _hidden(bench: Bench, ledger: LedgerEvidence) -> str | None:
 
 
 def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
-    """Hold ``names`` to those of all sequences, and the tokens where some are drawn.
+    """Check that ``names`` are all sequences, plus the tokens where tokens are generated.
 
     Raises:
-        ValueError: they are others, so that something would not be compared.
+        ValueError: other names, with which some values would not be compared.
     """
     tokens = [audited.TOKENS] * generates
     sequences = [f"sequence {number}" for number in range(len(names) - len(tokens))]
@@ -265,7 +267,7 @@ def _check_sequences(names: Sequence[str], *, generates: bool) -> None:
 
 
 def _broken(rows: Rows, commitments: Mapping[int, str]) -> str | None:
-    """Return a sentence where the rows are not those of the steps in ``commitments``, by number."""
+    """Return a fault where rows do not match the digests in ``commitments``, by step number."""
     if len(rows) != len(commitments):
         return f"{len(rows)} steps are shown, {len(commitments)} were committed to"
     for number, (step, commitment) in enumerate(commitments.items()):
@@ -275,13 +277,13 @@ def _broken(rows: Rows, commitments: Mapping[int, str]) -> str | None:
 
 
 def _digest(row: Array) -> str:
-    """Return the sha256 over a row as float32, the least significant byte first."""
+    """Return the sha256 over a row as float32, least significant byte first."""
     return hashlib.sha256(struct.pack(f"<{len(row)}f", *row)).hexdigest()
 
 
 def _honest_error(bench: Bench) -> HonestError:
-    """Return the error of the rougher honest run, and no smaller one than two kernels have."""
+    """Return the larger error of the honest runs, never below the error of two kernels."""
     honest, reference = bench.needed(HONEST), bench.reference
     precision = bench.facts.precision
-    assert reference is not None  # the yardstick of E1, without which nothing was measured
+    assert reference is not None  # E1's honest run, without which no precision was measured
     return honest_error(ways(honest, precision.name), reference, precision)

@@ -1,4 +1,4 @@
-"""Rule K2: the loss is finite and lies where random tokens put it, near ln(vocabulary)."""
+"""Rule K2: the loss is finite and near ln(vocabulary), as random tokens imply."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ K2 = Rule(
     ),
 )
 RULES = (K2,)
-#: Rounding near 10 is 0.03 in BF16, and a device that sums in BF16 was seen 0.13 off.
+#: Rounding near 10 is 0.03 in BF16, and a device that sums in BF16 was 0.13 off.
 _ROUNDING = 0.25
 _SIGMAS = 5.0
-#: A learning rate at which no step raises the loss by much, and what larger ones may raise it by.
+#: A learning rate too small for any step to raise the loss by much, and the rise allowed at larger
+#: learning rates.
 _GENTLE, _RISE = 1e-4, 3.0
 
 
@@ -49,13 +50,16 @@ def finding(
 ) -> Finding:
     """Return K2 from the losses read back at START and STOP of every repeat.
 
-    ``sharp``: the gain of the last norm was larger than 1 at first, and logits with it.
+    ``sharp``: the gain of the last norm was larger than 1 at first, which makes logits larger too.
 
-    Tokens are uniformly random, so no model that does not see its answer gets below ln V. Weights
-    of N(0, s) after a norm to unit mean square make logits of variance v = s^2 * hidden: the
-    initial loss is ln V + v / 2, and training at 1e-5 can only bring it down; at the larger rates
-    of other workloads the first steps may raise it. The mean over n predictions scatters by
-    sqrt(v / n). The order of two sentences, which is random as well, begins at ln 2.
+    Tokens are uniformly random: a model that does not see the answer cannot get below ln V. Weights
+    of N(0, s) after a norm to unit mean square make logits of variance v = s^2 * hidden. The
+    initial loss is ln V + v / 2. Training at a learning rate of 1e-5 can only lower the loss; at
+    the larger rates of other workloads the first steps may raise the loss. The mean over n
+    predictions scatters by sqrt(v / n). The order of two sentences, which is random as well, begins
+    at ln 2.
+
+    Example: V = 50,257 gives ln V = 10.82.
     """
     shape = shape_of(workload)
     predictions = 0

@@ -1,7 +1,8 @@
-"""Rule N1: no callable of torch or llmb was replaced, but by the vendor's library or as declared.
+"""Rule N1: only the vendor's library or a declared patch replaced callables of torch or llmb.
 
-What a library of the plugin's replaces by merely being imported is confirmed by a process that has
-loaded the library and not the plugin: a note. Everything else has to be declared.
+A library may replace functions when the plugin imports the library. A process that loads the
+library without the plugin confirms such replacements, which become a note. Every other replacement
+must be declared.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from llmb.records.evidence import (
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredPatch
 
-#: What nobody may replace, no library and by no declaration (docs/plugins.md): optimizer, harness,
-#: Python itself and its clock.
+#: Packages that no library and no declaration may replace (docs/plugins.md): optimizer, harness,
+#: Python itself and Python's clock.
 _NOBODYS = ("torch.optim", "llmb", "builtins", "time")
-#: Packages beside torch's own whose classes may stand for tensors.
+#: Packages besides torch with classes that may stand in for tensors.
 _OF_FORMATS = ("torchao",)
 _EVERYBODYS = ("python", "llmb", "needed")
 _NAMED_AT_MOST = 3
-#: Replacements times declarations; 500 of each are more than any library and plugin have.
+#: Limit of replacements times declarations; 500 of each are more than any library or plugin has.
 _MOST_PAIRS = 250_000
 
 
@@ -58,7 +59,7 @@ RULES = (N1,)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield N1 of worker and honest run; one of them alone can only convict."""
+    """Yield N1 of worker and honest run; if either file is missing, only a failure counts."""
     baseline = bench.read(LIBRARY)
     library = bench.path(LIBRARY) if baseline is not None else None
     shown = [(file, bench.read(file)) for file in (NAMESPACE, HONEST_NAMESPACE)]
@@ -80,10 +81,11 @@ def finding(
 ) -> Finding:
     """Return N1 for one worker's evidence file ``path``.
 
-    ``baseline`` is None where none was taken: what a library may have replaced is then not known.
+    ``baseline`` is None where no process loaded the library alone: the library's own replacements
+    are then unknown.
 
     Raises:
-        ValueError: more was replaced and declared than can be compared.
+        ValueError: too many replacements and declarations to compare.
     """
     if len(evidence.replaced) * len(declared) > _MOST_PAIRS:
         raise ValueError(f"{len(evidence.replaced)} replacements and {len(declared)} declarations")
@@ -100,7 +102,7 @@ def finding(
 
 
 class _SortedOut:
-    """The replacements of one worker by what speaks for them."""
+    """Replacements of one worker, grouped by the justification of each."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class _SortedOut:
         return replacement.origin == "library" or (native and bool(self._libraries))
 
     def outcome(self) -> tuple[Status, str]:
-        """Return the status, and a sentence that names the worst."""
+        """Return the status, and a sentence that names the worst replacements."""
         if self.strangers:
             return Status.FAIL, f"a step was not what it seems: {_few(map(_met, self.strangers))}"
         if self.forbidden:
@@ -163,9 +165,10 @@ class _SortedOut:
 
 
 def _was_there_unseen(replacement: Replacement) -> bool:
-    """Tell whether a library's code stands where nobody saw another: it may only have been added.
+    """Tell whether a library's code stands where no earlier code was seen: possibly only added.
 
-    So it is in a module of torch that came with the library, or where torch itself loads it.
+    Examples: a module of torch that came with the library, or a place where torch itself loads the
+    library.
     """
     return replacement.kind == "foreign" and replacement.origin == "library"
 
@@ -180,7 +183,7 @@ def _key(r: Replacement) -> tuple[str | None, ...]:
 
 
 def _reason(replacement: Replacement, declared: Sequence[DeclaredPatch]) -> str | None:
-    """Return the plugin's reason, None where it gives none."""
+    """Return the plugin's declared reason; None: not declared."""
     fits = (patch for patch in declared if fnmatchcase(replacement.name, patch.target))
     return next((patch.reason for patch in fits), None)
 

@@ -1,7 +1,7 @@
-"""What a rule says of each part of the model by itself: what an accusation can be broken down to.
+"""Findings of a rule for single parts of the model, to narrow down a failure.
 
-It is judged with the limits of the rule, from the evidence of a run, or from that of a repetition
-(``llmb audit --only``), which is no part of any verdict.
+The limits are the rule's own. The evidence comes from a run, or from a repetition (``llmb audit
+--only``), which does not count in any verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from llmb.audit.precision import ROUGH
 from llmb.audit.rule import PartFinding
 from llmb.formats import UNKNOWN
 
-#: Passes that each rule needs. Rules that are not here look at a run as a whole.
+#: Passes that each rule needs. Rules missing here judge only whole runs.
 PASSES = {
     "E1": ("live",),
     "E2": precision.PROBES,
@@ -22,10 +22,10 @@ PASSES = {
 
 
 def parts(rule: str, bench: Bench) -> tuple[PartFinding, ...]:
-    """Return what ``rule`` says of each part, the worst first; nothing without the evidence.
+    """Return the findings of ``rule`` for each part, the worst first; empty without evidence.
 
     Raises:
-        UnreadableError: what should be honest is not, or the evidence is not what llmb writes.
+        UnreadableError: the honest run is too rough, or evidence is not in the form llmb writes.
     """
     reference, seen, honest = bench.reference, bench.read(GRADIENTS), bench.read(HONEST)
     fmt = bench.facts.precision

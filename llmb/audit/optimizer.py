@@ -1,4 +1,4 @@
-"""Rule O1: the optimizer is torch's own, over every parameter, with the workload's constants."""
+"""Rule O1: torch's own optimizer steps every parameter, with the workload's constants."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def judge(bench: Bench) -> Iterator[Finding]:
     """Yield O1."""
     seen, path = bench.needed(OPTIMIZER), bench.path(OPTIMIZER)
     fmt, done = bench.facts.precision, len(bench.timing.commitments)
-    constants = bench.constants_of(max(0, done - 1))  # those of the last step that was made
+    constants = bench.constants_of(max(0, done - 1))  # constants of the last completed step
     yield finding(seen, constants, path, scaled=fmt.master_weights and fmt.dtype == "float16")
 
 
 def finding(
     evidence: OptimizerEvidence, constants: Optimizer, path: str, *, scaled: bool = False
 ) -> Finding:
-    """Return the finding of O1 for one worker's evidence file ``path``.
+    """Return O1 for one worker's evidence file ``path``.
 
-    ``constants`` are those the workload is trained with; ``scaled``: gradients are scaled, and a
-    step is left out where they overflow.
+    ``constants`` are the workload's, such as ``lr`` and ``betas``. ``scaled``: gradients are
+    scaled, and steps with overflowing gradients are skipped.
     """
     kind = _CLASSES[constants.name]
     faults = _identity(evidence, kind) + _coverage(evidence) + _constants(evidence, constants)

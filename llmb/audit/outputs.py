@@ -1,7 +1,7 @@
-"""Rules E1, E3, G1 and P1 where nothing is trained: logits as near to the right ones as honest.
+"""Rules E1, E3, G1 and P1 without training: logits are as near to the reference as honest logits.
 
-One sequence of a step is looked at, at places the worker could not know. Of a generated sequence
-the reference makes all logits at once, without a cache.
+One sequence of a step is sampled, at positions the worker could not know in advance. The reference
+computes all logits of a generated sequence at once, without a KV cache.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from llmb.records.run_record import PrecisionBits
 
 RULES = (E1, E3, P1, G1)
 LIVE, STEP, PROBES = "live", "step", ("branches", "head")
-#: No honest error is taken to be smaller: half a last place, all in all.
+#: Lower bound of the honest error: half a last place in total.
 _LEAST_ERROR = {"float32": 2.0**-21, "float64": 2.0**-45}
 _LEAST_NARROW = 2.0**-9
 _ROUGHER = 0.75
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield what there is to say of the logits, where nothing is trained."""
+    """Yield the findings about logits, in modes without training."""
     looked, steps = bench.read(STEPS), bench.read(STEP_VALUES)
     if bench.trains or looked is None or steps is None or not bench.shows(P1):
         return
-    # What is too much work for the host was computed on the device.
+    # The device computed references that are too much work for the host.
     reference = {**(bench.right(DEVICE_REFERENCE) or {}), **(bench.right(REFERENCE) or {})}
     kept = next((step for step in looked.steps if step.weights_kept), None)
     if kept is not None and not is_inside(kept.index, bench.timing):
@@ -61,7 +61,8 @@ def judge(bench: Bench) -> Iterator[Finding]:
 def honest_error(bench: Bench) -> float:
     """Return the relative error of an honest run's logits in real steps; see E1.
 
-    The larger of the last step's and the audited one's, and no smaller one than two kernels have.
+    The result is the larger error of the last step and the audited step, never below the error of
+    two kernels.
     """
     reference = {**(bench.right(DEVICE_REFERENCE) or {}), **(bench.right(REFERENCE) or {})}
     precision = bench.facts.precision
@@ -77,10 +78,10 @@ def _least_error(precision: Precision) -> float:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the processes have shown of one repeat."""
+    """Arrays shown by the worker, honest run and reference for one repeat."""
 
     probed: ProbedEvidence
-    #: The audited step inside the window, None where there is none.
+    #: The audited step inside the window; None: no such step.
     kept: AuditedStep | None
     seen: Arrays
     steps: Arrays
@@ -92,7 +93,7 @@ class Outputs:
     """Judges the outputs of one worker."""
 
     def __init__(self, shown: Shown, precision: Precision, evidence: tuple[str, ...]) -> None:
-        """Compare what was seen with the reference, beside honest runs of each class."""
+        """Compare the seen arrays with the reference, beside honest runs of each class."""
         self._shown, self._precision, self._evidence = shown, precision, evidence
         self._seen = {**shown.seen}
         if shown.kept is not None:
@@ -106,7 +107,7 @@ class Outputs:
         self._classes = {name: arrays for name, arrays in found.items() if arrays}
 
     def findings(self) -> Iterator[Finding]:
-        """Yield E1, E3, G1 and P1, those for which there is evidence."""
+        """Yield E1, E3, G1 and P1, as far as evidence exists."""
         yield self._live_weights()
         if not self._is_plausible():
             why = "what should be an honest run on the device is rougher than one"
@@ -122,7 +123,7 @@ class Outputs:
         yield self._effective()
 
     def measured(self) -> Measured | None:
-        """Return the class that was reached; None where there is no yardstick."""
+        """Return the reached class; None without a usable honest run."""
         if not self._is_plausible():
             return None
         own, honest = self._bits(self._seen), self._bits(self._classes[self._precision.name])
@@ -144,7 +145,7 @@ class Outputs:
         return {item: gap(arrays.get(item), right[item]).bits for item in self._items()}
 
     def _is_plausible(self) -> bool:
-        """Tell whether the device's honest run is one: as good as the host's, and no rougher."""
+        """Tell whether the device's honest run is as good as the host's, within the limits."""
         name = self._precision.name
         if self._known is None or name not in self._classes or not self._items():
             return False
@@ -154,11 +155,11 @@ class Outputs:
         return live >= self._known.floor_of_logits and statistics.median(short) <= _ROUGHER
 
     def _short(self, arrays: Arrays) -> list[str]:
-        """Return the items that do not reach the class of which ``arrays`` is an honest run."""
+        """Return the items that do not reach the class with the honest run ``arrays``."""
         own, honest = self._bits(self._seen), self._bits(arrays)
-        assert self._known is not None  # no honest run otherwise
+        assert self._known is not None  # an honest run exists only for a known format
         slack = self._known.slack
-        # A class that was measured in fewer passes is only asked for those.
+        # A class measured in fewer passes is judged only in the measured passes.
         return [i for i in own if i in arrays and not own[i] >= honest[i] - slack]
 
     def _near(self, rule: str, name: str, steps: Sequence[int], what: str) -> Finding:
@@ -184,7 +185,7 @@ class Outputs:
         )
 
     def _changed(self, index: int) -> list[str]:
-        """Return a fault where logits are not what they were before anybody was known to look."""
+        """Return a fault where logits changed after the worker learned of the audit."""
         asked = self._shown.steps.get(f"{index}/asked")
         again = self._shown.steps.get(f"{index}/asked again")
         if not asked or again is None or len(again) != len(asked):

@@ -1,10 +1,10 @@
-"""Rules T2 and T3 on the pace of a run: is it the same to the end, and the same when audited?
+"""Rules T2 and T3 on the pace of a run: constant to the end, and the same in audited steps.
 
-The flags of T2 are for work that is put off or left out. What other programs on the host do
-looks the same from outside, so where the record shows that there may have been any, or cannot show
-that there was none, an odd pace is not observed instead of flagged. Measured on 4 cores at a load
-of 7 to 15: the halves differed by more than a quarter in 868 of 3,671 windows of two honest runs,
-by up to 5 times. None was flagged, not even with the load left out of the record.
+The flags of T2 are for work postponed or left out. Other programs on the host look the same from
+outside. An odd pace is therefore "not observed" instead of flagged where the record shows possible
+disturbances, or cannot exclude disturbances. Measured on 4 cores at a load of 7 to 15: the halves
+differed by more than a quarter in 868 of 3,671 windows of two honest runs, by up to 5 times. None
+was flagged, not even with the load left out of the record.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ T3 = Rule(
     per_run=True,
 )
 RULES = (T2, T3)
-_SLOPE = 0.25  # between the halves: a processor that grows warm may lose a tenth and more
+_SLOPE = 0.25  # between the halves: a CPU that grows warm may lose a tenth or more
 _PARITY = 0.10
 _LEAST_BLOCKS = 4
 _LEAST_PER_KIND = 2  # blocks with an audited step, and blocks without
-#: What an audited step may take longer because the harness reads it: 0.03 s of honest debug runs.
+#: Extra time allowed for an audited step, because the harness reads gradients: honest debug runs
+#: took 0.03 s.
 _READING_NS = 100_000_000
-#: Of the pass over memory: weight, gradient and both moments in four bytes each, at the speed of
+#: For the pass over memory: weight, gradient and both moments with four bytes each, at the speed of
 #: one channel of DDR4.
 _BYTES_OF_A_PARAMETER, _BYTES_PER_NS = 16, 10
 
 
 @dataclass(frozen=True)
 class _Pace:
-    """How much slower one stretch of a repeat was than another, and how far that can be noise."""
+    """Slowdown of one stretch of a repeat against another, and the size of the noise."""
 
     timing: RepeatTiming
-    #: 0.1 where the second stretch took a tenth longer for each of its steps.
+    #: Example: 0.1 where the second stretch took a tenth longer for each step.
     deviation: float
-    #: How much blocks of one kind differ among themselves, and whether the rest is clear of that.
+    #: Variation among blocks of one kind, and whether the deviation is clearly larger.
     spread: float
     clear: bool
 
@@ -62,12 +63,12 @@ class _Pace:
 def judge(bench: Bench) -> Iterator[Finding]:
     """Yield T2's flags, and T3."""
     repeats, system = bench.facts.repeats, bench.facts.system
-    # Where rule L1 compares every step, an audited one has nothing that others lack.
+    # Where rule L1 compares every step, audited steps do no extra reading.
     every_step = all(bench.of(number).every_step for number in range(len(repeats)))
     yield _slope(repeats, system)
     if not every_step:
         yield _parity(repeats, system)
-    # A device that records its steps compiles the last one anew: it has no optimizer step.
+    # A device that records steps compiles the last step anew, because no optimizer step follows.
     if any(timing.tail for timing in repeats) and not bench.facts.records_steps:
         reading_ns = 0 if every_step else _READING_NS
         yield _tail(repeats, system, bench.facts.workload.parameters, reading_ns)
@@ -105,9 +106,9 @@ def _parity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Findi
 def _tail(
     repeats: Sequence[RepeatTiming], system: SystemDescription, parameters: int, reading_ns: int
 ) -> Finding:
-    """Return the flag for what follows STOP: the steps, and the answer to the last.
+    """Return the flag for the time after STOP: the steps, and the answer to the last request.
 
-    In the pause of its last step a worker has the gradients: nothing is left to compute.
+    In the pause of the last step a worker already has the gradients: nothing is left to compute.
     """
     memory_ns = int(parameters * _BYTES_OF_A_PARAMETER / _BYTES_PER_NS)
     limit = f"a step and a pass over memory ({memory_ns / 1e9:.1f} s), on a quiet host"
@@ -138,7 +139,7 @@ def _tail(
 def _doubted(
     odd: str, pace: _Pace, measured: str, limit: str, system: SystemDescription
 ) -> Finding:
-    """Return the flag for an ``odd`` pace, or why it may be noise."""
+    """Return the flag for an ``odd`` pace, or reasons why the pace may be noise."""
     doubts = [*hindrances(pace.timing, system), *disturbances(system)]
     if not pace.clear:
         doubts.append(f"blocks vary by {pace.spread:.0%} by themselves")
@@ -151,25 +152,25 @@ def _doubted(
 
 
 def _halves(timing: RepeatTiming) -> _Pace | None:
-    """Return the second half of the window against the first, None with too few blocks."""
+    """Return the second half of the window against the first; None: too few blocks."""
     every = _blocks(timing)
     if len(every) < _LEAST_BLOCKS:
         return None
     done = list(accumulate(block.steps for block in every))
     cut = min(range(1, len(every)), key=lambda i: abs(2 * done[i - 1] - done[-1]))
     first, second = every[:cut], every[cut:]
-    # What was put off may show in a single block: the steadier half tells how large noise is.
+    # Postponed work may show in a single block: the steadier half tells the size of the noise.
     deviation, spread = _slower(second, first), min(_spread(first), _spread(second))
     return _Pace(timing, deviation, spread, abs(deviation) > 2 * spread)
 
 
 def _audited(timing: RepeatTiming) -> _Pace | None:
-    """Return blocks with an audited step against those without, None with too few of either."""
+    """Return blocks with an audited step against blocks without; None: too few of either."""
     others: list[StepBlock] = []
     audited: list[StepBlock] = []
     end, looked_at = timing.warmup_steps, sorted(timing.audited_steps)
     for block in _blocks(timing):
-        begin, end = end, end + block.steps  # the steps counted from 0: the first is ``begin``
+        begin, end = end, end + block.steps  # the block's first step is ``begin``, counted from 0
         reads = bisect_left(looked_at, end) - bisect_left(looked_at, begin)
         unread = StepBlock(block.steps, max(1, block.ns - reads * _READING_NS))
         (audited if reads else others).append(unread)
@@ -182,18 +183,18 @@ def _audited(timing: RepeatTiming) -> _Pace | None:
 
 
 def _blocks(timing: RepeatTiming) -> tuple[StepBlock, ...]:
-    """Return the fence blocks of the window, none where the stamps are no timeline."""
+    """Return the fence blocks of the window; none where the stamps are not increasing."""
     every = blocks(timing)
     return every if all(block.steps > 0 and block.ns > 0 for block in every) else ()
 
 
 def _pace(block: StepBlock) -> float:
-    """Return nanoseconds a step."""
+    """Return nanoseconds per step."""
     return block.ns / block.steps
 
 
 def _slower(some: Sequence[StepBlock], others: Sequence[StepBlock]) -> float:
-    """Return how much longer a step took in ``some`` blocks than in ``others``."""
+    """Return the relative extra time per step in ``some`` blocks against ``others``."""
     one, other = (sum(b.ns for b in part) / sum(b.steps for b in part) for part in (some, others))
     return one / other - 1
 
@@ -208,7 +209,7 @@ def _window_s(timing: RepeatTiming) -> float:
 
 
 def judge_stationarity(repeats: Sequence[RepeatTiming], system: SystemDescription) -> Finding:
-    """Return T3, which judges nothing: how steady the run was, and what else the host did."""
+    """Return T3, which only informs: steadiness of the run, and disturbances of the host."""
     told = [f"repeat {n}: {_steadiness(timing)}" for n, timing in enumerate(repeats)]
     other = "; ".join(disturbances(system))
     return T3.finding(

@@ -1,8 +1,9 @@
-"""Rule K1: a run is not faster than its device can be.
+"""Rule K1: a run is not faster than the device can be.
 
-Two bounds hold model FLOP/s from above. A datasheet's dense peak is the plugin's own word, so it
-can only convict. The best rate of any product that ``ceilings`` timed is llmb's own measurement:
-a run must stay below it to pass (docs/adr/0012).
+Two upper bounds apply to model FLOP/s. A datasheet's dense peak comes from the plugin, which may
+overstate the peak: exceeding the peak convicts, staying below proves nothing. The best rate of any
+product timed by ``ceilings`` is llmb's own measurement: a run must stay below this rate to pass
+(docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from llmb.records.system import SystemDescription
 from llmb.reference.shapes import FAMILIES, Shape
 from llmb.workloads.arithmetic import least_flops_per_token
 
-#: Narrowest operands that ``llmb.measure.ceiling`` times products of.
+#: Bits of the narrowest operands in products timed by ``llmb.measure.ceiling``.
 _TIMED_BITS = 8
-_CERTAIN = 1.05  # of the ceiling
-_STEADY = 0.10  # between the ceiling before and after the run
+_CERTAIN = 1.05  # times the ceiling
+_STEADY = 0.10  # relative difference of the ceilings before and after the run
 K1 = Rule(
     "K1",
     Level.BLOCK,
@@ -48,7 +49,7 @@ _MAY_BE_ZERO = ("padding_idx", "dropout")
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield K1; a debug run in a format that is only emulated has nothing to be held to."""
+    """Yield K1; not applicable to a debug run in a format the device only emulates."""
     facts = bench.facts
     if facts.precision.is_slow and facts.ceilings is None and facts.is_debug:
         why = f"the device only emulates {facts.precision.name}: no ceiling of a debug run"
@@ -76,8 +77,9 @@ def finding(
 ) -> Finding:
     """Return K1 for the fastest of ``repeats``.
 
-    ``peak_flops`` is the datasheet's dense peak of one device in the declared precision, in FLOP/s,
-    None where the plugin states none. ``bits``: of the format that products compute in.
+    ``peak_flops`` is the datasheet's dense peak of one device in the declared precision, in FLOP/s;
+    None: the plugin states no peak. ``bits`` is the width of the format in which products compute,
+    such as 16 for BF16.
     """
     rate = _fastest(repeats, workload, world_size)
     status, message = _verdict(rate, peak_flops, ceilings, system, bits)
@@ -93,7 +95,7 @@ def finding(
 
 
 def shape_of(workload: WorkloadFacts) -> Shape | None:
-    """Return the shape in ``workload``, None where it holds no complete and possible one."""
+    """Return the shape in ``workload``; None: the shape is incomplete or impossible."""
     kind = FAMILIES.get(workload.family)
     if kind is None or workload.shapes.keys() != {field.name for field in fields(kind)}:
         return None
@@ -108,7 +110,7 @@ def shape_of(workload: WorkloadFacts) -> Shape | None:
 def _fastest(
     repeats: Sequence[RepeatTiming], workload: WorkloadFacts, world_size: int
 ) -> float | None:
-    """Return model FLOP/s of one device in the fastest repeat, None where nothing says."""
+    """Return model FLOP/s of one device in the fastest repeat; None: not enough data."""
     shape = shape_of(workload)
     windows = [
         (window_tokens(timing, workload.tokens_per_step), timing.stop_ns - timing.start_ns)
@@ -122,7 +124,7 @@ def _fastest(
 
 
 def _best(ceilings: Ceilings) -> tuple[float, ...]:
-    """Return the best rate of any product, before and after; older records have fewer of them."""
+    """Return the best rate of any product, before and after; older records may lack either rate."""
     rates = (c.best_product_flops_per_second for c in (ceilings.before, ceilings.after))
     return tuple(rate for rate in rates if rate is not None)
 
@@ -147,7 +149,7 @@ def _verdict(
     if rate <= bound:
         return Status.PASS, f"{rate / bound:.0%} of the rate of the device's best product"
     over = f"{rate / bound:.2f} times the rate of the device's best product"
-    if bits < _TIMED_BITS:  # a device may multiply those twice or three times as fast
+    if bits < _TIMED_BITS:  # a device may multiply narrower operands two or three times as fast
         return (
             Status.NOT_OBSERVED,
             f"{over}, which has {_TIMED_BITS} bits: none in {bits} was timed",
@@ -165,7 +167,8 @@ def _verdict(
 def _by_the_models_products(rate: float, ceilings: Ceilings) -> tuple[Status, str]:
     """Judge a record in which only products of the model's shapes were timed.
 
-    A vendor's library may honestly be faster than torch at those, so they can only acquit.
+    A vendor's library may honestly be faster than torch at these shapes: this bound can only
+    acquit.
     """
     attained = max(ceilings.before.flops_per_second, ceilings.after.flops_per_second)
     if rate <= attained:

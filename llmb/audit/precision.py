@@ -1,4 +1,4 @@
-"""Rules E2, E3 and P1 from the isolating probes: bits of every branch, and the class they reach."""
+"""Rules E2, E3 and P1 from the isolating probes: bits of each branch, and the precision class."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from llmb.records.finding import Finding
 from llmb.records.run_record import PrecisionBits
 
 PROBES = ("branches", "head")
-#: Bits below its floor that a class may show where the host's honest run shows as few.
+#: Bits that a class may fall below the class's floor where the host's honest run has as few bits.
 _LEEWAY = 2.0
-#: Gains and biases of LayerNorm: their gradients are sums over all tokens, in which much cancels
+#: Gains and biases of LayerNorm: the gradients are sums over all tokens, in which much cancels
 #: (gpt2-125m, 1024 tokens in pure BF16: 3.0 bits).
 _SUM = re.compile(r"(\.bias|(ln|ln_\w|LayerNorm)\.weight)$")
-#: Bits that a device's honest run may have less than the host's, in the median of all parts: int8
-#: weights have 1.3 less than BF16.
+#: Bits by which a device's honest run may fall short of the host's, in the median of all parts:
+#: int8 weights have 1.3 bits less than BF16.
 _ROUGHER = 0.75
-#: Share of parts that may be too rough in every honest run. At debug sizes c_attn of layer 0
-#: of gpt2-125m was, in one run of some twenty: 2.5 bits in pure BF16, 4.9 under autocast.
+#: Share of parts that may be too rough in every honest run. At debug sizes c_attn of layer 0 of
+#: gpt2-125m was too rough in one of about twenty runs: 2.5 bits in pure BF16, 4.9 under autocast.
 _MOST_UNTOLD = 0.1
 ROUGH = "what should be an honest run on the device is rougher than one: nothing to compare with"
-#: What branches write through, and the heads in the probe ``head``, in every family of models.
+#: Names of out-projections, through which branches write, and of heads in the probe ``head``, for
+#: all model families.
 _OUT_PROJECTIONS = (
     *("o_proj.weight", "down_proj.weight"),
     "c_proj.weight",
@@ -45,25 +46,25 @@ _HEADS = tuple(
         "bert.embeddings.word_embeddings.weight",
     )
 )
-#: Median bits below which a pass has nothing to do with its weights and tokens.
+#: Median bits below which a pass is unrelated to the weights and tokens.
 _UNRELATED = 1.5
 TOO_ROUGH = "the numbers of this format are so few that work and no work look alike"
 
 
 @dataclass(frozen=True)
 class Bits:
-    """Bits of every branch and parameter in both probes, by ``<probe>/<what>``."""
+    """Bits of every branch and parameter in both probes, by ``<probe>/<item>``."""
 
     by_name: Mapping[str, float]
 
     @property
     def forward(self) -> float:
-        """Fewest of the forward pass: into an out-projection, out of one, and of the logits."""
+        """Fewest bits of the forward pass: input and output of out-projections, and logits."""
         return min(v for k, v in self.by_name.items() if _is_forward(k))
 
     @property
     def gradient(self) -> float:
-        """Fewest of all others."""
+        """Fewest bits of all other items, the gradients."""
         return min(v for k, v in self.by_name.items() if not _is_forward(k))
 
 
@@ -72,7 +73,7 @@ def _is_forward(name: str) -> bool:
 
 
 def bits(shown: Arrays, reference: Arrays, probes: Sequence[str] = PROBES) -> Bits:
-    """Return the bits of every item of ``probes`` that the reference does not leave at zero."""
+    """Return the bits of every item of ``probes`` with a non-zero reference."""
     found: dict[str, float] = {}
     for probe in probes:
         every: Mapping[str, Gap] = gaps(shown, reference, f"{probe}/")
@@ -81,16 +82,17 @@ def bits(shown: Arrays, reference: Arrays, probes: Sequence[str] = PROBES) -> Bi
 
 
 def of_class(honest: Arrays, name: str) -> dict[str, Array]:
-    """Return the arrays of class ``name``, by their names in a worker's evidence."""
+    """Return the arrays of class ``name``, by the names in a worker's evidence."""
     prefix = f"{name}/"
     return {k.removeprefix(prefix): v for k, v in honest.items() if k.startswith(prefix)}
 
 
 def ways(arrays: Arrays, whose: str) -> list[dict[str, Array]]:
-    """Return the honest runs of ``whose``, a format or ``host``, by what each shows.
+    """Return the honest runs of ``whose`` (a format or ``host``), each as arrays by name.
 
-    One is in the format throughout; of 16-bit formats there is another, whose loss is computed in
-    float32: the two do not round the same (docs/adr/0027). Earlier evidence has the first alone.
+    The first run computes everything in the format. Formats of 16 bits have a second run with the
+    loss in float32: the two runs round differently (docs/adr/0027). Older evidence has only the
+    first run.
     """
     other = of_class(arrays, f"{whose}{WIDE_LOSS}")
     return [of_class(arrays, whose), *([other] if other else [])]
@@ -110,11 +112,11 @@ def fewest_bits(
 
 @dataclass(frozen=True)
 class Border:
-    """What an honest run in a class shows, and so what a run must show to be of that class."""
+    """Bits of an honest run in a class, and the limits for a run to reach the class."""
 
     known: PrecisionClass
     honest: Bits
-    #: What an honest run in the class has without the device: its bits on the host, by item.
+    #: Bits of the host's honest run by item, computed without the device.
     host: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -123,10 +125,10 @@ class Border:
         return self.known.name
 
     def floor(self, item: str) -> float:
-        """Return the fewest bits of ``item``, whatever the device's honest run shows.
+        """Return the fewest bits of ``item``, independent of the device's honest run.
 
-        Weights that were trained at a high rate leave fewer bits to any run: there the host's
-        honest run is the measure, in which no vendor has a hand.
+        Weights trained at a high learning rate leave fewer bits to any run. In such a case the
+        limit comes from the host's honest run, which uses no vendor's code.
         """
         fixed = self.known.floor
         if _SUM.search(item):
@@ -137,9 +139,9 @@ class Border:
 
     @cached_property
     def untold(self) -> frozenset[str]:
-        """The items whose bits on the host are below every floor: no honest run gets them right.
+        """Items with bits on the host below every floor: no honest run gets these items right.
 
-        Example: 2.5 bits in BF16, whose floor is 5 and may fall to 3.
+        Example: 2.5 bits in BF16, with a floor of 5 that may fall to 3.
         """
         return frozenset(
             item
@@ -148,10 +150,11 @@ class Border:
         )
 
     def limit(self, item: str) -> float:
-        """Return the fewest bits that ``item`` may have.
+        """Return the fewest bits allowed for ``item``.
 
-        An item that is much better than the others by nature need not be: another order of sums
-        makes it like them. The gradient of a bias is a sum in which much cancels.
+        The median item caps the limit: some items are far more exact than most by nature, and
+        another order of sums makes them ordinary. The gradient of a bias is a sum in which much
+        cancels, and gets twice the slack.
         """
         slack = self.known.slack * (2 if item.endswith(".bias") else 1)
         return min(self.honest.by_name[item], self._usual) - slack
@@ -161,17 +164,17 @@ class Border:
         return statistics.median(self.honest.by_name.values())
 
     def __str__(self) -> str:
-        """Give the name and the fewest bits, forward and of gradients."""
+        """Return the name and the fewest bits, forward and of gradients."""
         forward, gradient = self.honest.forward, self.honest.gradient
         slack = self.known.slack
         return f"{self.name}: {forward - slack:.2f}, {gradient - slack:.2f}"
 
     def lack(self, shown: Bits) -> float:
-        """Return the bits that the parts of ``shown`` lack in their mean; more than nothing each.
+        """Return the mean of the bits that parts of ``shown`` lack, each at least 0.
 
-        Where honest runs of a format differ in single parts as much as formats do, this tells them
-        apart. What is better than honest makes up for nothing; the gradient of a bias is a sum in
-        which much cancels, and is left out.
+        Single parts of honest runs may differ as much as two formats do; the mean separates the
+        formats. Parts better than honest do not compensate for worse parts. The gradient of a bias
+        is a sum in which much cancels, and is left out.
         """
         lacks = [
             max(0.0, self.honest.by_name[item] - value)
@@ -181,16 +184,16 @@ class Border:
         return statistics.fmean(lacks) if lacks else 0.0
 
     def distance(self, shown: Bits) -> float:
-        """Return by how many bits the mean of ``shown`` lies from an honest run in the class."""
+        """Return the distance in bits between the means of ``shown`` and the honest run."""
         own = self.honest.by_name
         return abs(statistics.fmean(own[item] - value for item, value in shown.by_name.items()))
 
     def is_reached(self, shown: Bits) -> bool:
-        """Tell whether ``shown`` is of the class, in each part and in their mean."""
+        """Tell whether ``shown`` reaches the class, in each part and in the mean."""
         return not self.short(shown) and self.lack(shown) <= self.known.slack_of_mean
 
     def short(self, shown: Bits) -> dict[str, float]:
-        """Return the items of ``shown`` that do not reach the class, with what they lack."""
+        """Return the items of ``shown`` that do not reach the class, with the missing bits."""
         told = {i: value for i, value in shown.by_name.items() if i not in self.untold}
         lacks = {item: self.limit(item) - value for item, value in told.items()}
         lacks = {i: max(lack, self.floor(i) - shown.by_name[i]) for i, lack in lacks.items()}
@@ -199,7 +202,7 @@ class Border:
 
 @dataclass(frozen=True)
 class Measured:
-    """Effective precision: the class that was reached, None where none was."""
+    """Effective precision: the reached class; None: no class was reached."""
 
     effective: str | None
     bits: PrecisionBits
@@ -216,7 +219,7 @@ class Probes:
         precision: Precision,
         evidence: tuple[str, ...],
     ) -> None:
-        """Compare what was ``seen`` with the ``reference``, beside honest runs of each class."""
+        """Compare ``seen`` with the ``reference``, beside honest runs of each class."""
         self._precision, self._evidence = precision, evidence
         self._shown = bits(seen, reference)
         host = fewest_bits(ways(reference, "host"), reference, PROBES[:1])
@@ -230,9 +233,9 @@ class Probes:
         self._declared = next((b for b in self._borders if b.known is known), None)
 
     def honest_is_honest(self) -> bool:
-        """Tell whether the run that was to be honest is of the declared class itself.
+        """Tell whether the honest run itself reaches the declared class.
 
-        What a tampered library computes must be nobody's yardstick.
+        A run by a tampered library must not set the limits.
         """
         if self._declared is None:
             return False
@@ -246,7 +249,7 @@ class Probes:
         return enough and statistics.median(short) <= _ROUGHER
 
     def measured(self) -> Measured:
-        """Return the class that was reached, and the bits behind it."""
+        """Return the reached class, and the bits behind the result."""
         honest = self._declared.honest if self._declared else None
         return Measured(
             self._effective(),
@@ -262,13 +265,13 @@ class Probes:
         reached = [border for border in self._borders if border.is_reached(self._shown)]
         if self._declared in reached:
             return self._precision.name
-        if reached:  # the nearest: neighbours among narrow formats lie half a bit apart
+        if reached:  # the nearest class: neighbouring narrow formats differ by half a bit
             return min(reached, key=lambda border: border.distance(self._shown)).name
         if len(self._borders) > 1:  # every narrower class was measured, and none was reached
             return None
         fewest = min(self._shown.forward, self._shown.gradient)
-        # Floors cannot tell FP16 from BF16, nor formats of 8 bits and fewer from one another; the
-        # narrower name, which is held against, claims less.
+        # Floors cannot tell FP16 from BF16, nor formats of 8 bits or fewer from each other. The
+        # narrower name claims less, and is therefore the safe answer.
         if self._known is None or self._known.bits <= NARROW_BITS:
             return None
         return next((one.name for one in self._below if fewest >= one.floor), None)
@@ -309,12 +312,13 @@ class Probes:
         )
 
     def parts(self, *, classes: bool) -> Iterator[PartFinding]:
-        """Yield of each parameter the item that lacks most bits, as E2 judges it.
+        """Yield for each parameter the item that lacks most bits, as judged by E2.
 
-        ``classes``: say which format each reaches, as P1 does.
+        ``classes``: add the format that each item reaches, as P1 does. Example: ``7.12 bits
+        (BF16)``.
         """
         border = self._declared
-        assert border is not None  # ``honest_is_honest`` has been asked
+        assert border is not None  # checked by ``honest_is_honest``
         short = [(one.name, one.short(self._shown)) for one in self._borders]
         lacks = {
             item: max(border.limit(item), border.floor(item)) - value
@@ -369,7 +373,7 @@ class Probes:
         )
 
     def _by_floor(self) -> Finding:
-        """Return P1 where no honest run can be compared with: it can only convict."""
+        """Return P1 without an honest run to compare with: the floors can only convict."""
         if self._known is None:
             return not_observed("P1", UNKNOWN, self._evidence)
         shown = self._shown.by_name
@@ -390,7 +394,7 @@ class Probes:
         )
 
     def without_yardstick(self, *rules: str) -> list[Finding]:
-        """Return that ``rules`` were not observed, for want of an honest run to compare with."""
+        """Return ``rules`` as not observed, for lack of an honest run to compare with."""
         why = UNKNOWN if self._known is None else ROUGH
         return [not_observed(rule, why, self._evidence) for rule in rules]
 
@@ -408,9 +412,10 @@ def live_weights(
     evidence: tuple[str, ...],
     known: PrecisionClass | None,
 ) -> Finding:
-    """Return E3 from the bits of each probe: unrelated numbers have none.
+    """Return E3 from the bits of each probe: unrelated numbers agree in no bits.
 
-    In a format that nobody knows few bits may be honest, in one without a significand they are.
+    In an unknown format few bits may be honest. In a format without a significand few bits are
+    honest.
     """
     limit = _UNRELATED if known is None else known.least_live
     stale = [probe for probe, value in medians.items() if not value >= limit]

@@ -1,9 +1,9 @@
-"""The measured precision recipe, from what the probe ``pairs`` showed and the closed-form FLOPs.
+"""The measured precision recipe, from the probe ``pairs`` and closed-form FLOPs.
 
-No rule: it describes, and changes no verdict. What a product keeps is told by pairs of units that
-are equal in exact arithmetic (``llmb.observe.pairs``): the difference that is left is the rounding
-of one operand of that product, 2^-(m + 1.6) for a significand of m explicit bits. What was not seen
-is "not measured".
+The recipe is no rule and changes no verdict. The probe uses pairs of units that are equal in exact
+arithmetic (``llmb.observe.pairs``). The remaining difference is the rounding of one operand of the
+product: 2^-(m + 1.6) for a significand of m explicit bits. Example: m = 7 for BF16. Products that
+no pair showed are "not measured".
 """
 
 from __future__ import annotations
@@ -41,45 +41,45 @@ from llmb.workloads.arithmetic import gemms
 
 PAIRS = Evidence(evidence.PAIRS, PairsEvidence.model_validate_json)
 
-#: Bits that a pair shows beyond the explicit bits of its significand, measured for E2M1 to float32
-#: at three sizes of models: within 2 bits of these.
+#: Bits that a pair shows beyond the explicit bits of the significand. Measured for E2M1 to float32
+#: at three model sizes: within 2 bits of this value.
 _MORE = 1.6
-#: Explicit bits from which on a product is of a format that is not narrow, and from which on it is
-#: TF32 or FP16, and FP32: halfway between them, but for FP32, which has room.
+#: Smallest explicit bits of BF16, of TF32 or FP16, of FP32, and of FP8: halfway between neighbours,
+#: except for FP32, which has room.
 _BF16, _TF32, _FP32, _FP8 = 5.0, 8.5, 13.5, 1.5
-#: torch's dtype -> explicit bits of its operands, and the widest format that they can show.
+#: torch's dtype -> explicit bits of the operands; and the widest format that operands can show.
 _SIGNIFICANDS, _MOST = {"bfloat16": 7.0, "float16": 10.0}, 23.0
 _WIDEST = {"bfloat16": "BF16", "float16": "FP16"}
-#: How far below its own explicit bits a declared narrow format may show, and above.
+#: Allowed explicit bits of a declared narrow format: this many below and above the format's own.
 _BELOW, _ABOVE = 1.3, 1.5
-#: Widest first, for the lowest of several.
+#: Widest first, to find the lowest of several formats.
 _ORDER = ("FP32", "TF32", "FP16", "BF16", "FP8", "FP4")
-#: Of a product in attention nobody sees: what flows back through it has two products each.
+#: Reason for products in attention without a pair: the backward pass has two products for each.
 _NO_PAIR = "no probe isolates it"
 _NOTHING = "nothing of it was seen: too few key/value heads in too few layers, or no gradient"
 _OTHER_LAYERS = "seen in other layers: there are too few heads or channels to show all in each"
 _COVERED = "narrow operands of the products around it cover it"
 #: The product out of attention, in each family.
 _OUT = ("o", "attn.c_proj", "attention.output.dense")
-#: Product -> products through which its pair is looked at, and which differ between the two units:
-#: where one of these is narrow, a small difference becomes a larger one. Names of all families.
+#: Product -> other products on the path of the pair that differ between the two units: a narrow
+#: product on the path enlarges a small difference. Names of all families.
 _AROUND: dict[tuple[str, Direction], tuple[tuple[str, Direction], ...]] = {
     (PV, FORWARD): tuple((name, WEIGHT) for name in _OUT),
     (QK, FORWARD): (
         *((name, FORWARD) for name in ("q", "k", "attn.c_attn", "query", "key", PV)),
         *((name, WEIGHT) for name in _OUT),
     ),
-    # Outputs that are not equal give gradients that are not: by 2^-12, no narrow format.
+    # Outputs that differ give gradients that differ: by 2^-12, below a narrow format's rounding.
     **{(name, INPUT): ((name, FORWARD),) for name in (*_OUT, "down", "mlp.c_proj", "output.dense")},
 }
 _MOST_LAYERS = 10_000
-#: Layers whose bits lie within so many of each other may have the same format.
+#: Layers within this many bits of each other may have the same format.
 _ALIKE = 5.0
 
 
 @dataclass(frozen=True)
 class ProductCost:
-    """A kind of product in one direction: FLOPs of a layer's for one token, and how many layers."""
+    """A kind of product in one direction: FLOPs per token in one layer, and number of layers."""
 
     name: str
     direction: Direction
@@ -113,10 +113,10 @@ def _forward(shape: Shape) -> Iterator[tuple[str, int, int]]:
 
 
 def recipe_of(bench: Bench) -> PrecisionRecipe | None:
-    """Return the recipe of a run, from the bench of its first repeat.
+    """Return the recipe of a run, from the bench of the first repeat.
 
-    None where no repeat has evidence of the probe (runs before it, other modes), or where the
-    record states no shape.
+    None where no repeat has evidence of the probe (older runs, other modes), or where the record
+    states no shape.
     """
     facts, workload = bench.facts, bench.facts.workload
     every = [bench.of(n).read(PAIRS) for n in range(len(facts.repeats))]
@@ -129,7 +129,7 @@ def recipe_of(bench: Bench) -> PrecisionRecipe | None:
     why = next((one.obstacle for one in known if one.obstacle is not None), None)
     if len(known) < len(every):
         why = "a repeat was not looked at"
-    if shape.num_hidden_layers > _MOST_LAYERS:  # a stranger may claim any number
+    if shape.num_hidden_layers > _MOST_LAYERS:  # a hostile record may claim any number
         why = f"more than {_MOST_LAYERS:,} layers"
     rows = tuple(_rows(shape, [] if why else [one.seen for one in known], facts.precision, why))
     shares = _shares(rows)
@@ -145,7 +145,7 @@ def recipe_of(bench: Bench) -> PrecisionRecipe | None:
 
 
 def _place(name: str) -> int:
-    """Return where a format stands among others; a narrow one that was declared by its bits."""
+    """Return the rank of a format, widest first; narrow formats rank by the bits in the name."""
     if name in _ORDER:
         return 10 * _ORDER.index(name)
     return 10 * _ORDER.index("FP8") + (5 if "4" in name or "6" in name else 1)
@@ -154,7 +154,7 @@ def _place(name: str) -> int:
 def _rows(
     shape: Shape, seen: Sequence[Sequence[PairSeen]], precision: Precision, why: str | None
 ) -> Iterator[RecipeRow]:
-    """Yield the rows in the order of a step, layers that measured alike together."""
+    """Yield the rows in the order of a step; layers with equal measurements share a row."""
     bits = _significands(seen)
     every = products(shape)
     total = sum(product.flops * product.layers for product in every)
@@ -193,9 +193,9 @@ _Key = tuple[str, str, int]
 
 
 def _significands(seen: Sequence[Sequence[PairSeen]]) -> dict[_Key, float]:
-    """Return the explicit bits that each product showed, the fewest among repeats.
+    """Return the explicit bits that each product showed, the fewest over the repeats.
 
-    What one repeat did not show, none did.
+    Products missing in any repeat are left out.
     """
     per_repeat = []
     for pairs in seen:
@@ -220,21 +220,21 @@ def _explicit(pair: PairSeen) -> float:
 def _formats(
     bits: Mapping[_Key, float], product: ProductCost, precision: Precision, names: Set[str]
 ) -> list[tuple[str | None, str | None]]:
-    """Return of each layer the format of a product, or why it was not measured.
+    """Return for each layer the format of a product, or the reason for no measurement.
 
-    ``names`` are the names of all products of the model. Layers that are narrower than the run's
-    own operands are told by their median: of one layer alone, a format with 4 bits less or more may
-    be as likely.
+    ``names`` are the names of all products of the model. Layers narrower than the run's own
+    operands are classified by the median of these layers: the bits of a single layer may fit a
+    format with 4 bits less or more equally well.
     """
     name, direction = product.name, product.direction
     shown = [bits.get((name, direction, layer)) for layer in range(product.layers)]
-    # In 16 bits weights of the probe are exact: what is less than that is no BF16.
+    # In 16 bits the probe's weights are exact: fewer bits than this mean a format below BF16.
     exact = direction != WEIGHT and name not in (QK, PV)
     least = _TF32 if exact and precision.dtype in _WIDEST else _BF16
     least = least if precision.dtype in _WIDEST else _FP32
     narrow = [value for value in shown if value is not None and value < least]
     usual = statistics.median(narrow) if narrow else 0.0
-    # A layer that does not show a product may have it as narrow as any other.
+    # In a layer that does not show a product, the product may be as narrow as in any other layer.
     around = {
         key: min((value for (*at, _), value in bits.items() if tuple(at) == key), default=0.0)
         for key in _AROUND.get((name, direction), ())
@@ -259,10 +259,10 @@ def _formats(
 
 
 def format_of(bits: float, precision: Precision) -> str:
-    """Return the format that an operand of so many explicit bits is of, in a run in ``precision``.
+    """Return the format of an operand with ``bits`` explicit bits, in a run in ``precision``.
 
-    Formats with as many bits look alike: of two, the name is the declared one's if it fits. In a
-    run whose operands have 16 bits nothing wider can show.
+    Formats with equal explicit bits look alike: the declared format's name is preferred if the bits
+    fit. A run with operands of 16 bits cannot show any wider format.
     """
     if bits >= _BF16:
         widest = _WIDEST.get(precision.dtype)
@@ -281,7 +281,7 @@ def format_of(bits: float, precision: Precision) -> str:
 
 
 def _shares(rows: Iterable[RecipeRow]) -> tuple[FormatShare, ...]:
-    """Return the share of each format, the largest first, what was not measured last."""
+    """Return the share of each format, the largest first, the unmeasured share last."""
     found: dict[str | None, float] = defaultdict(float)
     for row in rows:
         found[row.format] += row.flops_share
@@ -290,7 +290,7 @@ def _shares(rows: Iterable[RecipeRow]) -> tuple[FormatShare, ...]:
 
 
 def _state(bench: Bench, known: Sequence[PairsEvidence]) -> Iterator[StateRow]:
-    """Yield what is no product: types that torch shows, and what nobody measured."""
+    """Yield rows that are not products: dtypes shown by torch, and unmeasured quantities."""
     weights = _types(one.weights for one in known)
     yield _typed("weights", weights)
     yield _typed("gradients", _types(one.gradients for one in known))

@@ -1,4 +1,4 @@
-"""How quiet the host was: what keeps a judge from blaming a run for an odd speed."""
+"""Disturbances of the host: reasons not to blame a run for an odd speed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from llmb.records.run_record import RepeatTiming
 from llmb.records.system import SystemDescription
 
 _BUSY_BEFORE = 0.5  # of the cores, in the last minute before the run: other programs
-_BUSY_AFTER = 1.25  # of the cores: a run keeps no more than all of them busy
+_BUSY_AFTER = 1.25  # of the cores: a run keeps at most all cores busy
 _STEAL = 0.02
-_ALL_CORES = 0.97  # official runs alone on a host had 0.987 to 0.995 of them
-_LAUNCHING = 1.5  # cores that a process keeps busy which only tells a device what to do
+_ALL_CORES = 0.97  # official runs alone on a host used 0.987 to 0.995 of all cores
+_LAUNCHING = 1.5  # cores kept busy by a process that only launches work on a device
 
 
 def disturbances(system: SystemDescription) -> Iterator[str]:
-    """Yield what else the host did, or may have done; nothing where it is known to be quiet."""
+    """Yield known or possible disturbances of the host, such as load; none on a quiet host."""
     before, after, cores = system.load_before, system.load_after, system.cpu.usable_cores
     if before.load_1min is None or after.load_1min is None:
         yield "the host's load is not known"
@@ -32,10 +32,10 @@ def disturbances(system: SystemDescription) -> Iterator[str]:
 
 
 def hindrances(timing: RepeatTiming, system: SystemDescription) -> Iterator[str]:
-    """Yield what may have kept the worker waiting at times; nothing where that is ruled out.
+    """Yield reasons why the worker may have waited at times; none where waiting is ruled out.
 
-    A processor that computes has been the worker's alone if all its cores were, and only then: of
-    how many threads a run has, the record does not tell.
+    A CPU that computes was the worker's alone if all cores were busy for the worker, and only then:
+    the record does not contain the number of threads of a run.
     """
     seconds = (timing.stop_ns - timing.start_ns) / 1e9
     if timing.cpu_s is None or seconds <= 0:
@@ -63,7 +63,7 @@ def hindrances(timing: RepeatTiming, system: SystemDescription) -> Iterator[str]
 
 
 def _computing_cores(system: SystemDescription) -> int:
-    """Return the physical cores that the run may use: one thread computes on each."""
+    """Return the physical cores available to the run: one thread computes on each."""
     cpu = system.cpu
     if not cpu.physical_cores or not cpu.logical_cores:
         return cpu.usable_cores

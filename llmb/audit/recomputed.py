@@ -1,8 +1,8 @@
-"""How far a bundle's evidence lies from what anybody computes of its config, seed and nonce.
+"""Distances between a bundle's evidence and a recomputation from config, seed and nonce.
 
-The distances are those of the rules: L1's of gradients, moments and logits, E1's of the last step
-and of the loss. The yardstick is made here, from the reference and an honest run on this host: no
-number of the bundle says what may be off. docs/adr/0054 has the limits and why they hold elsewhere.
+Distances are defined as in the rules: L1 for gradients, moments and logits; E1 for the last step
+and the loss. Limits come from the reference and an honest run on this host: no number in the bundle
+sets a limit. docs/adr/0054 lists the limits, and why the limits hold on other machines.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from llmb.records.arrays import Array, Arrays
 from llmb.records.audited import PristineEvidence
 from llmb.records.finding import Status
 
-#: How much wider than L1's limits these are: of other processors, kernels and orders of sums.
+#: Factor on L1's limits, for other processors, kernels and orders of sums.
 _ACROSS = 2.0
-#: The same where a few steps were made: the samples of a parameter are few (rule L1: 1.5).
+#: Extra factor where few steps were recomputed: each parameter has few samples (rule L1: 1.5).
 _FEW_STEPS, _OF_FEW = 16, 1.5
-#: Of its length, that a pass may be off whose weights are those of another step of the run, and a
-#: sample of weights. Another seed's are 1.4 off.
+#: Largest relative distance of a pass with weights from another step of the run, and of a sample of
+#: weights. Weights from another seed are 1.4 off.
 _OF_OTHERS, _OF_WEIGHTS = 0.75, 0.4
-#: The same of the gradients of one step (rule L1).
+#: Largest relative distance of the gradients of one step (rule L1).
 _OF_A_STEP = 0.4
-#: A sample of so few elements tells nothing of a single parameter.
+#: Smaller samples say nothing about a single parameter.
 _FEW = 16
 
 FENCES = Evidence(evidence.FENCES, arrays.read)
@@ -42,45 +42,45 @@ FENCES = Evidence(evidence.FENCES, arrays.read)
 
 @dataclass(frozen=True)
 class Made:
-    """What was made again of one repeat."""
+    """Recomputed values of one repeat."""
 
-    #: Of the steps, or calls: the row of each, ``[steps * elements]``; None where none was made.
+    #: Row of each recomputed step or call, ``[steps * elements]``; None: nothing was recomputed.
     rows: Array | None
-    #: The loss of each step, and samples of the weights at fences, ``[fences * samples]``.
+    #: Loss of each step, and samples of the weights at fences, ``[fences * samples]``.
     losses: Array
     samples: Array
-    #: What is right of the passes after the last step, and what an honest run on this host shows.
+    #: Reference of the passes after the last step, and an honest run on this host.
     reference: Arrays
     pristine: PristineEvidence
-    #: How many steps were made, and whether they are all: then passes have the weights of the last.
+    #: Number of recomputed steps, and whether all steps were: passes then use the last weights.
     steps: int
     complete: bool
-    #: The fences of which there are samples, by the steps before each.
+    #: Fences with samples, as the number of steps before each fence.
     fences: tuple[int, ...]
-    #: Steps after which honest runs have drifted apart, and whether the weights of the passes are
-    #: still near to the run's.
+    #: Number of steps after which honest runs have drifted apart, and whether the passes' weights
+    #: are still near the run's weights.
     stable: int
     near: bool
-    #: Which calls the rows are of.
+    #: Numbers of the calls in the rows.
     calls: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One kind of evidence beside what was made again: relative distance of all, and the limit."""
+    """One kind of evidence against the recomputation: relative distance and limit."""
 
     what: str
     measured: float
     limit: float
-    #: A sentence for each thing that is further off than it may be.
+    #: One sentence for each distance beyond a limit.
     faults: tuple[str, ...] = ()
 
 
 def compared(bench: Bench, made: Made) -> Iterator[Compared]:
-    """Yield how far each kind of evidence is off.
+    """Yield the distance of each kind of evidence.
 
     Raises:
-        ValueError: evidence is not in the form that llmb writes.
+        ValueError: evidence is not in the form llmb writes.
     """
     yield from _of_weights(bench, made)
     if bench.trains and made.steps:
@@ -92,9 +92,10 @@ def compared(bench: Bench, made: Made) -> Iterator[Compared]:
 
 
 def same_first_weights(bench: Bench, made: Made) -> tuple[int, int]:
-    """Return of how many parameters the first weights are the same bit for bit, and of how many.
+    """Return how many parameters have bit-identical first weights, and the number of parameters.
 
-    Fewer than all where the run's processor draws them by other instructions (docs/records.md).
+    The first number is smaller where the run's processor draws weights with other instructions
+    (docs/records.md).
     """
     told = bench.read(PRISTINE) or made.pristine
     weights = bench.read(WEIGHTS)
@@ -104,7 +105,7 @@ def same_first_weights(bench: Bench, made: Made) -> tuple[int, int]:
 
 
 def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
-    """Yield the samples of weights at fences: of each parameter so many, as they are stored."""
+    """Yield the distance of weight samples at fences, equally many for each parameter."""
     fences, count = bench.read(FENCES), len(made.pristine.parameters)
     steps = made.fences
     if fences is None or not made.samples or not steps:
@@ -112,14 +113,14 @@ def _of_weights(bench: Bench, made: Made) -> Iterator[Compared]:
     width = len(made.samples) // len(steps)
     shown = fences.get("parameters", ())
     if len(shown) != width * len(bench.timing.fence_steps):
-        return  # a plugin that stores several parameters in one
+        return  # a plugin that stores several parameters in one tensor
     each, faults, of_all = width // count, list[str](), list[Gap]()
     for number, after in enumerate(steps):
         found, row = [], bench.timing.fence_steps.index(after)
         for place, parameter in enumerate(made.pristine.parameters):
             begin, own = number * width + place * each, row * width + place * each
             right = made.samples[begin : begin + each]
-            # Gains are large, and all the same but for their signs; biases begin at zero.
+            # Only matrices count. Gains are large and equal except for signs; biases begin at zero.
             if len(parameter.shape) > 1:
                 found.append((gap(shown[own : own + each], right), parameter.name))
         of_all += [one for one, _ in found]
@@ -169,9 +170,9 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     honest = replace(honest, times=times).drifting(_ACROSS * ledger.drift_of(bench))
     clips = bench.facts.workload.clip_grad_norm is not None
     wider = replace(honest, times=ledger.OF_MOMENTS * times)
-    if clips:  # the norm is a sum in FP32, in another order elsewhere
+    if clips:  # the norm is a sum in FP32, with another order on other machines
         honest, wider = honest.at_least(ledger.CLIPPED), wider.at_least(ledger.OF_CLIPPED)
-    # Beyond that a copy could be taken for the run.
+    # With larger limits a copy could pass for the run.
     honest, wider = honest.at_most(_OF_OTHERS), wider.at_most(_OF_OTHERS)
     least = ledger.least_of_element(bench)
     least = None if least is None else _ACROSS * least
@@ -183,7 +184,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
     yield Compared(f"gradients {steps}", error, limit, (*first, *gradients.faults()))
     for name in kept.moments:
         right = again.of_moment(name)
-        if len(right) > 1:  # of the first step all are zero
+        if len(right) > 1:  # in the first step all are zero
             own = ComparedRows.of(shown.of_moment(name), right)
             moment = StepByStep(own, wider, None, name)
             error, limit = moment.together()
@@ -191,7 +192,7 @@ def _of_steps(bench: Bench, made: Made) -> Iterator[Compared]:
 
 
 def _first_other(shown: Rows, again: Rows, limit: float) -> Iterator[str]:
-    """Yield a sentence for the first step whose gradients are others."""
+    """Yield a sentence for the first step with gradients beyond ``limit``."""
     for step in range(len(again)):
         error = gap(shown.row(step), again.row(step)).error
         if not error <= limit:
@@ -217,7 +218,7 @@ def _of_calls(bench: Bench, made: Made) -> Iterator[Compared]:
 
 
 def _of_passes(bench: Bench, made: Made) -> Iterator[Compared]:
-    """Yield the last step and the two probes."""
+    """Yield the distances of the last step and the two probes."""
     seen, known = bench.read(GRADIENTS), _precision(bench).judged_as
     if seen is None:
         raise ValueError(f"there is no {audited.GRADIENTS}")
@@ -251,6 +252,6 @@ def _precision(bench: Bench) -> Precision:
 
 
 def _numbers(numbers: Sequence[int]) -> str:
-    """Return ``0 to 2``, or ``7``."""
+    """Return a range as text: ``0 to 2``, or ``7``."""
     first, last = numbers[0], numbers[-1]
     return f"{first} to {last}" if last > first else f"{first}"

@@ -1,4 +1,4 @@
-"""Rule O2: audited optimizer steps, made again by torch's own optimizer and by its formula."""
+"""Rule O2: audited optimizer steps, repeated by torch's own optimizer and by the formula."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from llmb.records.finding import Finding, Level, Status
 from llmb.reference.recipe import Optimizer
 
 _KINDS = ("value", "exp_avg", "exp_avg_sq")
-#: Distance from the formula in units of the dtype's epsilon, of the largest term (docs/adr/0014).
-#: FP16 has none: its squares of gradients underflow, differently in each kernel.
+#: dtype -> epsilon: numbers closer than this, relative to the larger, differ by one last place.
 _EPS = {"float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
 #: Share of elements that may differ by one last place: where threads divide a tensor, a kernel's
-#: remainder of a vector lies elsewhere than in the replay.
+#: vector remainder may lie at another position than in the replay.
 _CLOSE_SHARE = 0.02
 _TINY = 2.0**-120
-#: Numbers below float16's normal ones are so far apart.
+#: Twice the spacing (2^-24) of numbers below float16's normal range.
 _SMALLEST = {"float16": 2.0**-23}
-#: How far each kind is from the formula, of one element: its gradient, what was and what is.
+#: Distance of each kind from the formula, for one element; arguments: gradient, old and new values.
 _Excesses = Callable[[Sequence[float]], tuple[float, ...]]
+#: dtype -> epsilon, and the allowed distance from the formula in epsilons of the largest term
+#: (docs/adr/0014). FP16 has no limit: squares of gradients underflow, differently in each kernel.
 _FORMULA_EPS = {"float32": (2.0**-23, 6.0), "bfloat16": (2.0**-7, 3.0)}
 _SINGLE = 2.0**-23
 
@@ -75,10 +76,10 @@ def judge(bench: Bench) -> Iterator[Finding]:
 
 
 def _whole(found: Arrays, what: str, seen: Arrays) -> Arrays:
-    """Return ``found`` with numbers where it says of ``what`` that it is as after the step.
+    """Return ``found`` with numbers where ``what`` is marked as equal to the state after the step.
 
     Raises:
-        LookupError: there is nothing after the step.
+        LookupError: the array after the step is missing.
     """
     known = {**seen, **found}
     return {
@@ -97,10 +98,10 @@ def finding(
     *,
     skipped: int = 0,
 ) -> Finding:
-    """Return O2 from what the worker read and what the honest run's AdamW made of it.
+    """Return O2 from the worker's samples and the honest run's replay of the optimizer.
 
-    ``constants_of`` gives those of a step by its number; a gradient scaler left ``skipped`` steps
-    out, in which nothing may change.
+    ``constants_of`` returns the constants of a step by number. A gradient scaler skipped
+    ``skipped`` steps, in which nothing may change.
     """
     constants = constants_of(0)
     kinds = _KINDS[: 1 + constants.moments]
@@ -142,7 +143,7 @@ def finding(
 def _kept(step: AuditedStep, kinds: Sequence[str], seen: Arrays) -> Iterator[str]:
     """Yield a sentence for each kind that changed between this step and the next.
 
-    There is a next one always: the stream ends in the pause of a later step.
+    A next step always exists: the stream ends in the pause of a later step.
     """
     for kind in kinds:
         after, later = seen[f"{step.index}/after/{kind}"], seen.get(f"{step.index}/next/{kind}")
@@ -155,9 +156,10 @@ def _kept(step: AuditedStep, kinds: Sequence[str], seen: Arrays) -> Iterator[str
 
 
 def _clipped(step: AuditedStep, seen: Arrays, most: float) -> Iterator[str]:
-    """Yield a sentence where gradients were not all scaled by one factor, or by too large a one.
+    """Yield a sentence where gradients were not all scaled by one factor, or by too large a factor.
 
-    The factor is min(1, most / norm) of all gradients; those that were read have no larger norm.
+    The factor is min(1, most / norm) of all gradients. The norm of the sampled gradients is never
+    larger than the norm of all gradients. Example: 0.5 for a norm of 2 and a ``most`` of 1.
     """
     before = seen.get(f"{step.index}/replay/unclipped")
     after = seen[f"{step.index}/replay/gradient"]
@@ -193,7 +195,7 @@ def _names(step: AuditedStep, kinds: Sequence[str], *when: str) -> set[str]:
 
 
 def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]:
-    """Return how many elements differ by one last place, and by more."""
+    """Return the number of elements that differ by one last place, and by more."""
     if len(one) != len(other):
         return 0, max(len(one), len(other))
     types = (segment.dtype for segment in step.segments for _ in range(segment.states))
@@ -209,7 +211,7 @@ def _differences(step: AuditedStep, one: Array, other: Array) -> tuple[int, int]
 
 
 def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[str]:
-    """Yield a sentence for each kind whose numbers are not the optimizer's by its formula."""
+    """Yield a sentence for each kind with numbers other than the optimizer's formula gives."""
     kinds = _KINDS[: 1 + constants.moments]
     count = (step.steps_before or 0) + 1
     if constants.moments:
@@ -228,7 +230,7 @@ def _formula(step: AuditedStep, seen: Arrays, constants: Optimizer) -> Iterator[
 def _off(
     step: AuditedStep, seen: Arrays, kinds: Sequence[str], excesses: _Excesses
 ) -> dict[str, int]:
-    """Return of each kind how many elements are further from the formula than rounding takes."""
+    """Return for each kind the number of elements further off the formula than by rounding."""
     known = (_FORMULA_EPS.get(s.dtype) for s in step.segments for _ in range(s.states))
     arrays = [seen[f"{step.index}/{w}/{k}"] for w in ("before", "after") for k in kinds]
     off = dict.fromkeys(kinds, 0)
@@ -243,9 +245,9 @@ def _off(
 
 
 def _excess_of_sgd(constants: Optimizer) -> _Excesses:
-    """Return how far a value is from w - lr (g + decay w), as torch.optim.SGD writes it.
+    """Return a function: distance of a value from w - lr (g + decay w), as in torch.optim.SGD.
 
-    The decayed gradient is rounded to the dtype of the weights before it is taken.
+    The decayed gradient is rounded to the dtype of the weights before the subtraction.
     """
 
     def excesses(numbers: Sequence[float]) -> tuple[float, ...]:
@@ -257,25 +259,26 @@ def _excess_of_sgd(constants: Optimizer) -> _Excesses:
 
 
 def _excesses(count: float, constants: Optimizer, *, single: bool = False) -> _Excesses:
-    """Return how far value and moments are from the formula, relative to their largest term.
+    """Return a function: relative distances of value and moments from the formula.
 
-    Of step ``count``. Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR 2019),
-    algorithm 2, as torch.optim.AdamW writes it. ``single``: the constants are float32, as torch's
-    fused kernel for CUDA has them since pytorch/pytorch#154069: 1 - 0.999 is 1.3e-5 of itself less
-    then, and 1 - 0.999^n is a last place of 1 off.
+    Distances are relative to the largest term, in the step with number ``count`` (from 1). The
+    formula is algorithm 2 of Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (ICLR
+    2019), as in torch.optim.AdamW. ``single``: the constants are float32, as in torch's fused CUDA
+    kernel since pytorch/pytorch#154069. In float32, 1 - 0.999 is smaller by a relative 1.3e-5, and
+    1 - 0.999^n is off by a last place of 1.
     """
     (beta1, beta2), rate, eps = constants.betas, constants.lr, constants.eps
     if single:
         beta1, beta2 = _as_single(beta1), _as_single(beta2)
     new1, new2, kept = 1 - beta1, 1 - beta2, 1 - rate * constants.weight_decay
     so_far1, so_far2 = 1 - beta1**count, 1 - beta2**count
-    # Of the update, by the last places of both powers.
+    # Relative error of the update from the last places of both powers.
     lost = _SINGLE * (1 / so_far1 + 0.5 / so_far2) if single else 0.0
 
     def excesses(numbers: Sequence[float]) -> tuple[float, ...]:
         gradient, value, mean, square, new_value, new_mean, new_square = numbers
         of_mean, of_square = new1 * gradient, new2 * gradient * gradient
-        # From the moments as they were stored: their own rounding is judged beside it.
+        # Use the moments as stored: the rounding of the moments is judged separately.
         size = math.sqrt(max(new_square, 0.0) / so_far2) + eps
         update = rate * new_mean / so_far1 / size
         return (
@@ -288,7 +291,7 @@ def _excesses(count: float, constants: Optimizer, *, single: bool = False) -> _E
 
 
 def _as_single(value: float) -> float:
-    """Return the float32 that is nearest to ``value``."""
+    """Return the float32 nearest to ``value``."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -297,7 +300,7 @@ def _relative(found: float, right: float, term: float, other: float, lost: float
     if not math.isfinite(difference):
         return math.inf
     scale = max(abs(found), abs(right), abs(term), abs(other))
-    # Below float32's normal numbers a kernel may flush to zero.
+    # Below float32's normal range a kernel may flush to zero.
     return max(0.0, abs(difference) - lost) / scale if scale > _TINY else 0.0
 
 

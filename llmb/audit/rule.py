@@ -1,4 +1,4 @@
-"""A rule as a value, its findings, and how findings add up to a verdict."""
+"""A rule as a value, the rule's findings, and the verdict from all findings."""
 
 from __future__ import annotations
 
@@ -18,76 +18,77 @@ TRAINING = frozenset({Mode.TRAIN.value})
 
 @dataclass(frozen=True)
 class Evidence(Generic[E_co]):
-    """An evidence file: its name within ``evidence/repeat-<n>/``, and how its bytes are read."""
+    """An evidence file: name within ``evidence/repeat-<n>/``, and a parser for the bytes."""
 
     name: str
-    #: Raises ValueError where the bytes are not what llmb writes.
+    #: Raises ValueError where the bytes are not in the form llmb writes.
     parse: Callable[[bytes], E_co]
 
 
 @dataclass(frozen=True)
 class PartFinding:
-    """What one rule says of one part of the model, from one of the part's numbers."""
+    """Finding of one rule for one part of the model, based on one number of the part."""
 
-    #: The parameter: its canonical name, or where a map hides it the name it is stored under.
+    #: The parameter: canonical name, or the stored name where a parameter map hides the canonical
+    #: name.
     part: str
-    #: Which number of the part it is, in words: the one nearest to its limit, or furthest beyond.
+    #: Description of the number: the part's number nearest to the limit, or furthest beyond.
     what: str
     measured: str
     honest: str
     limit: str
     kept: bool
-    #: How near the number is to its limit; the larger, the worse, of parts of one rule.
+    #: Closeness of the number to the limit; larger is worse, among parts of one rule.
     badness: float
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: what it protects, what breaking it does, and how it is judged, in words.
+    """One rule: the protected property, the effect of a failure, and the method, in words.
 
-    The table in docs/rules.md is made of these texts (``tests/architecture/rules_page.py``).
+    The table in docs/rules.md is generated from these texts (``tests/architecture/rules_page.py``).
     """
 
     id: str
     level: Level
-    #: What is so in an honest run.
+    #: The property that an honest run has.
     title: str
-    #: How the rule is measured, and which values an honest run stays within.
+    #: Method of measurement.
     measured: str
-    #: What breaks the rule and is not noticed.
+    #: Violations that the rule does not detect.
     cannot_see: str
-    #: The two most likely honest causes of a failure, the likelier first; or why there is none.
+    #: The two most likely honest causes of a failure, the likelier first; or the reason for none.
     causes: tuple[str, ...] = ()
     limit: str = "no difference"
-    #: Which processes see what the judge is told.
+    #: Processes that observe the judge's input, such as "worker, verifier".
     observer: str = "worker"
-    #: Files that the judge needs: without them the rule is not observed.
+    #: Files that the judge needs: without the files the rule is not observed.
     evidence: tuple[Evidence[Any], ...] = ()
     #: One of the files is enough.
     any_evidence: bool = False
-    #: Kinds of steps it applies to; in others there is nothing it could be about.
+    #: Modes the rule applies to; other modes have nothing to judge.
     modes: frozenset[str] = EVERY_MODE
-    #: The version of the rules that it came with: earlier runs are judged without it.
+    #: First version of the rules with this rule: earlier runs are judged without the rule.
     since: int = 2
     #: Judged once a run, from all repeats together; otherwise the worst repeat counts.
     per_run: bool = False
-    #: The judge also gives findings that only flag, beside that of ``level``.
+    #: The judge also gives findings that only flag, besides the finding of ``level``.
     also_flags: bool = False
 
     def finding(self, status: Status, message: str, **figures: Any) -> Finding:
-        """Return what was found, with the ``figures`` and files of a ``Finding``."""
+        """Return a finding with the ``figures`` and files of a ``Finding``."""
         said = {"level": self.level, "observer": self.observer, "basis": "fixed", **figures}
         return Finding(id=self.id, status=status, message=message, **said)
 
     def unjudged(self, status: Status, why: str, evidence: tuple[str, ...] = ()) -> Finding:
-        """Return that the rule was not judged, and why."""
+        """Return a finding that the rule was not judged, and the reason."""
         return self.finding(status, why, basis=None, evidence=evidence, observer="none")
 
 
 def compared(
     rule: str, kept: bool, message: str, evidence: tuple[str, ...], **figures: str
 ) -> Finding:
-    """Return the finding of a blocking rule that three processes' numbers were compared for."""
+    """Return the finding of a blocking rule, from a comparison of three processes' numbers."""
     status = Status.PASS if kept else Status.FAIL
     who = "worker, calibrator, verifier"
     said: dict[str, Any] = {"basis": "calibrated", "evidence": evidence, **figures}
@@ -95,7 +96,7 @@ def compared(
 
 
 def not_observed(rule: str, why: str, evidence: tuple[str, ...]) -> Finding:
-    """Return that a blocking rule could not be observed, and why."""
+    """Return a finding that a blocking rule could not be observed, and the reason."""
     status = Status.NOT_OBSERVED
     return Finding(
         id=rule, level=Level.BLOCK, status=status, observer="none", message=why, evidence=evidence
@@ -103,7 +104,7 @@ def not_observed(rule: str, why: str, evidence: tuple[str, ...]) -> Finding:
 
 
 def verdict(findings: Iterable[Finding]) -> Verdict:
-    """Return what ``findings`` add up to: the worst of them, and never a silent pass."""
+    """Return the verdict of ``findings``: the worst finding counts; no evidence, no pass."""
     every = list(findings)
     blocking = {f.status for f in every if f.level is Level.BLOCK}
     statuses = {f.status for f in every}

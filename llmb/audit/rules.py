@@ -1,4 +1,4 @@
-"""Who judges a run, and so the rules there are; what makes findings an audit."""
+"""The judges of a run, the rules of all judges, and the audit built from findings."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from llmb.records.finding import RULES_VERSION, Audit, Finding, Status
 
 
 class Judge(Protocol):
-    """A judge: a module with the rules it gives findings of."""
+    """A judge: a module with rules, and a function that yields findings for the rules."""
 
     @property
     def RULES(self) -> tuple[Rule, ...]:  # noqa: N802
-        """Return the rules; one may have two judges."""
+        """Return the rules; a rule may have two judges."""
 
     def judge(self, bench: Bench) -> Iterable[Finding]:
-        """Yield a finding for each rule that the evidence says something of."""
+        """Yield a finding for each rule with evidence."""
 
 
-#: Who judges, in the order of the table. ``timed_step`` and ``outputs`` build on ``gradients``,
-#: and ``ledger`` on all of them.
+#: All judges, in the order of the table. ``timed_step`` and ``outputs`` use results of
+#: ``gradients``; ``ledger`` uses results of all three.
 JUDGES: tuple[Judge, ...] = (
     weights,
     gradients,
@@ -62,7 +62,7 @@ JUDGES: tuple[Judge, ...] = (
 
 
 def declared(judges: Iterable[Judge], version: str = RULES_VERSION) -> tuple[Rule, ...]:
-    """Return the rules of ``judges`` that a ``version`` of the rules has, each once."""
+    """Return the rules of ``judges`` in ``version`` of the rules, each rule once."""
     every = dict.fromkeys(rule for judge in judges for rule in judge.RULES)
     return tuple(rule for rule in every if rule.since <= int(version))
 
@@ -83,10 +83,10 @@ def complete(
     judges: Iterable[Judge] = JUDGES,
     version: str = RULES_VERSION,
 ) -> Audit:
-    """Return the audit of what ``judges`` have ``observed`` in a run of ``mode``.
+    """Return the audit from the findings in ``observed``, in a run of ``mode``.
 
-    A rule without a finding is ``not_observed``, or ``not_applicable`` where it is not about the
-    mode.
+    A rule without a finding is ``not_observed``, or ``not_applicable`` where the rule does not
+    apply to the mode.
     """
     findings, rules = list(observed), declared(judges, version)
     seen = {(finding.id, finding.level) for finding in findings}

@@ -1,6 +1,6 @@
-"""Rule P3: what bears on precision among settings and variables, and how wide products are inside.
+"""Rule P3: settings and variables that affect precision, and the accumulator width of products.
 
-Context for the reader: it never changes the verdict.
+P3 is context for the reader and never changes the verdict. Example: ``allow_tf32``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def finding(
 ) -> Finding:
     """Return P3 from the settings of one worker, in ``path``, and the litmus of the device.
 
-    ``litmus`` is None where no honest run took it.
+    ``litmus`` is None where no honest run measured the accumulator.
     """
     steered = [*_changes(settings), *_variables(settings)]
     narrow = [] if litmus is None else [*_narrow(litmus)]

@@ -1,4 +1,4 @@
-"""Rule S1: the plugin's files in the record are those that were loaded; the reference is pinned."""
+"""Rule S1: the recorded plugin files are the loaded files; the reference is pinned."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def finding(
     reference: Mapping[str, str],
     pinned: Mapping[str, str],
 ) -> Finding:
-    """Return S1 from what the worker loaded, the files ``shown`` in the bundle, and the reference.
+    """Return S1 from the worker's loaded files, the files ``shown``, and the reference.
 
-    ``reference`` and ``pinned`` map a file of the reference to its sha256, on disk and in PINS.
+    ``reference`` and ``pinned`` map a file of the reference to the sha256, on disk and in PINS.
     """
     loaded = evidence.files
     changed = {f.path for f in loaded} ^ {f.path for f in shown}

@@ -1,4 +1,4 @@
-"""Rule L1, training: how far each step of a worker is from the same step of an honest run."""
+"""Rule L1, training: distance of each step of a worker from the same step of an honest run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from llmb.audit.honest_error import HonestError
 from llmb.audit.rule import PartFinding
 from llmb.records.audited import Moment
 
-#: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. Of
-#: narrow formats so many usual distances.
+#: Share of a parameter's usual length that one step may be off: a stale gradient is 1.4 off. In
+#: narrow formats the limit is this many usual distances, if larger.
 OF_A_STEP, USUAL = 0.4, 4.0
-#: Share of the steps that totals of gradients leave out, those furthest off: in some steps a sharp
-#: softmax amplifies the roundings of all steps before. Of 66 steps of an honest run the three
+#: Share of the steps left out of totals of gradients, the steps furthest off: in some steps a sharp
+#: softmax amplifies the roundings of all earlier steps. Of 66 steps of an honest run the three
 #: furthest were 10 honest errors off, the others 2.5 together (docs/adr/0058).
 LEFT_OUT = 0.05
 
 
 class StepByStep:
-    """The distances of what was read from what the honest run read, by step and parameter."""
+    """Distances of the worker's samples from the honest run's, by step and parameter."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class StepByStep:
         least_of_element: float | None,
         moment: Moment | None = None,
     ) -> None:
-        """Judge the steps that were replayed.
+        """Judge the replayed steps.
 
-        ``least_of_element``: what the median element may be off at least, relative to itself; None
-        where an honest run gets only the large elements right. ``moment``: what was read, if it was
-        no gradient.
+        ``least_of_element``: lower bound of the median element's limit, relative to the element;
+        None where an honest run gets only the large elements right. ``moment``: the sampled moment,
+        such as ``exp_avg``; None for gradients.
         """
         self._what, self._of = (f"{moment} ", f"{moment} of ") if moment else ("", "")
         self._together = moment or "all gradients"
@@ -45,7 +45,7 @@ class StepByStep:
         self._least_of_element = least_of_element
 
     def faults(self) -> list[str]:
-        """Return a sentence for each way in which what was read is too far off."""
+        """Return a sentence for each distance beyond a limit."""
         honest, found = self._honest, list[str]()
         of_all, limit = self.together()
         lengths = self._lengths(self._usual_steps)
@@ -67,7 +67,7 @@ class StepByStep:
         return [*found, odd] if odd is not None else found
 
     def parts(self) -> Iterator[PartFinding]:
-        """Yield of each parameter the distance that is nearest to its limit, or furthest beyond."""
+        """Yield for each parameter the distance nearest to the limit, or furthest beyond."""
         lengths, medians = self._lengths(self._usual_steps), self._medians()
         odd = [*self._odd_steps()]
         for name in self._compared.names:
@@ -113,13 +113,13 @@ class StepByStep:
         return f"{shown}, element by element {median:.3g}"
 
     def together(self) -> tuple[float, float]:
-        """Return how far all are off together but in the steps furthest off, and the limit."""
+        """Return the distance of all parameters without the steps furthest off, and the limit."""
         return self._of_all(self._usual_steps), self._honest.limit_of_all
 
     def _without_furthest(self) -> Sequence[int]:
-        """Return which steps count in totals, by their place among those that were replayed.
+        """Return the steps that count in totals, as indices into the replayed steps.
 
-        A step that is further off than ``OF_A_STEP`` always counts, and so does a NaN.
+        A step further off than ``OF_A_STEP`` always counts, and a NaN counts too.
         """
         count = len(self.steps)
         errors = [self._of_all([step]) for step in range(count)]
@@ -128,7 +128,7 @@ class StepByStep:
         return sorted({*range(count)} - {*left_out})
 
     def _is_beyond(self, steps: Sequence[int]) -> bool:
-        """Tell whether totals of ``steps`` are beyond their limits."""
+        """Tell whether totals of ``steps`` are beyond the limits."""
         worst, largest = self._worst(self._lengths(steps))
         within = self._of_all(steps) <= self._honest.limit_of_all
         return not (within and largest <= self._honest.limit(worst))
@@ -137,7 +137,7 @@ class StepByStep:
         return total(own[step] for own in self._gaps.values() for step in steps).error
 
     def _lengths(self, steps: Sequence[int]) -> dict[str, float]:
-        """Return the relative distance of each parameter in ``steps``, where it tells something."""
+        """Return the relative distance of each parameter in ``steps``, given enough samples."""
         return {
             name: total(self._gaps[name][step] for step in steps).error
             for name, elements in self._compared.told_in_all.items()
@@ -147,17 +147,17 @@ class StepByStep:
     def _worst(
         self, errors: Mapping[str, float], limit: Callable[[str], float] | None = None
     ) -> tuple[str, float]:
-        """Return the parameter that is nearest to its limit or furthest beyond, and its error."""
+        """Return the parameter nearest to the limit or furthest beyond, with the error."""
         limit = limit or self._honest.limit
         most = max(errors, key=lambda n: _ratio(errors[n], limit(n)), default="")
         return most, errors.get(most, 0.0)
 
     def _medians(self) -> Mapping[str, float]:
-        """Return of each parameter the median error of one element, relative to that element."""
+        """Return for each parameter the median relative error of one element."""
         return self._compared.medians if self._least_of_element is not None else {}
 
     def _oddest_step(self) -> tuple[float, str | None]:
-        """Return the largest distance in a single step, in usual lengths, and what is wrong."""
+        """Return the largest distance in a single step, in usual lengths, and a fault if beyond."""
         largest, found = 0.0, None
         for name, step, distance, limit in self._odd_steps():
             if not distance <= limit and found is None:
@@ -167,7 +167,7 @@ class StepByStep:
         return largest, found
 
     def _odd_steps(self) -> Iterator[tuple[str, int, float, float]]:
-        """Yield parameter, step, the distance in usual lengths, and the limit of that."""
+        """Yield parameter, step, distance in usual lengths, and limit of the distance."""
         for name, own in self._gaps.items():
             usual = math.sqrt(sum(one.length**2 for one in own) / max(1, len(own)))
             if not usual or name.endswith(UNSEEN):
@@ -180,7 +180,7 @@ class StepByStep:
 
 
 def _ratio(value: float, limit: float) -> float:
-    """Return the share of ``limit``; 0 of nothing where the limit is 0, as of what is not there."""
+    """Return ``value / limit``; where the limit is 0: 0 for no distance, otherwise infinity."""
     if math.isnan(value):
         return math.inf
     if limit == 0:

@@ -1,6 +1,6 @@
-"""Rule N2: nothing foreign came to the worker: no thread, process, library, hook or tracer.
+"""Rule N2: no foreign thread, process, library, hook or tracer in the worker.
 
-``companions`` says the same of the course of the stream: what came and went.
+The module ``companions`` judges the time during the stream; this module judges the end.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from llmb.records.evidence import Presence, SurroundingsEvidence
 from llmb.records.finding import Finding, Level, Status
 from llmb.records.run_record import DeclaredHelper, RepeatTiming
 
-#: Who may start threads and processes, or put hooks in place: torch, and the vendor's library.
+#: Origins that may start threads and processes, or install hooks: torch and the vendor's library.
 _EXPLAINED = {"needed", "library", "python"}
-#: Whose native libraries may be put before all others, by a variable of the plugin's.
+#: Origins of native libraries that a variable of the plugin may preload.
 _KNOWN_PRELOADS = {*_EXPLAINED, "system"}
-#: Whose native libraries are explained. The plugin's own are listed as closed components.
+#: Origins of explained native libraries. The plugin's own are listed as closed components.
 _KNOWN_LIBRARIES = {*_KNOWN_PRELOADS, "llmb", "plugin", "compiler"}
 _PRELOADS = {"LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES"}
-#: Variables that let Python run other code before any of llmb's.
+#: Variables that let Python run other code before any code of llmb.
 _BEFORE_LLMB = {"PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONSTARTUP", "PYTHONPLATLIBDIR"}
 _NAMED_AT_MOST = 3
 
@@ -66,8 +66,8 @@ def finding(
 ) -> Finding:
     """Return N2 for one worker's evidence file ``path``.
 
-    ``variables`` are the names of those that the plugin returned from
-    ``llmb_environment_variables``, ``helpers`` the threads that it declares.
+    ``variables`` are the names returned by the plugin's ``llmb_environment_variables``, such as
+    ``LD_PRELOAD``; ``helpers`` are the declared threads.
     """
     faults = [
         _said(presence)
@@ -101,7 +101,7 @@ def _is_explained(presence: Presence) -> bool:
 def _is_thread_of(
     presence: Presence, evidence: SurroundingsEvidence, helpers: Sequence[DeclaredHelper]
 ) -> bool:
-    """Tell whether ``presence`` is a thread of which ``companions`` has more to say."""
+    """Tell whether ``presence`` is a thread that ``companions`` judges."""
     name = presence.name.rpartition(" in ")[0]
     met = any(thread.name == name for thread in evidence.threads)
     return presence.kind == "thread" and (met or companions.is_declared(name, helpers))

@@ -1,4 +1,4 @@
-"""Rules T1 and T2: two clocks agree, and every fence of the schedule came back with results."""
+"""Rules T1 and T2: two clocks agree, and every scheduled fence returned results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ RULES = (T1, T2)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield T1 and T2; what flags T2 is judged by ``pace``."""
+    """Yield T1 and T2; the module ``pace`` judges T2's flags."""
     repeats = bench.facts.repeats
     yield judge_clocks(repeats, bench.facts.system, bench.facts.rules_version)
     yield judge_schedule(repeats, bench.facts.workload.mode)
@@ -110,7 +110,7 @@ def judge_clocks(
 
 
 def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Finding:
-    """Return T2 for the fences themselves."""
+    """Return T2 for the fences."""
     every = fence_every(mode)
     faults = [fault for timing in repeats for fault in _fence_faults(timing, every)]
     if not repeats:
@@ -129,10 +129,11 @@ def judge_schedule(repeats: Sequence[RepeatTiming], mode: str = "train") -> Find
 def _fence_faults(timing: RepeatTiming, every: int) -> list[str]:
     begin, end = timing.warmup_steps, timing.warmup_steps + timing.timed_steps
     if timing.timed_steps > every * len(timing.fence_steps):
-        # Counted before they are listed: a stranger's window may have any length.
+        # Count before listing: a hostile record may claim a window of any length.
         return [f"the window from step {begin} to {end} lacks fences or has more"]
     expected = {*range(begin, end, every), end}
-    # Where the window is no multiple of ``every`` long, STOP's double (``stream.Window``) shows.
+    # Where the window is no multiple of ``every`` long, the stream also has a fence at STOP's other
+    # possible position (``stream.Window.stops``).
     extra = {step for step in timing.fence_steps if begin <= step <= end} - expected
     faults = []
     if len({*timing.fence_steps}) != len(timing.fence_steps):

@@ -1,4 +1,4 @@
-"""Judge of G1 where something is trained: an audited step, which nobody knew beforehand."""
+"""Judge of G1 in training: an audited step, unknown to the worker in advance."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RULES = (G1,)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield G1 of a training step; ``gradients``, which comes before, has found the yardstick."""
+    """Yield G1 of a training step; the judge ``gradients`` checks the honest run first."""
     if not bench.trains:
         return
     if bench.every_step:

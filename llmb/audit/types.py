@@ -1,11 +1,11 @@
-"""Rule P2: the types of a step's matrix products fit the declared precision.
+"""Rule P2: the dtypes of a step's matrix products fit the declared precision.
 
-Two kinds of evidence. Devices that record a step and run it later show the program as HLO: one
-instruction a line, every result and operand with its type, as in ``%d = bf16[8,4]{1,0}
-dot(bf16[8,2]{1,0} %a, ...)``. Elsewhere the worker counts the operators of a step by type.
+Two kinds of evidence exist. Devices that record a step and run the step later show the program as
+HLO: one instruction a line, with the dtypes of result and operands. Example: ``%d = bf16[8,4]{1,0}
+dot(bf16[8,2]{1,0} %a, ...)``. On other devices the worker counts the operators of a step by dtype.
 
-A rule that flags: types are no proof. A kernel may compute in less than what it is given, and what
-goes past torch's dispatcher shows none. P1 measures bits.
+P2 only flags, because dtypes are no proof. A kernel may compute in fewer bits than the operands
+have, and a kernel called past torch's dispatcher shows no dtypes. P1 measures bits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from llmb.records import evidence
 from llmb.records.evidence import OperatorTypes, TypesEvidence, bits_of_numbers
 from llmb.records.finding import Finding, Level, Status
 
-#: A text may be anything a stranger wrote: every part has a longest length, so that the search
-#: takes time in proportion to the text and no more.
+#: A hostile text may contain anything: every part has a maximum length, to keep the search time
+#: proportional to the length of the text.
 _TYPE = r"([a-z][a-z0-9]{1,15})\[[^\]\n]{0,200}\](?:\{[^}\n]{0,200}\})?"
 _PRODUCT = re.compile(rf"= {_TYPE} (?:dot|convolution)\({_TYPE} [^,()\n]{{1,200}}, {_TYPE} ")
-_MOST_KINDS = 20  # that are written out
+_MOST_KINDS = 20  # kinds written out in a finding
 _CUSTOM = re.compile(r"\bcustom-call\(")
 _BITS = re.compile(r"(?:bf|f|s|u)([0-9]+)")
 
@@ -50,7 +50,7 @@ RULES = (P2,)
 
 
 def judge(bench: Bench) -> Iterator[Finding]:
-    """Yield P2 from the device's own program where there is one."""
+    """Yield P2, from the device's own program where available."""
     fmt, text = bench.facts.precision, bench.read(PROGRAM)
     if text is not None:
         yield judge_program(text, fmt, bench.path(PROGRAM))
@@ -59,7 +59,7 @@ def judge(bench: Bench) -> Iterator[Finding]:
 
 
 def judge_program(text: str, precision: Precision, path: str) -> Finding:
-    """Return P2 from program ``text``, which lies at ``path`` in the run directory."""
+    """Return P2 from program ``text``, stored at ``path`` in the run directory."""
     products = Counter(_PRODUCT.findall(text))
     narrowest = min((_bits(t) for types in products for t in types[1:]), default=None)
     seen = ", ".join(
@@ -82,12 +82,13 @@ def judge_program(text: str, precision: Precision, path: str) -> Finding:
 
 
 def judge_census(seen: TypesEvidence, precision: Precision, path: str) -> Finding:
-    """Return P2 from the operators of one step, which lie at ``path`` in the run directory.
+    """Return P2 from the operators of one step, stored at ``path`` in the run directory.
 
-    Flagged: products with an operand narrower than declared, of floating point or of integers of at
-    most 8 bits (scales and other operands may be wider); casts to such types, since a product that
-    is emulated casts and widens again; and such types at an operator of another library, whose name
-    does not tell what it is. Unsigned bytes at the latter are workspaces and random states.
+    Three cases are flagged. First, a product with an operand narrower than declared, of floating
+    point or of integers of at most 8 bits (scales and other operands may be wider). Second, a cast
+    to a narrow dtype: an emulated product casts down and widens again. Third, a narrow dtype at an
+    operator of another library, because the operator's name does not tell the operation. In the
+    third case unsigned bytes are allowed: unsigned bytes are workspaces and random states.
     """
     every = (*seen.executed, *seen.compiled)
     narrow = [entry for entry in every if _is_narrow(entry, precision.bits)]
@@ -106,8 +107,8 @@ def judge_census(seen: TypesEvidence, precision: Precision, path: str) -> Findin
 def _is_narrow(entry: OperatorTypes, bits: int) -> bool:
     if entry.kind == "product":
         return _any_below(bits, entry.operands)
-    # Casts are listed only where they end in 8 bits or fewer; at a foreign operator 16 bits under
-    # FP32 may be anything, a table of positions for one.
+    # Casts are listed only where the result has 8 bits or fewer. At a foreign operator 16 bits
+    # under FP32 may be anything, such as a table of positions.
     if entry.kind == "cast":
         return _any_below(min(bits, 9), entry.results)
     types = (*entry.operands, *entry.results)
@@ -166,6 +167,6 @@ def _finding(status: Status, message: str, seen: str, precision: Precision, path
 
 
 def _bits(name: str) -> int:
-    # f8e4m3fn, f8e5m2 and the like: the digits after the first letters; pred is one bit.
+    # The digits after the first letters, in f8e4m3fn, f8e5m2 and similar names; pred is one bit.
     found = _BITS.match(name)
     return int(found.group(1)) if found else 1

@@ -1,4 +1,4 @@
-"""Rule W1: after post-processing every parameter is there, trained, and the pristine one."""
+"""Rule W1: after post-processing every parameter exists, is trained, and is pristine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ W1 = Rule(
 )
 RULES = (W1,)
 _LARGEST_WEIGHT = 1.0  # a gain; matrices are N(0, 0.02)
-#: One last place of it, in the type weights are stored in.
+#: One last place of the largest weight, in the dtype of stored weights.
 _ROUNDING = {"float32": 2.0**-22, "float64": 2.0**-51, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -52,11 +52,10 @@ def finding(
     steps: Sequence[Optimizer],
     path: str,
 ) -> Finding:
-    """Return W1 from what the worker found and what the reference run made from the seed.
+    """Return W1 from the worker's weights and the reference run's weights made from the seed.
 
-    ``steps`` are the constants of the optimizer's steps between the two ends: AdamW moves no weight
-    further than they can.
-    (SGD may, by as much as a gradient is large.)
+    ``steps`` are the constants of the optimizer's steps between start and end. AdamW cannot move a
+    weight further than a bound from these constants. SGD can: the move grows with the gradient.
     """
     faults = _presence(weights)
     if pristine is not None:
@@ -129,13 +128,14 @@ def _values(weights: WeightsEvidence, pristine: PristineEvidence) -> list[str]:
 def _moves(
     pristine: PristineEvidence, precision: Precision, steps: Sequence[Optimizer]
 ) -> list[str]:
-    """Return a fault where weights have moved further than AdamW takes them.
+    """Return a fault where weights moved further than AdamW can move weights.
 
-    One step moves a weight by at most lr, or lr (1 - beta1) / sqrt(1 - beta2) where that is more
-    (Kingma and Ba, "Adam", ICLR 2015, section 2.1), by its decay, and by rounding: to 16 bits at
-    most as far again.
+    One step moves a weight by at most lr, or by lr (1 - beta1) / sqrt(1 - beta2) where larger
+    (Kingma and Ba, "Adam", ICLR 2015, section 2.1), plus the weight decay, plus rounding: to 16
+    bits at most as far again. Example: lr = 1e-4, beta1 = 0.9, beta2 = 0.999: at most 3.2e-4 before
+    decay and rounding.
     """
-    # Squares of gradients underflow, or there are none to divide by: there is no bound.
+    # No bound exists where squares of gradients underflow (FP16), or without moments to divide by.
     if precision.stored_dtype == "float16" or not all(one.moments for one in steps):
         return []
     limit = 2 * sum(map(_furthest, steps)) + _ROUNDING.get(precision.stored_dtype, 2.0**-7)
@@ -150,7 +150,7 @@ def _moves(
 
 
 def _furthest(constants: Optimizer) -> float:
-    """Return how far one step of AdamW takes a weight, its decay with it."""
+    """Return the largest move of a weight in one step of AdamW, weight decay included."""
     beta1, beta2 = constants.betas
     most = max(1.0, (1 - beta1) / math.sqrt(1 - beta2))
     return constants.lr * (most + constants.weight_decay * _LARGEST_WEIGHT)
