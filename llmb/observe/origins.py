@@ -186,7 +186,7 @@ def _source_folder(name: str) -> Path | None:
 
 
 def needed_by_everybody() -> set[str]:
-    """Return the packages torch and llmb may import, including optional dependencies."""
+    """Return the packages torch and llmb may import, for any extra or platform."""
     return _related(_EVERYBODY)
 
 

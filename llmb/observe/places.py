@@ -50,7 +50,7 @@ class SampledIndices:
         """Return the number of elements before ``part``, and the elements inside ``part``.
 
         Indices inside are relative to the beginning of ``part``. Example: of 3, 8, 13, 18 one
-        element comes before elements 5 to 14; inside are 3 and 8, relative to 5.
+        element comes before elements 5 to 14; inside are 8 and 13, returned as 3 and 8.
         """
         count, stride = self.count, self.stride
         before = min(count, max(0, -((self.first - part.start) // stride)))

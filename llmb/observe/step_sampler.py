@@ -280,7 +280,7 @@ class StepSampler:
 
         Kernels treat the remainder after full vectors differently, and a replayed sample cannot
         reproduce the remainder. Unless a replay sample holds the whole parameter, the sample leaves
-        the remainder out. Example: with vectors of 8 elements, the last 3 elements of 8,003.
+        the remainder out. Example: of 8,003 elements, the last 3 (``VECTOR`` is 64).
         """
         size = parameter.numel()
         if what == "gradient":

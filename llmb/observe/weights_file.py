@@ -4,7 +4,8 @@ The header holds a digest of every tensor, and the digest of a file is the diges
 reader therefore checks exactly the bytes used for computing, at the time of reading. A digest of
 the full file, taken in advance, would not cover a file altered later.
 
-The writer of the safetensors library is not used: it holds a second copy of all weights in memory.
+The writer of the safetensors library is not used: that writer holds a second copy of all weights
+in memory.
 """
 
 from __future__ import annotations
