@@ -1,1 +1,1 @@
-"""What the worker writes down for the judges: it reads, and judges nothing."""
+"""Observers that record evidence in the worker for the audit; nothing is judged here."""

@@ -1,7 +1,8 @@
-"""Which callables of torch, llmb, builtins and the clocks are still the ones they were.
+"""Compare the callables of torch, llmb, builtins and the clocks with an earlier snapshot.
 
-Identity is compared, and of Python functions the code, the defaults and the functions they close
-over, too. Kernels registered over torch's in its dispatcher are seen by ``observe.dispatcher``.
+The identity of each object is compared. Of a Python function, the code, the defaults and the
+closed-over functions are compared, too. Examples: ``torch.mm = fake`` and ``f.__code__ = code`` are
+both found. ``observe.dispatcher`` finds kernels registered over torch's in the dispatcher.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodDescriptorType, MethodType, ModuleType
 from typing import Any
 
-#: Top-level packages whose callables are looked at: what is trained with, what times it, and what
-#: its evidence goes through.
+#: Top-level packages with watched callables: packages used for training, for timing, and for
+#: writing evidence (``hashlib``, ``socket``, ``safetensors``).
 _WATCHED = frozenset(
     (
         *("torch", "llmb", "builtins", "time", "random"),
@@ -28,25 +29,25 @@ _WATCHED = frozenset(
     )
 )
 _OWN = "llmb"
-#: torch itself sets properties of this class as its kinds of compiled artifacts become known.
+#: torch itself adds properties to ``CacheInfo`` as kinds of compiled artifacts become known.
 _FILLED_IN = ("torch.compiler._cache.CacheInfo",)
 _CACHED = type(functools.lru_cache(lambda: None))
 _METHODS = (staticmethod, classmethod, property)
-#: Which object it is: what ``id`` tells, without an audit event, which takes twenty times as long.
+#: Identity of an object, like ``id`` but without an audit event, which takes 20 times as long.
 _which = object.__hash__
 _WRAPPERS = (FunctionType, MethodType, functools.partial, _CACHED, *_METHODS)
 _DEEPEST = 3  # torch.ops -> namespace -> operator -> overload
-#: What makes a Python function up. Each is read with an audit event: all three in one call.
+#: The replaceable parts of a Python function. Each read raises an audit event: read all in a call.
 _parts_of = attrgetter("__code__", "__defaults__", "__kwdefaults__")
-_CLASS = -1  # in place of a depth
+_CLASS = -1  # marks a class, in place of a depth
 _Face = tuple[object, ...]
 
 
 class _Room:
-    """The names in one module, class or object, and the values that they had.
+    """The names in a module, class or object, with the values at the time of the snapshot.
 
     ``head`` is the module, class or object itself; a class is followed by its metaclass and bases.
-    ``items`` are all names with their values. ``faces`` has the names that are compared.
+    ``items`` are all names with values. ``faces`` holds the compared names: name -> ``_face``.
     """
 
     __slots__ = (
@@ -57,9 +58,9 @@ class _Room:
     def __init__(self, head: _Face, items: Mapping[str, Any], faces: dict[str, _Face]) -> None:
         self.head, self.faces = head, faces
         self._names, self._values = [*items], [*items.values()]
-        #: File -> names whose outermost Python function was written there.
+        #: File -> names with an outermost Python function written in the file.
         self.files: dict[str, list[str]] = {}
-        #: What is looked into from here: path, class or object, depth.
+        #: Classes and objects to visit from here: path, class or object, depth.
         self.ways: list[tuple[str, Any, int]] = []
         self._functions: list[FunctionType] = []
         self._others: list[_Face] = []
@@ -92,31 +93,32 @@ class _Room:
         )
 
     def _made_of(self) -> list[object]:
-        """Return code, defaults and keywords of the functions that close over nothing."""
+        """Return code, defaults and keyword defaults of all functions without a closure."""
         parts = chain.from_iterable(map(_parts_of, self._functions))
         return [*parts, *chain.from_iterable(map(dict.values, self._keywords))]
 
 
 class Callables:
-    """A snapshot: name -> the object and what makes it up, held so that no identity is reused."""
+    """A snapshot: name -> object and parts. References are held, to prevent reuse of an ``id``."""
 
     def __init__(self, earlier: Callables | None = None) -> None:
         """Take the snapshot (0.2 to 0.4 s for 102,000 names).
 
-        What is as it was in ``earlier`` is shared with it: to compare the two takes little then.
+        Unchanged rooms are shared with ``earlier``, which makes comparing the two snapshots cheap.
         """
         #: Path of a module, class or object -> the names in it.
         self._rooms: dict[str, _Room] = {}
         self._modules: dict[str, ModuleType] = {}
-        #: Where an attribute of a class or of a single object is looked up after the object itself.
+        #: Path of a class or object -> base classes searched after the class or object itself.
         self._behind: dict[str, tuple[type, ...]] = {}
         self._running = _name("__main__")
         self._walk({} if earlier is None else earlier._rooms)
 
     def go_on(self) -> None:
-        """Look at what came since: this process was forked from the one that was looked at.
+        """Add modules imported since; this process was forked from the snapshot's process.
 
-        What was run there is forgotten, and so is what was imported there and is run here.
+        Forget the main module of the parent process, and any earlier import of this process's main
+        module.
         """
         for name in {self._running, _name("__main__")}:
             self._modules.pop(name, None)
@@ -127,14 +129,14 @@ class Callables:
         self._walk({})
 
     def _walk(self, earlier: dict[str, _Room]) -> None:
-        """Look at all modules that have not been looked at."""
+        """Visit all modules not visited before."""
         self._earlier = earlier
         self._seen: set[int] = set()
         self._parted: dict[int, bool] = {}
         with no_collection():
             for key, module in list(sys.modules.items()):
                 name = _name(key)
-                # What is being run comes first; it may be imported once more under its own name.
+                # The main module comes first; Python may import the module again by real name.
                 if name in self._modules or not issubclass(type(module), ModuleType):
                     continue
                 if _is_watched(name):
@@ -143,10 +145,10 @@ class Callables:
         del self._seen, self._parted, self._earlier
 
     def replaced(self, later: Callables) -> tuple[str, ...]:
-        """Return the names that stand for something else in ``later``, sorted.
+        """Return the names bound to another object or changed in ``later``, sorted.
 
-        An addition counts where it hides something: a method of a base class, or a builtin. What
-        else is new hides nothing; torch.compile puts what it has compiled among a module's names.
+        A new name counts only where the name hides a method of a base class, or a builtin. Example:
+        torch.compile adds compiled functions to a module's names, and hides nothing.
         """
         found = {
             name for name, module in self._modules.items() if later._modules.get(name) is not module
@@ -168,7 +170,7 @@ class Callables:
         return tuple(sorted(found))
 
     def value(self, name: str) -> object:
-        """Return what ``name`` stood for; None if it was not there."""
+        """Return the value of ``name`` in the snapshot; None if the name was absent."""
         owner, _, last = name.rpartition(".")
         room = self._rooms.get(owner)
         face = room.faces.get(last) if room else None
@@ -177,10 +179,11 @@ class Callables:
     def written_elsewhere(
         self, is_at_home: Callable[[str], bool], earlier: Callables | None = None
     ) -> Iterator[tuple[str, object, str]]:
-        """Yield names made of Python functions whose file is not at home: name, value and file.
+        """Yield name, value and file of Python functions with a file that is not at home.
 
-        Of modules of the package whose name they bear, with ``earlier`` only of those that came
-        since. Of wrapped functions the outermost one's file counts.
+        Only modules inside the folder of the package they are named after are searched; with
+        ``earlier``, only modules that ``earlier`` lacks. For wrapped functions, the file of the
+        outermost function counts.
         """
         inside = functools.cache(_is_inside)
         homes = {name: _is_at_home(name, module, inside) for name, module in self._modules.items()}
@@ -200,7 +203,7 @@ class Callables:
                         yield f"{owner}.{last}", room.faces[last][0], file
 
     def is_member(self, name: str) -> bool:
-        """Tell whether ``name`` is one of a class or of an object, not of a module."""
+        """Tell whether ``name`` is an attribute of a class or object, not of a module."""
         return name.rpartition(".")[0] not in self._modules
 
     def __len__(self) -> int:
@@ -213,12 +216,12 @@ class Callables:
         behind = self._behind.get(owner)
         if behind is not None:
             return any(last in vars(kind) for kind in behind)
-        # A name that is new among the builtins hides none of them.
+        # A new name in ``builtins`` hides no builtin.
         return owner in self._modules and owner != "builtins" and hasattr(builtins, last)
 
     def _look(self, path: str, module: ModuleType) -> None:
         constants = path.partition(".")[0] == _OWN
-        # A module of torch.backends stands before another, whose names it passes on.
+        # torch.backends wraps some modules in a proxy, which passes on the names of module ``m``.
         inner = vars(module).get("m") if hasattr(type(module), "__getattr__") else None
         items = vars(module)
         if isinstance(inner, ModuleType):
@@ -251,13 +254,13 @@ class Callables:
         self._enter(path, head, vars(kind), is_compared, _CLASS)
 
     def _look_inside(self, path: str, holder: object, depth: int) -> None:
-        """Look at the callables an object of torch's or llmb's own has as its attributes."""
+        """Snapshot the callables among the attributes of an object of torch or llmb."""
         if _which(holder) in self._seen or path in self._modules or path in self._behind:
             return
         self._seen.add(_which(holder))
         try:
             attributes: dict[str, Any] = object.__getattribute__(holder, "__dict__")
-        except AttributeError:  # it has none
+        except AttributeError:  # no ``__dict__``, for example an object with slots
             return
         self._behind[path] = type(holder).__mro__
         self._enter(path, (holder,), attributes, lambda _, value: callable(value), depth + 1)
@@ -270,7 +273,7 @@ class Callables:
         is_compared: Callable[[str, object], bool],
         depth: int,
     ) -> None:
-        """Keep what ``items`` are, and look on from there."""
+        """Keep a snapshot of ``items``, and visit the classes and objects in ``items``."""
         room = self._earlier.get(path)
         if room is None or not room.is_as_it_was(head, items):
             known = room.faces if room else {}
@@ -293,7 +296,7 @@ class Callables:
     def _ways(
         self, path: str, items: Mapping[str, Any], depth: int
     ) -> Iterator[tuple[str, Any, int]]:
-        """Yield what is looked into from ``path``: classes in modules; objects of torch or llmb."""
+        """Yield the places to visit from ``path``: classes in modules; objects of torch or llmb."""
         for name, value in items.items():
             kind = type(value)
             if issubclass(kind, type):
@@ -303,7 +306,7 @@ class Callables:
                 yield f"{path}.{name}", value, depth
 
     def _has_parts(self, kind: type) -> bool:
-        """Tell whether objects of ``kind`` are torch's or llmb's own, ``torch.ops`` among them."""
+        """Tell whether torch or llmb defines the class ``kind``, such as the class of torch.ops."""
         found = self._parted.get(_which(kind))
         if found is None:
             found = f"{_name(str(kind.__module__))}.".startswith(("torch.", "llmb."))
@@ -316,7 +319,7 @@ def _is_watched(module: object) -> bool:
 
 
 def _name(name: str) -> str:
-    """Return ``name``; for ``__main__`` its usual name, such as llmb.processes.worker."""
+    """Return ``name``; for ``__main__`` the usual name, such as llmb.processes.worker."""
     running = sys.modules.get(name) if name == "__main__" else None
     spec = getattr(running, "__spec__", None)
     return name if spec is None else str(spec.name)
@@ -328,7 +331,7 @@ def _path_of(kind: type) -> str:
 
 
 def _is_at_home(name: str, module: ModuleType, inside: Callable[[str, str], bool]) -> bool:
-    """Tell whether ``module`` comes from the package whose name it bears, as its parts should."""
+    """Tell whether the file of ``module`` lies in the package folder of the same name."""
     top, _, inner = name.partition(".")
     if not inner:
         return True
@@ -343,9 +346,9 @@ def _is_inside(folder: str, outer: str) -> bool:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Look for no garbage where none is made.
+    """Switch the garbage collector off for a while.
 
-    It would take two thirds of the time of a snapshot, and a fourth of an import's.
+    Collections would take two thirds of the time of a snapshot, and a fourth of an import's.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -357,7 +360,7 @@ def no_collection() -> Iterator[None]:
 
 
 def functions(value: object) -> Iterator[FunctionType]:
-    """Yield the Python functions that ``value`` is made of: wrapped, bound and closed over."""
+    """Yield the Python functions inside ``value``: wrapped, bound and closed over."""
     waiting, seen = [value], set()
     while waiting:
         each = waiting.pop()
@@ -376,7 +379,7 @@ def functions(value: object) -> Iterator[FunctionType]:
 
 
 def file_of(value: object) -> str | None:
-    """Return the file that the outermost Python function of ``value`` was written in."""
+    """Return the source file of the outermost Python function of ``value``."""
     if type(value) is not FunctionType:
         if not isinstance(value, _WRAPPERS):
             return None
@@ -397,10 +400,10 @@ def _closed_over(function: FunctionType) -> list[object]:
 
 
 def _face(value: Any, known: _Face | None = None) -> _Face:
-    """Return what makes ``value`` up: ``known`` itself where that says the same."""
+    """Return the compared parts of ``value``; ``known`` itself if all parts are identical."""
     kind = type(value)
     if kind is FunctionType:
-        if not value.__closure__ and not value.__kwdefaults__:  # nearly all of them
+        if not value.__closure__ and not value.__kwdefaults__:  # nearly all functions
             code, defaults = value.__code__, value.__defaults__
             if known is not None and len(known) == 3:
                 one, its_code, its_defaults = known
@@ -433,7 +436,7 @@ def _same(one: Collection[object], other: Collection[object]) -> bool:
 
 
 def below(names: Iterable[str], *packages: str) -> tuple[str, ...]:
-    """Return those of ``names`` that lie in one of ``packages``."""
+    """Return the ``names`` inside any of ``packages``, such as ``torch.mm`` in ``torch``."""
     return tuple(
         name for name in names if any(name == p or name.startswith(f"{p}.") for p in packages)
     )

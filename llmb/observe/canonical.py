@@ -1,7 +1,8 @@
-"""The model's canonical parameters, wherever post-processing has put them.
+"""Find the model's canonical parameters after post-processing.
 
-A wrapper adds to a parameter's name, and a module that took a parameter over keeps the object:
-both are found without the plugin's help. What fuses or repacks says so by ``llmb_parameter_map``.
+A wrapper only adds a prefix to a parameter's name, and a module that takes over a parameter keeps
+the object: both cases need no help from the plugin. Example: ``module.lm_head.weight``. A plugin
+that fuses or repacks parameters declares the mapping by ``llmb_parameter_map``.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from llmb.errors import UsageError
 from llmb.observe.shards import is_elsewhere, whole, write
 from llmb.plugin import ParameterView
 
-#: Gives to all ranks what one of them has of a stored parameter (or that it has none), which is
-#: like the parameter itself.
+#: Shares a rank's value of a stored parameter with all ranks; None if the rank has no value. The
+#: value has shape and dtype of the parameter (the last argument).
 Share = Callable[[str, Tensor | None, Tensor], Tensor | None]
 
 
 class Origin:
-    """The parameters before post-processing: their names, and weak references to the objects."""
+    """The parameters before post-processing: names, and weak references to the objects."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Remember the parameters of ``model`` without keeping them alive."""
+        """Remember the parameters of ``model`` without keeping the parameters alive."""
         self.names = tuple(name for name, _ in model.named_parameters())
         self._objects = {name: weakref.ref(p) for name, p in model.named_parameters()}
 
     def name_of(self, stored: str, parameter: nn.Parameter) -> str | None:
-        """Return the canonical name of a stored parameter, by identity or else by its ending."""
+        """Return the canonical name of a stored parameter, by identity or else by name suffix."""
         for name, known in self._objects.items():
             if known() is parameter:
                 return name
@@ -43,7 +44,7 @@ class Origin:
 class Canonical:
     """Reads and writes canonical parameters of a post-processed model."""
 
-    # See ``StepSampler``: what an object has besides its attributes cannot be replaced on it.
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
         *("_plain", "_share", "_stored", "_views"),
         *("by_stored", "mapped", "missing", "names", "padding"),
@@ -55,7 +56,7 @@ class Canonical:
         """Find the parameters of ``origin`` in ``model``, through ``views`` where given."""
         self.mapped = views is not None
         self._views = dict(views or {})
-        #: Stored name -> canonical name, as far as no map is needed to tell.
+        #: Stored name -> canonical name, for parameters found without a map.
         self.by_stored: dict[str, str] = {}
         self._plain: dict[str, nn.Parameter] = {}
         self._stored: dict[str, str] = {}
@@ -67,7 +68,7 @@ class Canonical:
                     self.by_stored[stored] = name
                     self._plain[name] = parameter
                     self._stored[name] = stored
-        #: Canonical names in the model's own order, then what a map adds to them.
+        #: Canonical names in the model's own order, then the names that only a map has.
         found = self._views if self.mapped else self._plain
         self.names: tuple[str, ...] = (
             *(name for name in origin.names if name in found),
@@ -78,16 +79,16 @@ class Canonical:
         self.missing: Sequence[str] = tuple(name for name in origin.names if name not in found)
 
     def stored_as(self, name: str) -> str | None:
-        """Return under which name ``name`` is stored, None where only a map tells."""
+        """Return the stored name of ``name``, None if only a map gives the location."""
         return self._stored.get(name)
 
     def follow(self, model: nn.Module, share: Share | None = None) -> None:
-        """Find the parameters again in ``model``: spread over ranks, under the same names.
+        """Find the parameters again in ``model``, now sharded over ranks under the same names.
 
-        Where no rank has all of them, ``share`` gives what another one has.
+        If no rank has all parameters, ``share`` gives the values of another rank.
 
         Raises:
-            UsageError: only a map of the plugin's tells where they are, and not on which rank.
+            UsageError: only a plugin's map locates the parameters, and the map names no ranks.
         """
         if share is not None and self.mapped:
             raise UsageError(
@@ -100,9 +101,9 @@ class Canonical:
             self._plain[canonical] = stored[name]
 
     def value(self, name: str) -> Tensor:
-        """Return the value of ``name`` in its canonical shape; not to be written to.
+        """Return the value of ``name`` in canonical shape; do not write to the value.
 
-        Of what is spread over ranks it is a collective call, as of ``gradient`` and ``values``.
+        For a sharded parameter a collective call, like ``gradient`` and ``values``.
         """
         if not self.mapped:
             found = self._of_all(name, self._plain[name].detach())
@@ -114,21 +115,21 @@ class Canonical:
         return value.detach()
 
     def gradient(self, name: str) -> Tensor | None:
-        """Return the gradient of ``name`` in its canonical shape, None where there is none."""
+        """Return the gradient of ``name`` in canonical shape, None without a gradient."""
         if not self.mapped:
             return self._of_all(name, self._plain[name].grad)
         found = self._views[name].read("grad")
         return None if found is None else whole(found.detach())
 
     def _of_all(self, name: str, found: Tensor | None) -> Tensor | None:
-        """Return ``found`` of ``name`` as those ranks have it that have any of it."""
+        """Return the full ``found`` of ``name``, shared by the ranks that hold the parameter."""
         present = None if found is None or is_elsewhere(found) else whole(found.detach())
         if self._share is None:
             return present
         return self._share(self._stored[name], present, self._plain[name])
 
     def write(self, name: str, value: Tensor) -> None:
-        """Overwrite ``name`` with ``value``, given in its canonical shape, on any device."""
+        """Overwrite ``name`` with ``value``, given in canonical shape, on any device."""
         with torch.no_grad():
             if self.mapped:
                 present = self.value(name)
@@ -137,10 +138,10 @@ class Canonical:
                 write(self._plain[name].detach(), value)
 
     def requires_grad(self, name: str) -> bool:
-        """Tell whether ``name`` is trained; a mapped one is if its map does not say otherwise."""
+        """Tell whether ``name`` is trained; mapped parameters always count as trained."""
         return self.mapped or self._plain[name].requires_grad
 
     def values(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every canonical name and its value."""
+        """Yield every canonical name with the value."""
         for name in self.names:
             yield name, self.value(name)

@@ -1,4 +1,4 @@
-"""Native libraries this process has loaded on the plugin's behalf, whose sources are not shown."""
+"""List native libraries loaded on behalf of the plugin, without visible sources."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _EVERY = "*"
 def closed_components(
     module_name: str, plugin: str, declared: Sequence[NativeLibrary]
 ) -> tuple[ClosedComponent, ...]:
-    """Return what of the plugin's native code is loaded: shipped, required, or declared by it.
+    """Return the loaded native code of the plugin: shipped, required, or declared by the plugin.
 
-    Shipped: compiled files in the package of ``module_name``. Required: those of every distribution
-    that ``plugin`` (a distribution) depends on, or that torch loads by itself, and that neither
-    torch nor llmb needs. Drivers and the system's libraries are the system's, not components.
+    Shipped: compiled files in the package of ``module_name``. Required: compiled files of every
+    distribution that ``plugin`` (a distribution) depends on, or that torch loads by itself, unless
+    torch or llmb needs the distribution. Drivers and system libraries are no components.
 
     Raises:
-        UnavailableError: a declared library is not there.
-        RunFailedError: one that was loaded has been deleted.
+        UnavailableError: a declared library is missing.
+        RunFailedError: a loaded library has been deleted.
     """
     found = {c.name: c for c in _shipped(module_name, plugin)}
     everybodys = _closure(["torch", "llmb"])
@@ -105,18 +105,19 @@ def _component(file: Path, name: str, owner: Distribution) -> ClosedComponent:
 
 
 def _fact(owner: Distribution, *names: str) -> str | None:
-    """Return the first of the metadata fields ``names`` that ``owner`` has, its first line only.
+    """Return the first of the metadata fields ``names`` that ``owner`` has, only the first line.
 
-    Some put the whole text of a licence there.
+    Some packages put the full text of a licence into a field.
     """
     values = (owner.metadata[name].strip() for name in names if name in owner.metadata)
     return next((value.splitlines()[0] for value in values if value), None)
 
 
 def _mapped() -> frozenset[Path]:
-    """Return the libraries mapped into this process, where the kernel tells.
+    """Return the libraries mapped into this process; empty if the kernel provides no list.
 
-    What is executable is one, whatever its name; one that has been deleted has a name to tell.
+    Every executable mapping counts as a library, regardless of the file name. Deleted files are
+    still listed by name.
     """
     try:
         lines = _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -129,10 +130,10 @@ def _mapped() -> frozenset[Path]:
 
 
 def _closure(names: Iterable[str], *, extras: bool = False) -> set[str]:
-    """Return the normalised names of ``names`` and all they require, as far as installed.
+    """Return the normalised ``names`` and all required packages, as far as installed.
 
-    ``extras``: what any extra of ``names`` themselves brings counts, too; further down only the
-    extras that are asked for.
+    ``extras``: packages required by any extra of ``names`` count, too; deeper in the dependency
+    tree, only requested extras count.
     """
     found: dict[str, set[str]] = {}
     queue = [(normalised(name), {_EVERY} if extras else set()) for name in names]

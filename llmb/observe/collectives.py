@@ -1,4 +1,4 @@
-"""What ranks say to each other in a step: how often, and how many bytes, by kind."""
+"""Count the collectives of a rank in a step, and the bytes, by kind such as ``all_gather``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: torch's names: the functional ones of DTensor, and those of process groups (DDP, FSDP).
+#: torch's namespaces: functional collectives (DTensor), and process groups (DDP, FSDP).
 _SPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
 _KINDS = (
     ("reduce_scatter", "reduce_scatter"),
@@ -27,7 +27,7 @@ _KINDS = (
 
 
 class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts collectives of this rank while it is active, and the bytes each is given."""
+    """Counts this rank's collectives while active, and the input bytes of each kind."""
 
     def __init__(self) -> None:
         """Start from zero."""
@@ -38,9 +38,9 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Count ``func`` if it is a collective, and call it."""
+        """Count ``func`` if ``func`` is a collective, and call ``func``."""
         if any(hasattr(kind, "device_mesh") for kind in types):
-            return NotImplemented  # comes back as what this rank does, with what it says for that
+            return NotImplemented  # DTensor splits ``func`` into local operators and collectives
         if func.namespace in _SPACES:
             name = func._schema.name.partition("::")[2]
             kind = next((kind for part, kind in _KINDS if part in name), None)
@@ -49,13 +49,13 @@ class Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
     def count(self, kind: str, size: int, args: tuple[Any, ...]) -> None:
-        """Count a collective that is given ``size`` bytes."""
+        """Count a collective with an input of ``size`` bytes."""
         self.calls[kind] += 1
         self.bytes[kind] += size
 
 
 def _given(kind: str, args: tuple[Any, ...]) -> Iterable[Tensor]:
-    """Return what a rank puts in: process groups' own names take the result before it."""
+    """Return a rank's input tensors: process group operators list the result before the input."""
     tensors = [list(_tensors(value)) for value in args]
     first = [found for found in tensors if found]
     if not first:

@@ -1,4 +1,4 @@
-"""How many programs torch.compile has made so far: a counter every fence reads."""
+"""Read the number of programs compiled by torch.compile, a counter read at every fence."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 def torchs_own() -> dict[str, float]:
-    """Return ``{"compilations": n}`` for this process, nothing if nothing was ever compiled.
+    """Return ``{"compilations": n}`` for this process, ``{}`` before any compilation.
 
-    torch.compile counts the graphs it compiled, recompilations included, under a private name; a
-    torch without it is one whose compilations are not known.
+    torch.compile counts compiled graphs, recompilations included, under a private name. In a torch
+    version without the private name, compilations are unknown and the result is ``{}``.
     """
     dynamo = sys.modules.get("torch._dynamo.utils")
     counters = getattr(dynamo, "counters", {})

@@ -1,9 +1,10 @@
-"""Which operators the programs hold that ``torch.compile`` made, with the types of their tensors.
+"""List the operators inside programs made by ``torch.compile``, with tensor types.
 
-Read from torch's structured trace, the records that ``TORCH_TRACE`` would write to a folder, by a
-listener in this process: no environment variable, no file. A program is announced whether it was
-compiled or came from a cache, and the key of a cache does not depend on who listens, so that the
-same runs. Nothing is said, and nothing costs anything, where nothing is compiled.
+The source is torch's structured trace: the records that ``TORCH_TRACE`` would write to a folder. A
+listener in this process reads the records: no environment variable, no file. torch announces a
+program both when compiled and when loaded from a cache, and cache keys do not depend on listeners:
+a run executes the same programs with and without the listener. Without compilation, the listener
+receives nothing and costs nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from torch.fx import graph as fx_graph
 
 from llmb.observe.executed_operators import Call
 
-#: What the compiler is about to make code of, after all its passes: torch 2.8 and 2.9 say "after"
-#: where they compile, and the other name where they find the program in a cache.
+#: Programs after all passes of the compiler, before code generation. torch 2.8 and 2.9 use the name
+#: "after" when compiling, and the other name for a program found in a cache.
 _LOWERED = {"inductor_post_grad_graph", "after_post_grad_graph"}
-#: What any compiler behind torch's own autograd is given.
+#: Programs that torch's autograd passes to any compiler.
 _CAPTURED = {"aot_forward_graph", "aot_backward_graph", "aot_inference_graph"}
 _TRACED = {"dynamo_output_graph"}  # before any compiler: Python functions, no operators
 
@@ -30,17 +31,17 @@ _LOGGER = "torch.__trace"
 _ANNOTATION = re.compile(r"([a-z][a-z0-9_]{0,30})\[")
 _UNNAMEABLE = re.compile(r"^(\s*)class <[^>\n]*>", re.MULTILINE)
 
-#: What tells one compiled frame from another.
+#: Key of a compiled frame, from the record's metadata.
 _Frame = tuple[str, ...]
 
 
 class CompiledPrograms(logging.Handler):
-    """Keeps the programs that are announced while it listens."""
+    """Keeps the programs announced while listening."""
 
     def __init__(self) -> None:
-        """Begin to listen; plugins come later, and the first programs with them."""
+        """Start to listen; plugins and the first programs come later."""
         super().__init__()
-        #: Records of any kind: as long as the number stands, nothing is being compiled.
+        #: Number of records of any kind: while the number stays equal, nothing is being compiled.
         self.records = 0
         self._graphs: dict[_Frame, dict[str, list[str]]] = {}
         logging.getLogger(_LOGGER).addHandler(self)
@@ -51,7 +52,7 @@ class CompiledPrograms(logging.Handler):
         super().close()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep ``record`` if it announces a program; never raise: torch is busy compiling."""
+        """Keep ``record`` if the record announces a program; never raise: torch is compiling."""
         self.records += 1
         said, text = getattr(record, "metadata", None), getattr(record, "payload", None)
         if not isinstance(said, dict) or not isinstance(text, str) or not text:
@@ -68,14 +69,14 @@ class CompiledPrograms(logging.Handler):
         return len(self._graphs)
 
     def read(self) -> tuple[list[Call], int]:
-        """Return the calls in all programs, and how many frames show none of theirs."""
+        """Return the calls in all programs, and the number of frames without readable programs."""
         calls: list[Call] = []
         unread = 0
         for graphs in self._graphs.values():
             texts = _texts(graphs, _LOWERED) or _texts(graphs, _CAPTURED)
             try:
                 calls += [call for text in texts for call in parse(text)]
-            except (SyntaxError, ValueError, RecursionError):  # a form of text yet unknown
+            except (SyntaxError, ValueError, RecursionError):  # an unknown text format
                 texts = []
             unread += not texts
         return calls, unread
@@ -92,12 +93,12 @@ def _texts(graphs: dict[str, list[str]], names: set[str]) -> list[str]:
 
 
 def parse(text: str) -> Iterator[Call]:
-    """Yield the calls of operators in a program as torch prints it: Python with types as strings.
+    """Yield the operator calls in a program printed by torch: Python with types as strings.
 
-    A line is ``mm: "bf16[8, 4][4, 1]cpu" = torch.ops.aten.mm.default(a, permute);  a = None``.
+    Example: ``mm: "bf16[8, 4][4, 1]cpu" = torch.ops.aten.mm.default(a, permute);  a = None``.
 
     Raises:
-        SyntaxError: ``text`` is no Python, as of a torch that prints otherwise.
+        SyntaxError: ``text`` is not Python, for example from a torch with another print format.
     """
     for node in ast.walk(ast.parse(_UNNAMEABLE.sub(r"\1class Graph", text))):
         if isinstance(node, ast.FunctionDef):
@@ -109,7 +110,7 @@ def _calls(function: ast.FunctionDef) -> Iterator[Call]:
     for line in function.body:
         if not isinstance(line, ast.Assign | ast.AnnAssign):
             continue
-        # Without a type: a tuple, say, whose parts are typed where they are taken out.
+        # A line without a type is, for example, a tuple: elements get types when taken out.
         result = _type(line.annotation) if isinstance(line, ast.AnnAssign) else None
         if isinstance(line.value, ast.Call):
             yield from _call(line.value, types, () if result is None else (result,))
@@ -121,7 +122,7 @@ def _call(call: ast.Call, types: dict[str, str], results: tuple[str, ...]) -> It
     given = [node for part in (*call.args, *call.keywords) for node in ast.walk(part)]
     named = (types[n.id] for n in given if isinstance(n, ast.Name) and n.id in types)
     operands = tuple(dict.fromkeys(named))
-    # An operator of operators names those it calls among its arguments.
+    # A higher-order operator names the called operators among the arguments.
     for node in (call.func, *(n for n in given if isinstance(n, ast.Attribute))):
         operator = _operator(node)
         if operator is not None:
@@ -129,9 +130,9 @@ def _call(call: ast.Call, types: dict[str, str], results: tuple[str, ...]) -> It
 
 
 def _operator(node: ast.expr) -> str | None:
-    """Return ``aten::mm`` of ``torch.ops.aten.mm.default``; None of what is no operator."""
+    """Return ``aten::mm`` for ``torch.ops.aten.mm.default``; None if ``node`` is no operator."""
     parts = ast.unparse(node).split(".") if isinstance(node, ast.Attribute) else []
-    # Two parts: operators of operators have no overloads. Fewer is a part of a name seen already.
+    # Higher-order operators have no overload. Fewer parts belong to a name already seen.
     wanted = 4 if parts[2:3] == ["higher_order"] else 5
     return (
         f"{parts[2]}::{parts[3]}"
@@ -149,6 +150,6 @@ def _type(annotation: ast.expr | None) -> str | None:
 
 @cache
 def _torchs_names() -> dict[str, str]:
-    """Return short name -> torch's name of every type, by the table that torch prints with."""
+    """Return short name -> torch's name of every type, from the table torch prints with."""
     table = getattr(fx_graph, "dtype_abbrs", {})
     return {short: str(dtype).removeprefix("torch.") for dtype, short in table.items()}

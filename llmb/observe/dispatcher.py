@@ -1,7 +1,7 @@
-"""Which kernels stand behind torch's operators, and which were put over them since.
+"""Snapshot the kernels behind torch's operators, and find kernels registered since.
 
-What ``torch.library`` registers is not seen among the callables: the operator stays the same
-object. The dispatcher's own account names operator, dispatch key and place of registration.
+``torch.library`` registrations are invisible among the callables: the operator stays the same
+object. The dispatcher's own dump names operator, dispatch key and place of registration.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch.library import Library
 
 #: ``CPU (inactive): registered at /a/file.cpp:47 :: (Tensor _0) -> Tensor _0 [ boxed ]``
 _KERNEL = re.compile(r"(\w+)(?:\[alias\])?(?P<hidden> \(inactive\))?: (?P<text>.*)")
-#: Facts of the operator itself, which are no kernels.
+#: Lines of the dump about the operator, not about kernels.
 _NO_KERNEL = ("name", "schema", "debug", "alias analysis kind")
 _PLACE = re.compile(r"registered at (.+?)(?::\d+)?(?: ::.*| \[.*\])?$")
-#: What stands before a device's name in the keys that are that device's too.
+#: Prefixes of a device's name in further dispatch keys of the device, such as ``AutogradCUDA``.
 _PREFIXES = ("", "Autograd", "Autocast", "Sparse", "SparseCsr", "Quantized", "NestedTensor")
-#: Backends that are torch's own on every machine.
+#: Backends that belong to torch on every machine.
 _EVERYBODYS = ("CPU", "Meta")
 _TORCH = Path(torch.__file__).parent
-#: In these files of torch's a kernel is registered on somebody else's behalf.
+#: Files of torch that register kernels on behalf of other code.
 _AGENTS = ("library.py", "_library")
-#: An operator without any kernel: what the dispatcher says of it are the keys' fallbacks.
+#: An operator without any kernel: the dump shows only the fallbacks of the keys.
 _PROBE_SPACE, _PROBE = "llmb_probe", "bare"
-#: Name of the fallback of a dispatch key, as a declaration would give it.
+#: Name of the fallback of a dispatch key, as written in a declaration.
 FALLBACK = "torch.ops._.fallback"
 
 
@@ -44,19 +44,19 @@ _DEVICE_KEYS = _device_keys()
 
 @dataclass(frozen=True)
 class KernelChange:
-    """A kernel that is there now and was not, or the other way round (then ``place`` is None)."""
+    """A kernel that was added, or removed (then ``place`` is None)."""
 
-    #: ``torch.ops.aten.mm``, ``torch.ops.aten.cat.out``: as Python calls the operator.
+    #: Python name of the operator, such as ``torch.ops.aten.mm``, ``torch.ops.aten.cat.out``.
     name: str
     dispatch_key: str
-    #: Source file of the registration, as the dispatcher gives it; None where it gives none.
+    #: Source file of the registration in the dispatcher's dump; None if missing.
     place: str | None
-    #: Another kernel stood there before.
+    #: The kernel replaces an earlier kernel.
     replaces: bool
 
     @property
     def supports_a_device(self) -> bool:
-        """Tell whether it gives a device a kernel where there was none, as vendors must."""
+        """Tell whether the kernel is new for a device, as vendors need, and replaces no kernel."""
         return self.place is not None and not self.replaces and self.dispatch_key in _DEVICE_KEYS
 
 
@@ -75,10 +75,10 @@ class Kernels:
         return len(self._dumps)
 
     def changes(self, later: Kernels) -> tuple[KernelChange, ...]:
-        """Return what stands behind operators of this snapshot in ``later`` and did not before.
+        """Return the kernels in ``later`` that differ, for operators of this snapshot.
 
-        Operators that are new replace nothing. What torch's own Python files register when they
-        are first imported is torch's.
+        New operators replace nothing. Registrations by torch's own Python files on first import
+        belong to torch.
         """
         found = [
             change
@@ -111,7 +111,7 @@ def _compare(name: str, before: str, after: str) -> list[KernelChange]:
 
 
 def _kernels(dump: str) -> dict[str, str]:
-    """Return dispatch key -> what is active there."""
+    """Return dispatch key -> description of the active kernel."""
     found = {}
     for line in dump.splitlines():
         match = _KERNEL.match(line)

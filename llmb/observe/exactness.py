@@ -1,8 +1,8 @@
-"""Whether a step is made of exactly what it seems to be made of (rule N1).
+"""Check that a step consists of exactly the expected types (rule N1).
 
-A gradient may be a subclass of a tensor that computes only the elements that are read, the state of
-the optimizer a dict that tells its plugin when somebody looks at a step, a global hook may change
-every model. So the types are compared in the pause of each step and after each optimizer step.
+Examples of cheats: a gradient is a tensor subclass that computes only the elements read; the
+optimizer state is a dict that tells the plugin about reads; a global hook changes every model.
+The types are compared in the pause of each step and after each optimizer step.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from llmb.observe.origins import CodeOrigin, Origins
 from llmb.records.evidence import Origin, Stranger
 from llmb.records.redact import redact_text
 
-#: The tables of torch's hooks that are called for every module there is.
+#: The tables of torch's hooks that are called for every module.
 _GLOBAL_HOOKS = [
     table
     for name, table in vars(module_hooks).items()
     if name.startswith("_global_") and isinstance(table, dict)
 ]
 _LONGEST = 200  # characters of a name
-_MOST_STRANGERS = 100  # that are told of
+_MOST_STRANGERS = 100  # reported at most
 #: The most trusted first.
 _TRUST: tuple[Origin, ...] = (
     "python",
@@ -53,13 +53,13 @@ _TRUST: tuple[Origin, ...] = (
     "unknown",
 )
 _UNKNOWN = CodeOrigin("unknown", None, "")
-#: What classes inherit from, and whose it is needs no look: N1 compares all of its methods.
+#: Base classes of known origin, not searched again: N1 compares all methods of the classes.
 _EVERYBODYS = {*nn.Parameter.__mro__, dict, list, defaultdict, Optimizer}
 
 
 @dataclass(slots=True)
 class _Met:
-    """Something strange, the step in which it was first seen, and in how many looks it was."""
+    """An unexpected object: the first step with the object, and the number of looks."""
 
     what: str
     value: object
@@ -68,20 +68,20 @@ class _Met:
 
 
 class Exactness:
-    """Compares the types of what a step is made of.
+    """Compares the types of all objects that a step consists of.
 
-    Made before any code of the plugin is loaded, and after torch has wrapped the steps of its
-    optimizers (``namespace.settle``). Example: a look at 111 parameters with their gradients and
-    moments takes 0.1 ms.
+    Create the object before any code of the plugin is loaded, and after torch has wrapped the steps
+    of torch's optimizers (``namespace.settle``). Example: a look at 111 parameters with gradients
+    and moments takes 0.1 ms.
     """
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = ("_optimizer", "_parameters", "_seen", "_signals", "_steps", "_there")
 
     def __init__(self) -> None:
-        """Look at what Python and torch call by themselves already."""
+        """Record the callbacks that Python and torch call by themselves already."""
         self._signals = sorted(signal.valid_signals())
-        #: Held, so that no identity is used again.
+        #: References are held, to prevent reuse of an ``id``.
         self._there = [value for _, value in self._called_by_themselves()]
         self._steps = {kind: kind.step for kind in (AdamW, SGD)}
         self._parameters: list[nn.Parameter] = []
@@ -89,14 +89,15 @@ class Exactness:
         self._seen: dict[tuple[str, int], _Met] = {}
 
     def watch(self, optimizer: Optimizer) -> None:
-        """From now on look at ``optimizer``, which has just been built, and at its parameters."""
+        """Check ``optimizer``, which has just been built, and all its parameters from now on."""
         self._optimizer = optimizer
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     def look(self, step: int, *results: Tensor) -> None:
-        """Look at all of the present ``step``, counted from 0.
+        """Check all objects of the present ``step``, counted from 0.
 
-        ``results`` are the loss, or the logits and the tokens drawn; none after the optimizer step.
+        ``results`` are the loss, or the logits and the drawn tokens; empty after the optimizer
+        step.
         """
         for result in results:
             if type(result) is not Tensor:
@@ -124,7 +125,7 @@ class Exactness:
         for hook in hooks_of(optimizer):
             self._note("hook of the optimizer", hook, step)
         self._look_at_groups(optimizer, step)
-        if type(optimizer.state) is not defaultdict:  # whose methods would be told of the look
+        if type(optimizer.state) is not defaultdict:  # methods of a subclass would notice the look
             self._note("state of the optimizer", type(optimizer.state), step)
             return
         for values in optimizer.state.values():
@@ -152,7 +153,7 @@ class Exactness:
             self._note("list of parameters that was exchanged", type(groups), step)
 
     def _called_by_themselves(self) -> Iterator[tuple[str, object]]:
-        """Yield what Python or torch call without being told to."""
+        """Yield the callbacks that Python or torch call by themselves, such as tracers."""
         for table in _GLOBAL_HOOKS:
             for hook in table.values():
                 yield "hook of all modules", hook
@@ -179,7 +180,7 @@ class Exactness:
         self._seen[key].looks += 1
 
     def strangers(self, module: str, distribution: str) -> tuple[Stranger, ...]:
-        """Return what was seen; ``module`` and ``distribution`` are the plugin's."""
+        """Return unexpected objects; ``module`` and ``distribution`` name the plugin."""
         if not self._seen:
             return ()
         origins = Origins(module, distribution)
@@ -207,10 +208,10 @@ def _named(value: object) -> str:
 def owner_of(value: object, origins: Origins) -> CodeOrigin:
     """Return the package that a class or a callable comes from.
 
-    Where its parts come from several packages, the least trusted package counts. A class can lie
-    about its module, and code about its file: the module must hold the class, and the text of the
-    file must compile to the code. Example: a method compiled under the name of a file of torch's
-    makes its class "unknown".
+    With parts from several packages, the least trusted package counts. A class can lie about the
+    defining module, and code about the source file: the module must hold the class, and the text of
+    the file must compile to the code. Example: a method compiled under the name of a file of torch
+    makes the class "unknown".
     """
     made_of = list(functions(value))
     kinds = () if made_of else (value if isinstance(value, type) else type(value)).__mro__
@@ -240,7 +241,7 @@ def _parts(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_held(kind: type) -> bool:
-    """Tell whether a class is found where it says that it is."""
+    """Tell whether the module that a class names really holds the class."""
     there: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
         there = getattr(there, name, None)

@@ -1,6 +1,6 @@
-"""What a worker does once its stream has ended: sketch the last gradients, then run the probes.
+"""Examine a worker after its stream ends: sketch the last gradients, then run the probes.
 
-It computes with the model as it was trained, on tokens it could not know, and judges nothing.
+The probes use the trained model and tokens that the worker could not know. Nothing is judged here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from llmb.records.precision_recipe import PairSeen
 from llmb.reference.data import Batch
 from llmb.reference.shapes import Shape
 
-_DIGITS = 256  # whole numbers up to here are exact in every format a weight is stored in
+_DIGITS = 256  # whole numbers up to 256 are exact in every format a weight is stored in
 
 
 @dataclass(slots=True)
 class Examination:
-    """Collects the sketches of every pass of one worker."""
+    """Collects the sketches of every pass of a worker."""
 
     _canonical: Canonical
     _shape: Shape
-    #: Tokens and signs follow from it.
+    #: Tokens and signs are derived from the seed.
     _seed: int
-    #: Keeps one part whole, where a single judgement is repeated.
+    #: Keeps a part of the model in full, to repeat a single judgement.
     _keeper: PartKeeper | None = None
     _saved: dict[str, Tensor] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Examination:
     missing: list[str] = field(default_factory=list)
 
     def live(self, loss: Tensor) -> None:
-        """Take the gradients of the step in whose pause the stream ended."""
+        """Take the gradients of the step during which the stream ended (in the step's pause)."""
         self._take(LIVE, loss)
 
     def probe(
@@ -56,11 +56,11 @@ class Examination:
         batch: Batch,
         context: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Run one probe through ``program``, which is how ``model`` is called.
+        """Run a probe through ``program``, the callable that runs ``model``.
 
-        Its tokens overwrite those of ``batch``, in the same memory every time. All its sequences
-        are the same, and the loss is their mean: in float16 it is their sum, so that gradients
-        underflow no sooner than those of one sequence do.
+        The probe's tokens overwrite the tokens of ``batch``, in the same memory every time. All
+        sequences are equal. The loss is the mean over sequences; in float16 the loss is the sum:
+        then gradients underflow no sooner than the gradients of a single sequence.
         """
         for parameter in model.parameters():
             parameter.grad = None
@@ -71,7 +71,7 @@ class Examination:
         self._take(name, loss, copies)
 
     def watching(self, name: str, model: nn.Module) -> AbstractContextManager[object]:
-        """Return the context of pass ``name``: in it the one part is looked at, if there is one."""
+        """Return the context of pass ``name``, in which the kept part, if any, is observed."""
         if self._keeper is None:
             return nullcontext()
         return self._keeper.watching(model, name, self._shape.sequence_length)
@@ -84,12 +84,12 @@ class Examination:
         batch: Batch,
         context: AbstractContextManager[object] | None,
     ) -> tuple[Tensor, int]:
-        """Go forward and backward; return the loss, and by what it was multiplied."""
+        """Run forward and backward; return the loss, and the factor applied to the loss."""
         backend.step_begin()
         with context or nullcontext():
             loss = program(batch.ids, labels=batch.labels, **batch.extra)
         copies = copies_of(batch, dtype)
-        (loss * copies if copies > 1 else loss).backward()  # the model's own, whatever it is
+        (loss * copies if copies > 1 else loss).backward()  # the ``backward`` of the model's loss
         backend.step_end()
         backend.synchronize()
         return loss, copies
@@ -103,9 +103,10 @@ class Examination:
         batch: Batch,
         context: AbstractContextManager[object] | None = None,
     ) -> tuple[PairSeen, ...]:
-        """Run the probe ``pairs`` as ``probe`` runs the others, and return what it shows.
+        """Run the probe ``pairs`` as ``probe`` runs other probes, and return the pairs seen.
 
-        All weights are overwritten, and stay so. The shape has no ``pairs_layout.obstacle``.
+        All weights are overwritten, and stay overwritten. The shape has no
+        ``pairs_layout.obstacle``.
         """
         made = pairs.Pairs(self._shape, self._seed, dtype)
         for parameter in model.parameters():
@@ -118,14 +119,14 @@ class Examination:
         return tuple(pairs_seen.seen(self._shape, self._canonical.gradient))
 
     def edit(self, name: str, dtype: str) -> None:
-        """Write the weights of probe ``name``, from those that were trained."""
+        """Write the weights of probe ``name``, derived from the trained weights."""
         for target, value in self._saved.items():
             self._canonical.write(target, value)
         edits = probes.edits(name, self._shape, dtype)
         # Out-projections are not kept: every probe makes them from zero, or from the live weights.
         parts = probes.parts(self._shape)
         made = {*parts.out, *parts.biases}
-        # In the order of the edits, the same on all ranks: each value is gathered from them.
+        # In the order of the edits, equal on all ranks: reading a value is a collective call.
         kept = [target for target in edits if target not in made]
         self._saved = {target: self._canonical.value(target).clone() for target in kept}
         for target, edit in edits.items():
@@ -153,12 +154,14 @@ def places(
     sizes: Mapping[str, int],
     stored: Sequence[tuple[str, nn.Parameter, Tensor]],
 ) -> Tensor:
-    """Return where elements of stored parameters lie in the canonical model, int64.
+    """Return the positions of elements of stored parameters in the canonical model, int64.
 
-    ``stored`` holds name, parameter and the elements' numbers; ``sizes`` the canonical parameters'
-    element counts, in order. Counted through all of them; -1 is padding. Where a map says how
-    parameters are stored, every canonical element is written its own number, a digit at a time, and
-    found again where it went: the model's weights are lost.
+    ``stored`` holds name, parameter and element indices; ``sizes`` holds the element counts of the
+    canonical parameters, in order. A position counts through all canonical parameters; -1 is
+    padding. Example: element 3 of the second parameter, after a first of 100 elements, is 103.
+    Where a map defines how parameters are stored, the number of every canonical element is written
+    into the model, a digit (base 256) at a time, and read back from the stored parameters: the
+    model's weights are lost.
     """
     if not stored:
         return torch.zeros(0, dtype=torch.int64)
@@ -194,7 +197,7 @@ def _found_again(
             if name not in first:
                 continue
             shape = canonical.value(name).shape
-            # From one on: what stays zero in every digit is padding.
+            # Numbers start at 1: an element with zero in every digit is padding.
             number = torch.arange(first[name] + 1, first[name] + sizes[name] + 1)
             canonical.write(name, (number // weight % _DIGITS).float().view(shape))
         digits = [p.detach().flatten()[i.to(p.device)].to("cpu") for _, p, i in stored]

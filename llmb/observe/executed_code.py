@@ -1,7 +1,6 @@
-"""Which code this process has run since llmb listens, and whether it is that of its files.
+"""Record all code this process runs after ``listen``, and compare the code with its source files.
 
-Code is heard of as it is run, by an audit hook of Python's (PEP 578), which nobody can take away
-again.
+A Python audit hook (PEP 578) records code as Python runs the code. An audit hook cannot be removed.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ _MODULE = "<module>"
 
 
 def listen() -> Callable[[], tuple[CodeType, ...]]:
-    """Listen to Python; return what gives the code that was run since, in order.
+    """Listen to Python; return a function that gives the code run since then, in order.
 
-    Of the code of one file each different piece is there once. llmb's children listen before they
-    import anything else of llmb, and torch.
+    Equal code objects of one file are kept once. The child processes of llmb listen before the
+    processes import torch or any other module of llmb.
     """
     return _listening()[1]
 
 
 def keep_from_compilers(*others: CodeType) -> None:
-    """Keep torch's compiler from looking into what listens, and into ``others`` that do."""
-    with suppress(Exception):  # a torch whose compiler would not
+    """Keep torch's compiler from tracing the audit hook, and ``others`` that listen, too."""
+    with suppress(Exception):  # a torch version without ``skip_code``
         from torch._dynamo.eval_frame import skip_code
 
         for code in (_listening()[0], *others):
             skip_code(code)
 
 
-@functools.cache  # a hook stays for ever: one is enough for a process
+@functools.cache  # a hook can never be removed: add a single hook per process
 def _listening() -> tuple[CodeType, Callable[[], tuple[CodeType, ...]]]:
     heard: dict[tuple[str, CodeType], None] = {}
 
@@ -45,7 +44,7 @@ def _listening() -> tuple[CodeType, Callable[[], tuple[CodeType, ...]]]:
             return
         try:
             heard.setdefault((arguments[0].co_filename, arguments[0]))
-        except Exception:  # it would stop what was heard of
+        except Exception:  # an exception would abort the code that is about to run
             return
 
     sys.addaudithook(hear)
@@ -53,10 +52,10 @@ def _listening() -> tuple[CodeType, Callable[[], tuple[CodeType, ...]]]:
 
 
 def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
-    """Yield those of ``files`` whose code, as it was run, is not what their text compiles to.
+    """Yield the ``files`` that ran other code than the source text compiles to.
 
-    Python runs byte code that it keeps beside a file; a file may also be exchanged once it has been
-    read. One that was run before anybody listened cannot be told from either.
+    Example: Python runs stale byte code from ``__pycache__``, or a file is replaced on disk after
+    Python read the file. A file that ran before ``listen`` is yielded, too: no code is recorded.
     """
     run: dict[str, list[CodeType]] = {}
     folder_of = functools.cache(os.path.realpath)  # two thousand files lie in a hundred folders
@@ -71,7 +70,7 @@ def other_than_shown(files: Iterable[Path]) -> Iterator[Path]:
 
 
 def _resolved(folder_of: Callable[[str], str], file: str) -> str:
-    """Return where ``file`` lies, as ``folder_of`` gives where its folder does."""
+    """Return the real path of ``file``; ``folder_of`` gives the real path of a folder."""
     if not os.path.isabs(file) or os.path.islink(file):
         return os.path.realpath(file)
     folder, name = os.path.split(file)
@@ -79,7 +78,7 @@ def _resolved(folder_of: Callable[[str], str], file: str) -> str:
 
 
 def compiled(file: Path) -> CodeType | None:
-    """Return what the text of ``file`` compiles to; None where it cannot be read or compiled."""
+    """Return the code ``file`` compiles to; None if ``file`` cannot be read or compiled."""
     try:
         return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     except (OSError, SyntaxError, ValueError):

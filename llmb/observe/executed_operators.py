@@ -1,11 +1,12 @@
-"""Which of torch's operators a piece of work runs, with the types of their tensors.
+"""List the torch operators that a function runs, with tensor types.
 
-Seen by torch's own execution trace observer, which stands beside the dispatcher and changes
-nothing. A ``TorchDispatchMode`` would: it makes ``torch.compile`` fall back to eager
-(torch/_dynamo/convert_frame.py, "non-infra torch dispatch mode present"), so that another program
-would be seen than the one that is timed. The observer sees all threads of the process, the backward
-pass, the operators that compiled code calls, and those inside an operator written in Python. It
-does not see what goes past the dispatcher: a compiler's own kernels, extensions, graph replays.
+The source is torch's execution trace observer, which stands beside the dispatcher and changes
+nothing. A ``TorchDispatchMode`` would make ``torch.compile`` fall back to eager
+(torch/_dynamo/convert_frame.py, "non-infra torch dispatch mode present"): the observed program
+would differ from the timed program. The observer sees all threads of the process, the backward
+pass, operators called by compiled code, and operators inside an operator written in Python. The
+observer misses everything that bypasses the dispatcher: a compiler's own kernels, extensions, graph
+replays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 from torch.profiler import ExecutionTraceObserver
 
-#: The names that C++ compilers have for the types that are not called by torch's own name.
+#: C++ names of types that differ from torch's names.
 _CPP_TYPES = {
     "c10::half": "float16",
     "float": "float32",
@@ -35,20 +36,20 @@ _CPP_TYPES = {
     "long long": "int64",
     "long long int": "int64",
 }
-_TENSOR = re.compile(r"Tensor\(([\w:<> ]+)\)")  # one, or several in a "GenericList[...]"
+_TENSOR = re.compile(r"Tensor\(([\w:<> ]+)\)")  # one type, or several in a "GenericList[...]"
 _NOT_A_NAME = re.compile(r"[^a-z0-9_]+")
 _LONGEST_NAME = 40
 
 
 class UnobservableError(Exception):
-    """Torch's observer cannot be had; the message says why."""
+    """Torch's observer is unavailable; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an operator: its name and the types of the tensors it took and gave.
+    """A call of an operator: name, and types of the input and output tensors.
 
-    Every type once, in the order of the arguments.
+    Each type is listed once, in the order of the arguments.
     """
 
     operator: str
@@ -58,23 +59,23 @@ class Call:
 
 @dataclass(frozen=True)
 class Nested:
-    """A call, and the calls it was made from, the nearest first."""
+    """A call, and the numbers of the calls around the call, the innermost first."""
 
     call: Call
     within: tuple[int, ...]
 
 
 def watch(work: Callable[[], object]) -> dict[int, Nested]:
-    """Do ``work`` and return, by number, every call of an operator that it made.
+    """Run ``work`` and return all operator calls of ``work``, by number.
 
     Raises:
-        UnobservableError: torch has no observer to give, or what it wrote cannot be read.
-        Exception: whatever ``work`` raises.
+        UnobservableError: torch has no observer available, or the trace file cannot be read.
+        Exception: any exception of ``work``.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         observer = ExecutionTraceObserver().register_callback(str(path))
-        # A process has one: asked for a second, torch says yes and writes to the first's file.
+        # A process has a single observer: a second registration silently uses the first's file.
         if not path.exists():
             raise UnobservableError("torch's execution trace observer is in use")
         try:
@@ -87,7 +88,7 @@ def watch(work: Callable[[], object]) -> dict[int, Nested]:
 
 def _read(path: Path) -> dict[int, Nested]:
     try:
-        # Names and string arguments are whatever a plugin wrote there.
+        # Plugins may put any bytes into names and string arguments.
         nodes = json.loads(path.read_bytes().decode(errors="replace"), strict=False)["nodes"]
         parents: dict[int, int] = {node["id"]: node["ctrl_deps"] for node in nodes}
         calls = {node["id"]: _call(node) for node in nodes if _is_operator(node)}
@@ -99,7 +100,7 @@ def _read(path: Path) -> dict[int, Nested]:
 
 
 def _is_operator(node: Mapping[str, Any]) -> bool:
-    # Autograd's nodes and the ranges that anybody may mark by any name have no schema.
+    # Autograd's nodes and ranges marked by user code have no schema.
     return any(a["name"] == "op_schema" and a["value"] for a in node.get("attrs", ()))
 
 

@@ -1,7 +1,7 @@
-"""Which threads and child processes are beside a worker's steps, fence by fence, and their time.
+"""Record threads and child processes beside a worker's steps, with CPU times, at every fence.
 
-A fence is no place for long looks: stacks and numbers are written down, and whose they are is
-looked up at the end of the stream.
+A fence must be quick: only stacks and numbers are recorded at a fence. Owners of threads are found
+at the end of the stream.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llmb.records.redact import redact_text
 
 _PROC = Path("/proc")
 _TASKS = _PROC / "self" / "task"
-#: Threads whose CPU time is read at a fence: each takes about 15 microseconds.
+#: Most threads to read CPU times of at a fence: each read takes about 15 microseconds.
 _MOST_ASKED = 64
 _MOST_THREADS = 1000
 _LONGEST = 200  # characters of a name
@@ -34,12 +34,12 @@ _JUDGED = ("plugin", "unknown", "other")
 
 
 def wait_for_children(patience_s: float = 20.0) -> None:
-    """Wait until the child processes of this one are at rest, for ``patience_s`` at most.
+    """Wait until the child processes of this process are idle, for ``patience_s`` at most.
 
-    torch.compile starts a process for each core, which import torch for seconds after the first
-    step: in timed steps they would take cores, and rule N2 would ask whose work they do. At rest is
-    one tick of CPU time (10 ms) in each of two quarters of a second. Without children it returns at
-    once.
+    torch.compile starts a process per core. The processes import torch for seconds after the first
+    step: during timed steps the imports would occupy cores, and rule N2 would ask for the owner of
+    the work. Idle means at most a tick of CPU time (10 ms) in each of two quarters of a second.
+    Without children the function returns at once.
     """
     ends, calm = clock.now_ns() + patience_s * 1e9, 0
     while calm < 2 and psutil.Process().children() and clock.now_ns() < ends:
@@ -51,7 +51,7 @@ def wait_for_children(patience_s: float = 20.0) -> None:
 
 @dataclass
 class _ThreadMet:
-    """One thread, as it was first met, and its clocks at its first and latest fence."""
+    """A thread as first seen, and the thread's clocks at the first and the latest fence."""
 
     thread: threading.Thread | None
     files: list[str]
@@ -60,7 +60,7 @@ class _ThreadMet:
     last: int
     first_ns: int
     last_ns: int
-    #: CPU time in nanoseconds, None where the system does not tell.
+    #: CPU time in nanoseconds, None where the system reports none.
     first_cpu: int | None
     last_cpu: int | None
 
@@ -69,11 +69,11 @@ class _ThreadMet:
 class FenceCensus:
     """Threads and children at every fence."""
 
-    #: Tells of a thread and its identity whether it was there before the plugin.
+    #: Tells whether a thread (object, identity) existed before the plugin.
     _known: Callable[[threading.Thread | None, int], bool]
-    #: Tells which file's code has started a thread.
+    #: Gives the file of the code that started a thread.
     _starter: Callable[[threading.Thread], str | None]
-    #: Nanoseconds of the worker's clock and steps done, of every fence so far.
+    #: Time (nanoseconds of the worker's clock) and steps done, of every fence up to now.
     stamps: list[int] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     _seen: dict[tuple[int, int | None], _ThreadMet] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class FenceCensus:
     _ended: dict[int, float] = field(default_factory=dict)
 
     def look(self, steps: int, stamp_ns: int) -> None:
-        """Look at the fence after ``steps`` steps, which was stamped ``stamp_ns``."""
+        """Record threads and children at the fence after ``steps`` steps, at ``stamp_ns``."""
         self.stamps.append(stamp_ns)
         self.steps.append(steps)
         threads = {thread.ident: thread for thread in threading.enumerate()}
@@ -117,7 +117,7 @@ class FenceCensus:
             )
 
     def threads(self, origins: Origins) -> Iterator[ThreadSeen]:
-        """Yield the threads that code of the plugin or of nobody runs, or has started."""
+        """Yield threads run or started by code of the plugin or of unknown origin."""
         for seen in self._seen.values():
             origin = self._origin(seen, origins)
             if origin is None or origin.origin not in _JUDGED:
@@ -137,7 +137,7 @@ class FenceCensus:
             )
 
     def _origin(self, seen: _ThreadMet, origins: Origins) -> CodeOrigin | None:
-        """Return whose a thread is; None where only Python's own code tells of it."""
+        """Return the origin of a thread; None if only Python's own code is known of the thread."""
         for file in filter(None, seen.files):
             if (found := origins.of(file)).origin != "python":
                 return found
@@ -146,12 +146,12 @@ class FenceCensus:
 
     @property
     def children_cpu_s(self) -> dict[int, float]:
-        """CPU seconds of child processes so far, living and gone, by the steps before a fence."""
+        """CPU seconds of child processes until each fence, ended ones included, by steps done."""
         return dict(self._children)
 
     @property
     def ended_threads_cpu_s(self) -> dict[int, float]:
-        """CPU seconds so far of threads that have ended, by the steps before a fence."""
+        """CPU seconds of ended threads until each fence, by steps done."""
         return dict(self._ended)
 
 
@@ -165,7 +165,7 @@ def files_on(frame: FrameType | None) -> list[str]:
 
 
 def _cpu_ns(native: int) -> int | None:
-    """Return the CPU time of a thread of this process, by its number for the system."""
+    """Return the CPU time of a thread of this process; ``native`` is the system's thread number."""
     folder = _TASKS / str(native)
     with suppress(OSError, ValueError, IndexError):
         return int((folder / "schedstat").read_bytes().split()[0])
@@ -175,11 +175,11 @@ def _cpu_ns(native: int) -> int | None:
 
 
 def _ended_threads_cpu_s() -> float | None:
-    """Return the CPU time of threads that have ended: the process's without those that live.
+    """Return the CPU time of ended threads: the process's time minus that of living threads.
 
-    None where the system does not tell, and where there are too many threads to be quick.
+    None where the system reports no times, and with more than 64 threads (too slow to read).
     """
-    total = time.process_time_ns()  # first: what is used meanwhile is nobody's
+    total = time.process_time_ns()  # first: time used by the reads below must not count
     with suppress(OSError):
         living = os.listdir(_TASKS)
         each = [] if len(living) > _MOST_ASKED else [_cpu_ns(int(thread)) for thread in living]
@@ -196,10 +196,10 @@ def _ticks(stat: Path, *, waited_for: bool = False) -> int:
 
 
 def _children_cpu_s(threads: Collection[int]) -> float:
-    """Return the CPU time of children that have ended, and of those of ``threads`` that live.
+    """Return the CPU time of ended children, and of living children started by ``threads``.
 
-    The kernel lists children by the thread that made them: that is quick, where a look at all
-    processes of a machine takes tens of milliseconds.
+    The kernel lists children by the creating thread. Reading the lists is quick; a search through
+    all processes of a machine would take tens of milliseconds.
     """
     times = os.times()
     total = times.children_user + times.children_system

@@ -1,4 +1,4 @@
-"""Some elements of every gradient, and of a moment, in every step: read in its pause (L1)."""
+"""Read elements of every gradient, and of a moment, in the pause of every step (rule L1)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from llmb.records.places import ELEMENTS, fewer
 
 
 class GradientLedger(StepLedger):
-    """Reads elements of all gradients and of a moment in each pause, and sets the step's rate.
+    """Reads elements of all gradients and of a moment in each pause, and sets the learning rate.
 
-    The moments are read in turn, as the optimizer's step before has left them. An update that was
-    left out shows in ``exp_avg`` for about ten steps, in ``exp_avg_sq`` for the rest of the run.
+    The moments are read in turn, as left by the previous optimizer step. An omitted update shows in
+    ``exp_avg`` for about ten steps, in ``exp_avg_sq`` for the rest of the run.
     """
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = (
         *("_add_up", "_count", "_moments", "_optimizer", "_parameters", "_ranges"),
         *("_seeds", "_shapes", "_zeros", "rates"),
@@ -34,9 +34,9 @@ class GradientLedger(StepLedger):
         optimizer: Optimizer,
         add_up: Callable[[Tensor], object] | None = None,
     ) -> None:
-        """Read the gradients of all trained parameters of ``model``, as they are stored.
+        """Read the gradients of all trained parameters of ``model``, in stored form.
 
-        Ranks that share a model read their own elements, and zeros for the others: ``add_up``
+        Ranks that share a model read the elements of local shards, and zeros elsewhere: ``add_up``
         replaces a row by the sum of the rows of all ranks.
         """
         super().__init__()
@@ -45,15 +45,15 @@ class GradientLedger(StepLedger):
             (name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()
         ]
         self._shapes = [p.shape for _, p in self._parameters]
-        #: ``shards.range_of`` by number of the parameter and placements. A gradient may have other
-        #: placements than its parameter: torch leaves that of a sliced embedding whole.
+        #: ``shards.range_of`` by parameter number and placements. A gradient may have placements
+        #: unlike the parameter's: torch keeps the gradient of a sliced embedding full.
         self._ranges: dict[tuple[int, object], range | None] = {}
         here = [p for _, p in self._parameters if not shards.is_elsewhere(p)]
         device = here[0].device if here else torch.device("cpu")
         kinds = {p.dtype for _, p in self._parameters}
         zeros = {kind: torch.zeros(ELEMENTS, dtype=kind, device=device) for kind in kinds}
         views = {kind: [one[:n] for n in range(ELEMENTS + 1)] for kind, one in zeros.items()}
-        #: By parameter, zeros of its type: of no element, of one, and so on.
+        #: By parameter, zeros of the parameter's dtype: with 0 elements, 1 element, and up.
         self._zeros = [views[p.dtype] for _, p in self._parameters]
         self._count = fewer(ELEMENTS, len(self._parameters))
         self._optimizer = optimizer
@@ -63,9 +63,9 @@ class GradientLedger(StepLedger):
         self.rates: list[float] = []
 
     def take(self, places: int, rate: float) -> None:
-        """Read what is there at ``places``, and let the step that follows have learning ``rate``.
+        """Read the values at ``places``, and set the learning ``rate`` of the following step.
 
-        Zeros are read of a parameter without a gradient, and of one that has no moments yet.
+        Zeros stand for a parameter without a gradient, and for a parameter without moments yet.
         """
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -82,14 +82,14 @@ class GradientLedger(StepLedger):
                 parts = [part.float() for part in parts]
             row = torch.cat(parts)
             if self._add_up is not None:
-                row = row.float()  # another rank may show other types
+                row = row.float()  # another rank may have other dtypes
                 self._add_up(row)
             self._send(row)
         self._seeds.append(places)
         self.rates.append(rate)
 
     def read_places(self) -> list[tuple[str, nn.Parameter, Tensor]]:
-        """Return each stored parameter, and the elements that were read of it in all steps."""
+        """Return each stored parameter, and the element indices read in all steps."""
         every = [self._places(seed) for seed in self._seeds]
         return [
             (name, p, torch.cat([step[number].indices() for step in every]))
@@ -97,9 +97,9 @@ class GradientLedger(StepLedger):
         ]
 
     def in_steps(self, places: Tensor) -> Tensor:
-        """Return ``places``, which are those of ``read_places`` one after another, by step.
+        """Return ``places``, the concatenated indices of ``read_places``, rearranged by step.
 
-        The shape is that of the gradients in ``rows``.
+        The shape ``[steps, elements]`` is the shape of the gradients in ``rows``.
         """
         steps, first, parts = len(self._seeds), 0, []
         for count in self._counts():
@@ -108,7 +108,7 @@ class GradientLedger(StepLedger):
         return torch.cat(parts, 1)
 
     def evidence(self) -> LedgerEvidence:
-        """Return which elements of a row are whose."""
+        """Return the names and element counts of the parameters in a row."""
         return LedgerEvidence(
             segments=tuple(
                 LedgerSegment(name=name, elements=count)

@@ -1,8 +1,9 @@
-"""What is read in the pause of every step, and committed to a step later (rule L1).
+"""Read elements in the pause of every step, and commit to the elements a step later (rule L1).
 
-The answer in the pause, when the step has been made, says which elements are read. They go to the
-host while the device works on, and their digest leaves the process in the next pause. So a plugin
-that has not computed them in time has nothing to show, and cannot change them later.
+The message in the pause, after the step has been made, determines the elements to read. The
+elements are copied to the host while the device works on, and a digest leaves the process in the
+next pause. A plugin that has not computed the elements in time has nothing to show, and cannot
+change the elements later.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from llmb.records.audited import LedgerEvidence
 
 @dataclass(frozen=True)
 class _Underway:
-    """A row on its way to the host."""
+    """A row being copied to the host."""
 
     row: Tensor
     arrived: torch.Event | None
 
     def landed(self) -> Tensor:
-        """Return the row as float32 on the host, once it is there."""
+        """Return the row as float32 on the host, after the copy is complete."""
         if self.arrived is not None:
             self.arrived.synchronize()
         return self.row.to("cpu").float()
@@ -34,37 +35,37 @@ class _Underway:
 class StepLedger(ABC):
     """Keeps a row of elements for each step."""
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = ("_rows", "_underway")
 
     def __init__(self) -> None:
-        """Begin without a row."""
+        """Start without a row."""
         self._rows: list[Tensor] = []
         self._underway: _Underway | None = None
 
     @abstractmethod
     def take(self, places: int, rate: float) -> None:
-        """Read the present step at ``places``; it is to have learning ``rate`` if it trains."""
+        """Read the present step at ``places``; in training, set the learning ``rate``."""
 
     @abstractmethod
     def evidence(self) -> LedgerEvidence:
-        """Return which elements of a row are whose."""
+        """Return the meaning of a row's elements, such as parameter names and counts."""
 
     def commitment(self) -> str:
-        """Return the sha256 of what was read in the step before, ``""`` where nothing was.
+        """Return the sha256 of the row of the previous step, ``""`` without a row.
 
-        It waits until that is on the host: the device finished that step long ago.
+        The call waits for the copy to the host: the device finished the previous step long ago.
         """
         self._land()
         return hashlib.sha256(self._rows[-1].numpy().tobytes()).hexdigest() if self._rows else ""
 
     def rows(self) -> Tensor:
-        """Return what was read, ``[steps, elements]``, float32 on the host."""
+        """Return all rows, ``[steps, elements]``, float32 on the host."""
         self._land()
         return torch.stack(self._rows) if self._rows else torch.zeros(0, 0)
 
     def _send(self, row: Tensor) -> None:
-        """Let ``row`` of the present step begin its way to the host."""
+        """Start to copy the ``row`` of the present step to the host."""
         self._land()
         self._underway = _sent(row)
 
@@ -75,10 +76,10 @@ class StepLedger(ABC):
 
 
 def _sent(row: Tensor) -> _Underway:
-    """Begin to copy ``row`` to the host.
+    """Start to copy ``row`` to the host.
 
-    The worker does not wait for the device where torch has pinned memory and events for it, such as
-    CUDA. Elsewhere the row is copied when it is needed, in the next pause.
+    The worker does not wait for a device with pinned memory and events in torch, such as CUDA. For
+    other devices the row is copied when needed, in the next pause.
     """
     if row.device.type == "cpu":
         return _Underway(row, None)

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def describe(model: nn.Module) -> dict[str, str]:
-    """Return path -> class and its own parameters, such as ``Linear(in_features=...)``."""
+    """Return path -> class and own parameters, such as ``Linear(in_features=...)``."""
     return {name or "(model)": _line(module) for name, module in model.named_modules()}
 
 

@@ -1,7 +1,8 @@
-"""What of torch, llmb and Python's clocks is not what it was, and whose code stands there (N1).
+"""Find changes to torch, llmb and Python's clocks, and the owner of the new code (rule N1).
 
-The worker watches itself. What a vendor's library alone does by being imported is told apart in a
-process of its own, which holds the library and not the plugin (``library_baseline``).
+The worker watches its own process. A vendor library may replace functions merely by being imported.
+``library_baseline`` finds such replacements in a separate process with the library but without the
+plugin.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from llmb.plugin.discovery import version_of
 from llmb.records.evidence import Library, LibraryBaseline, NamespaceEvidence, Replacement
 from llmb.records.redact import redact_paths, redact_text
 
-#: Code of theirs may stand in a module of torch that was never seen without it.
+#: Origins allowed in a module of torch, even without an earlier snapshot of the module.
 _AT_HOME = {"python", "llmb", "needed"}
-#: What a watch consists of; each may import those before it.
+#: The modules that make up a watch; each module may import the modules before.
 _WATCHING = (
     "llmb.observe.callables",
     "llmb.observe.dispatcher",
@@ -44,22 +45,22 @@ _TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 _LONGEST = 500  # characters of a name
 
 
-#: A watch that has looked already, in the process this one is forked from.
+#: A watch with a snapshot already taken, by the process that forked this process.
 _ready: list[NamespaceWatch] = []
 
 
 def prepare() -> None:
-    """Let a watch look now, for processes that are forked from this one: they load plugins."""
+    """Take a snapshot now, for processes forked from this process to load plugins."""
     _ready[:] = [_new_watch()]
 
 
 def unreachable_watch(*, anew: bool = False) -> NamespaceWatch:
-    """Return a watch made of code of its own: who replaces parts of this module does not blind it.
+    """Return a watch with private copies of the code: patching this module does not blind a watch.
 
-    To be called before any code of the plugin is loaded. ``anew``: this process has changed torch
-    on purpose since it was forked.
+    Call this function before any code of the plugin is loaded. ``anew``: take a new snapshot,
+    because this process has changed torch on purpose since the fork.
     """
-    ready = _ready.pop() if _ready else None  # nobody finds it here any more
+    ready = _ready.pop() if _ready else None  # removed: plugin code cannot find the watch here
     if ready is None or anew:
         return _new_watch()
     ready.go_on()
@@ -83,27 +84,27 @@ def _new_watch() -> NamespaceWatch:
 
 
 class NamespaceWatch:
-    """Torch and llmb before any code of the plugin, to be compared with what they became."""
+    """Snapshot of torch and llmb before any plugin code, to compare with the state at the end."""
 
     def __init__(self) -> None:
-        """Look (0.3 s), after torch has done to itself what it does when it is first used."""
+        """Take the snapshot (0.3 s), after triggering torch's first-use changes (``settle``)."""
         with no_collection():
             settle()
         self._before = Callables(), Kernels()
         self._after: tuple[Callables, Kernels] | None = None
 
     def go_on(self) -> None:
-        """Go on in a process that was forked from the one that has looked."""
+        """Continue in a process forked from the process of the snapshot."""
         self._before[0].go_on()
 
     def close(self) -> None:
-        """Look again: what is found now is judged, whatever is put back later."""
+        """Take the second snapshot: changes found now are judged, even if undone later."""
         self._after = Callables(self._before[0]), Kernels()
 
     def evidence(self, module: str, distribution: str) -> NamespaceEvidence:
-        """Return what changed until ``close`` was called, or until now.
+        """Return all changes until ``close`` was called, or until now.
 
-        ``module`` and ``distribution`` are the plugin's.
+        ``module`` and ``distribution`` name the plugin, such as ``vendor_x`` and ``vendor-x``.
         """
         if self._after is None:
             self.close()
@@ -126,10 +127,10 @@ class NamespaceWatch:
 
 
 def library_baseline(modules: Sequence[str], module: str, distribution: str) -> LibraryBaseline:
-    """Return what importing ``modules`` replaces, in a process that has not loaded the plugin.
+    """Return the replacements made by importing ``modules``, in a process without the plugin.
 
-    ``modules`` are those of the ``libraries`` a worker wrote down, in the order they stand there;
-    ``module`` and ``distribution`` are the plugin's, which is not imported.
+    ``modules`` are the modules of the ``libraries`` in a worker's evidence, in recorded order.
+    ``module`` and ``distribution`` name the plugin, which is not imported.
     """
     with no_collection():
         settle()
@@ -155,16 +156,16 @@ def library_baseline(modules: Sequence[str], module: str, distribution: str) -> 
 
 
 def settle() -> None:
-    """Let torch do to itself what it does when a thing is first used.
+    """Trigger the changes torch makes to its own functions on first use.
 
-    The first optimizer of a class wraps the class's ``step``, the first compilation the functions
-    that are not compiled into, the first ``vmap`` registers kernels: compared with a torch that has
-    not done so yet, every honest run would have replaced them.
+    Examples: the first optimizer of a class wraps the ``step`` of the class; the first compilation
+    wraps functions excluded from compiling; the first ``vmap`` registers kernels. Without
+    ``settle``, every honest run would seem to replace these functions.
     """
-    # The harness's own first: it inherits from another, and would else inherit what that one wraps.
+    # AdamW first: AdamW inherits from Adam, and would inherit Adam's wrapped ``step`` otherwise.
     for kind in (AdamW, *vars(torch.optim).values()):
         if isinstance(kind, type) and issubclass(kind, Optimizer):
-            with suppress(Exception):  # some cannot be made without more arguments
+            with suppress(Exception):  # some optimizers need more arguments
                 kind([nn.Parameter(torch.zeros(1, 1))])  # type: ignore[call-arg]
     with suppress(Exception):
         torch.vmap(torch.sin)(torch.ones(1))
@@ -174,8 +175,8 @@ def settle() -> None:
 
         TorchPatcher.patch()
         install_generation_tagging_init()
-    except Exception:  # another torch, where the way to the same is to compile (half a second)
-        with suppress(Exception):  # not every Python and platform can
+    except Exception:  # another torch version: compile instead (half a second)
+        with suppress(Exception):  # not every Python and platform can compile
             torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
 
 
@@ -188,10 +189,10 @@ def _replaced(before: Callables, after: Callables, origins: Origins) -> Iterator
 
 
 def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[Replacement]:
-    """Yield code of others in what was there before the plugin, or has come since.
+    """Yield foreign code in modules loaded before the plugin, and in modules loaded since.
 
-    Of both nobody has seen the original: a module of torch may be changed as soon as it is loaded,
-    and what starts with Python, or with torch, may have changed it before.
+    No snapshot shows the original of either: a module of torch may be changed as soon as the module
+    is loaded, and code that starts with Python or torch may have changed a module earlier.
     """
     is_at_home = cache(partial(_is_at_home, origins))
     there, since = (
@@ -200,7 +201,7 @@ def _foreign(before: Callables, after: Callables, origins: Origins) -> Iterator[
     )
     for name, value, file in chain(there, since):
         place = origins.of(file)
-        # A module may import a function of any installed package; a class of torch has none.
+        # A module may import functions of any installed package; a class of torch may not.
         if place.origin == "other" and not after.is_member(name):
             continue
         yield _callable(name, value, origins).model_copy(update={"kind": "foreign"})
@@ -219,7 +220,7 @@ def _callable(name: str, value: object, origins: Origins, *, same: bool = False)
 
 
 def _is_at_home(origins: Origins, file: str) -> bool:
-    # Nearly all are torch's; what has no file was generated, as dataclasses are.
+    # Nearly all files are torch's. Code without a file is generated, such as dataclass methods.
     return file.startswith(_TORCH) or file[:1] != "/" or origins.of(file).origin in _AT_HOME
 
 
@@ -244,7 +245,7 @@ def _libraries(origins: Origins) -> Iterator[Library]:
             if place.origin == "library" and place.distribution is not None:
                 modules.setdefault(place.distribution, []).append(name)
     for owner, names in modules.items():
-        # A package knows in which order its own parts are to be imported.
+        # Import the package first: the package imports its parts in the right order.
         names.sort(key=lambda name: not hasattr(sys.modules[name], "__path__"))
         yield Library(
             distribution=owner,
@@ -263,7 +264,7 @@ def _record_digest(name: str) -> str | None:
 
 
 def _whose(value: object, origins: Origins) -> CodeOrigin:
-    """Return whose ``value`` is; of a function wrapped by torch's own, whose the inner one is."""
+    """Return the origin of ``value``; a function wrapped by torch has the inner one's origin."""
     places = [origins.of(function.__code__.co_filename) for function in functions(value)]
     strange = [place for place in places if place.origin not in _AT_HOME]
     if places:
@@ -281,7 +282,7 @@ def _module_of(value: object) -> str:
 
 
 def _described(value: object) -> str | None:
-    """Return module and name of what ``value`` is; None if there is nothing any more."""
+    """Return module and name of ``value`` (of a function or class); None if ``value`` is None."""
     if value is None:
         return None
     if isinstance(value, ModuleType):
@@ -305,7 +306,7 @@ def _settings(function: FunctionType) -> Iterable[object]:
 
 
 def _add(found: hashlib._Hash, code: CodeType) -> None:
-    """Add what ``code`` does: neither its file nor its lines, which differ between machines."""
+    """Hash the bytecode of ``code``, without file and line numbers: machines differ in both."""
     found.update(code.co_code)
     found.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
     found.update(repr(_simple(code.co_consts)).encode())
@@ -315,7 +316,7 @@ def _add(found: hashlib._Hash, code: CodeType) -> None:
 
 
 def _simple(values: Iterable[object]) -> list[object]:
-    """Return those of ``values`` that are written alike in every process."""
+    """Return the ``values`` with the same ``repr`` in every process."""
     found: list[object] = []
     for value in values:
         if isinstance(value, frozenset):

@@ -1,6 +1,6 @@
-"""What one module takes in and puts out, and the whole gradient of its weight (``audit --only``).
+"""Keep input, output and full weight gradient of a single module (``audit --only``).
 
-Of a pass the first sequence of the first call is kept: of any batch size it is the same tokens.
+Of a pass, the first sequence of the first call is kept: the same tokens for any batch size.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from llmb.records.audited import GRADIENT, INPUT, OUTPUT, OnePart, PartSeen
 
 
 class PartKeeper:
-    """Keeps what there is to see of one part, by ``<who>/<pass>/<what>``, float32 on the host."""
+    """Keeps the values of a part, by ``<who>/<pass>/<what>``, float32 on the host."""
 
     def __init__(self, part: OnePart, who: str, module: str | None = None) -> None:
-        """Keep what ``who`` shows of ``part``, which goes by the name ``module`` in its model."""
+        """Keep values of ``part`` for ``who``; ``module`` is the part's name in the model."""
         self.part, self._who = part, who
         self._module = module or part.module
         self.tensors: dict[str, Tensor] = {}
 
     def keep(self, name: str, what: str, value: Tensor) -> None:
-        """Keep ``value`` of pass ``name``; what is there already stays: it is of the first call."""
+        """Keep ``value`` of pass ``name``; an existing value stays, from the first call."""
         key = f"{self._who}/{name}/{what}"
         if key not in self.tensors and name in self.part.passes:
             self.tensors[key] = whole(value.detach()).to("cpu").float().clone().contiguous()
 
     def gradient(self, name: str, value: Tensor | None) -> None:
-        """Keep the gradient ``value`` of pass ``name``, if there is one."""
+        """Keep the gradient ``value`` of pass ``name``, if not None."""
         if value is not None:
             self.keep(name, GRADIENT, value)
 
@@ -40,7 +40,7 @@ class PartKeeper:
     def watching(self, model: nn.Module, name: str, sequence: int) -> Iterator[None]:
         """Keep the first input and output of the module in a pass over sequences of ``sequence``.
 
-        Nothing is kept where ``model`` has no such module, or never calls it by its name.
+        Nothing is kept if ``model`` lacks the module, or never calls the module under that name.
         """
         module = dict(model.named_modules()).get(self._module)
         if module is None:
@@ -68,10 +68,10 @@ def _first_sequence(value: Tensor, length: int) -> Tensor:
 
 
 def find(part: OnePart, model: nn.Module, canonical: Canonical) -> PartSeen:
-    """Return where ``part`` is in the post-processed ``model``.
+    """Return the location of ``part`` in the post-processed ``model``.
 
-    A wrapper adds to a module's name. Where a map says how parameters are stored, a module that is
-    still called as in the pristine model is taken to be the same.
+    A wrapper adds a prefix to a module's name. If a map declares how parameters are stored, a
+    module with the same name as in the pristine model is assumed to be the same module.
     """
     stored = canonical.stored_as(part.parameter)
     modules = dict(model.named_modules())

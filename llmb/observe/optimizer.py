@@ -1,4 +1,4 @@
-"""Who stepped, over what, with which constants and how often (rule O1)."""
+"""Record optimizer class, parameters, constants and number of steps (rule O1)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from llmb.records.evidence import OptimizerEvidence, ParameterGroup
 
 
 class OptimizerBaseline:
-    """What torch's optimizer looks like before any plugin code is imported."""
+    """State of torch's optimizer class before any plugin code is imported."""
 
     def __init__(self, name: str = "AdamW") -> None:
         """Take the baseline of ``torch.optim``'s ``name`` from a throw-away instance.
 
-        The first instance makes torch itself wrap ``step``; taken before that, the baseline would
-        accuse every run.
+        On the first instance, torch itself wraps ``step``; a baseline taken earlier would accuse
+        every run.
         """
         kind: type[Optimizer] = {"AdamW": AdamW, "SGD": SGD}[name]
-        with no_collection():  # it imports torch's compiler: half of the time would go to it
+        with no_collection():  # imports torch's compiler; collections would take half of the time
             throw_away = kind([nn.Parameter(torch.zeros(1))], lr=1.0)  # type: ignore[call-arg]
         self.optimizer_class = kind
         self._step = kind.step
@@ -37,14 +37,14 @@ class OptimizerBaseline:
     def observe(
         self, optimizer: Optimizer, model: nn.Module, steps_expected: int
     ) -> OptimizerEvidence:
-        """Return what can be said of ``optimizer`` over ``model`` after so many steps."""
+        """Return the evidence on ``optimizer`` over ``model`` after ``steps_expected`` steps."""
         kind = type(optimizer)
         named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-        # What needs no gradient (declared padding, say) is never stepped and has no counter.
+        # Parameters without requires_grad (declared padding, say) are never stepped: no counter.
         held = Counter(
             id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         )
-        # Other ranks' stages are stepped there, and counted there.
+        # Parameters of other ranks' stages are stepped and counted on the other ranks.
         elsewhere = {id(p) for p in model.parameters() if is_elsewhere(p)}
         counters = [int(state["step"]) for state in optimizer.state.values() if "step" in state]
         return OptimizerEvidence(

@@ -1,6 +1,6 @@
-"""Where loaded code comes from: Python, llmb, torch, the vendor's library, the plugin, the system.
+"""Find the origin of loaded code: Python, llmb, torch, vendor library, plugin or system.
 
-Read from the places of files and the metadata of packages; nothing is imported.
+Origins are derived from file locations and package metadata; nothing is imported.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True)
 class CodeOrigin:
-    """Whose a file is, and how it is named without telling where it lies on this machine."""
+    """The owner of a file, and a name for the file that does not reveal local folders."""
 
     origin: Origin
-    #: Normalised name of the package it belongs to, None if to none.
+    #: Normalised name of the package that owns the file, None without an owner.
     distribution: str | None
     name: str
 
 
 class Origins:
-    """Tells whose a file is, in a run of one plugin."""
+    """Finds the owner of files, in a run of a single plugin."""
 
     def __init__(self, module: str, owner: str) -> None:
-        """Look from the plugin in ``module`` of the package ``owner``."""
+        """Prepare for the plugin in ``module`` of the package ``owner``."""
         self._plugin = normalised(owner)
         self._plugin_files = _files_of(module)
         everybodys = _closure(_EVERYBODY)
         brought = {self._plugin, *map(normalised, torch_extensions())} - everybodys
         #: Packages that the plugin needs (or torch loads by itself) and neither torch nor llmb.
         self.libraries = _closure(brought, extras=True) - everybodys - {self._plugin}
-        #: Folders of sources that were installed as they lie (``pip install -e``).
+        #: Source folders of packages installed in place (``pip install -e``).
         self._sources = {
             folder: name
             for name in (self._plugin, *sorted(self.libraries))
@@ -70,13 +70,13 @@ class Origins:
         self._places: dict[str, CodeOrigin] = {}
 
     def of(self, file: str) -> CodeOrigin:
-        """Return whose ``file`` is; ``<string>`` and the like are nobody's."""
+        """Return the origin of ``file``; unknown for names such as ``<string>``."""
         if file not in self._places:
             self._places[file] = self._find(file)
         return self._places[file]
 
     def of_module(self, module: str) -> CodeOrigin:
-        """Return whose the imported ``module`` is."""
+        """Return the origin of the imported ``module``."""
         if module.partition(".")[0] in sys.stdlib_module_names:
             return CodeOrigin("python", None, module)
         there = sys.modules.get(module)
@@ -135,15 +135,15 @@ class Origins:
         return "needed" if owner in self._needed else "other"
 
     def _owners(self, top: str) -> list[str]:
-        """Return the packages that the file or folder ``top`` of a site folder belongs to."""
+        """Return the packages that own the file or folder ``top`` of a site folder."""
         bare = re.sub(r"\.(libs|dylibs|py|pyc)$|\.(cpython|abi3|pypy)[-.].*", "", top)
         named = map(normalised, owners(bare))
-        # What a wheel's repairer put beside the package bears the package's own name.
+        # Files added by a wheel repair tool carry the package's own name, such as numpy.libs.
         return list(named) or [name for name in [normalised(bare)] if version_of(name)]
 
     @cached_property
     def _package_folders(self) -> tuple[Path, ...]:
-        """Every folder that packages are imported from, Python's own left out."""
+        """Every folder that packages are imported from, except Python's own."""
         folders = {Path(entry or ".").resolve() for entry in sys.path}
         return tuple(folder for folder in folders - {*self._python_folders} if folder.exists())
 
@@ -164,7 +164,7 @@ def _below(path: Path, folder: Path) -> str:
 
 
 def _files_of(module: str) -> Path | None:
-    """Return the folder of the plugin's package, or the one file that it is."""
+    """Return the folder of the plugin's package, or the file of a single-file plugin."""
     try:
         root = source_root(module)
     except UnavailableError:
@@ -174,7 +174,7 @@ def _files_of(module: str) -> Path | None:
 
 
 def _source_folder(name: str) -> Path | None:
-    """Return where the sources of a package lie that was installed in place, None if it was not."""
+    """Return the source folder of a package installed in place, None for other packages."""
     try:
         text = distribution(name).read_text("direct_url.json")
         described = json.loads(text or "{}")
@@ -186,12 +186,12 @@ def _source_folder(name: str) -> Path | None:
 
 
 def needed_by_everybody() -> set[str]:
-    """Return the packages torch and llmb may import, whatever extra or platform needs them."""
+    """Return the packages torch and llmb may import, for any extra or platform."""
     return _related(_EVERYBODY)
 
 
 def _related(names: Iterable[str]) -> set[str]:
-    """Return ``names`` and every installed package that any line of their metadata names."""
+    """Return ``names`` and, repeatedly, all installed packages named in the metadata."""
     found: set[str] = set()
     waiting = list(map(normalised, names))
     while waiting:
@@ -225,5 +225,5 @@ def _caches() -> Iterator[Path]:
 
 
 def _user() -> str:
-    # As torch's compiler names its folder (torch/_inductor/runtime/cache_dir_utils.py).
+    # As torch's compiler names the folder (torch/_inductor/runtime/cache_dir_utils.py).
     return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())

@@ -1,4 +1,4 @@
-"""Some logits of every sequence of every call that trains nothing, read in its pause (rule L1)."""
+"""Read logits of every sequence in the pause of every call without training (rule L1)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from llmb.records.places import ELEMENTS, fewer
 
 
 class OutputLedger(StepLedger):
-    """Reads logits of all sequences in each pause, and the tokens that were drawn from them."""
+    """Reads logits of all sequences in each pause, and the tokens drawn from the logits."""
 
-    # See ``StepSampler``: nothing can be replaced on the object alone.
+    # See ``StepSampler``: with slots no method can be replaced on the object alone.
     __slots__ = ("_each", "_sequences", "_tokens", "_witness")
 
     def __init__(self, witness: OutputWitness) -> None:
-        """Read what is shown to ``witness`` in each call."""
+        """Read the output shown to ``witness`` in each call."""
         super().__init__()
         self._witness = witness
-        #: Sequences of a call, elements that are read of each, and tokens drawn in all of them.
+        #: Sequences of a call, elements read per sequence, and tokens drawn in all sequences.
         self._sequences = self._each = self._tokens = 0
 
     def take(self, places: int, rate: float) -> None:
-        """Read the present call's logits at ``places``; there is nothing to set a rate of."""
+        """Read the present call's logits at ``places``; without training, ``rate`` is unused."""
         del rate
         output = self._witness.output
         where = logits_at(places, output.logits.shape)
@@ -39,7 +39,7 @@ class OutputLedger(StepLedger):
         self._send(torch.cat([part.float() for part in parts]))
 
     def evidence(self) -> LedgerEvidence:
-        """Return how many elements of a row are of which sequence, and how many are tokens."""
+        """Return the number of elements per sequence in a row, and the number of tokens."""
         names = [f"sequence {number}" for number in range(self._sequences)]
         segments = [LedgerSegment(name=name, elements=self._each) for name in names]
         if self._tokens:
@@ -48,11 +48,11 @@ class OutputLedger(StepLedger):
 
 
 def logits_at(seed: int, shape: torch.Size) -> Tensor:
-    """Return which logits of ``shape`` ``[B, P, vocabulary]`` are read, ``[3, elements]``.
+    """Return the indices of the logits to read, for ``shape`` ``[B, P, vocabulary]``.
 
-    The rows are sequences, positions and words, int64. Each sequence has as many elements as any
-    other, one after another: ``ELEMENTS``, and of more than 128 sequences fewer. Example: 7 each of
-    1,152.
+    The result ``[3, elements]`` (int64) has rows for sequences, positions and words. Each sequence
+    has the same number of elements, one after another: ``ELEMENTS``, and fewer for more than 128
+    sequences. Example: 7 elements for each of 1,152 sequences.
     """
     sequences, positions, vocabulary = shape
     size = positions * vocabulary

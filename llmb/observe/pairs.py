@@ -1,19 +1,20 @@
-"""The probe ``pairs``: which significand each matrix product of a training step keeps, by itself.
+"""The probe ``pairs``: measure the significand of each matrix product of a training step alone.
 
-The weights of the probe make pairs of units that are equal in exact arithmetic and whose operands
-are written differently in one product only. Example: ``h_1 = h_2`` in every token, and two rows of
-``up_proj`` are ``(A, A)`` and ``(A + F, A - F)``: both give ``2 A h_1``. A product that rounds its
-weights to 8 bits gives two different values, and the columns of ``down_proj``'s gradient that
-belong to them differ. Whatever else the step rounds, it rounds alike for both, so that a product in
-FP8 cannot hide another in FP8. Nothing is compared with a reference: the right difference is zero.
+The weights of the probe make pairs of units that are equal in exact arithmetic. The operands of a
+pair are written differently in a single product. Example: ``h_1 = h_2`` in every token, and two
+rows of ``up_proj`` are ``(A, A)`` and ``(A + F, A - F)``: both give ``2 A h_1``. A product that
+rounds weights to 8 bits gives two different values, and the two columns of ``down_proj``'s gradient
+differ. All other roundings of the step are equal for both units: a product in FP8 cannot hide
+another product in FP8. No reference is needed: the correct difference is zero.
 
 Every parameter is written: gains are 1, biases 0. A sum of two units of the feed-forward stays a
-sum: with a gate because both units have equal gates, with GELU because its inputs are 8 or more,
-where GELU(x) is x. ``llmb.observe.pairs_family`` has the other differences between families,
-``pairs_layout`` where the units lie, and ``pairs_seen`` reads the gradients.
+sum: with a gate because both units have equal gates, with GELU because inputs are 8 or more, where
+GELU(x) is x. ``llmb.observe.pairs_family`` has the other differences between families,
+``pairs_layout`` the positions of the units, and ``pairs_seen`` reads the gradients.
 
-Measured is the operand that differs: the weight (forward, input gradient) or the activation (weight
-gradient), of QK^T both, of PV the values. Gradients' own rounding is not measured here.
+The probe measures the rounding of the differing operand: the weight (forward, input gradient) or
+the activation (weight gradient), both operands of QK^T, and the values of PV. The rounding of the
+gradients themselves is not measured here.
 """
 
 from __future__ import annotations
@@ -42,24 +43,24 @@ from llmb.reference.data import MASKED, Batch, make_batch
 from llmb.reference.loss import IGNORED
 from llmb.reference.shapes import Shape
 
-#: Explicit bits of the significand in which a run's weights are written, two less than float32 has:
-#: sums of a pair are to be exact.
+#: Explicit significand bits of a run's weights; for float32, 3 bits fewer than the format has:
+#: sums of a pair must be exact.
 _GRID = {"bfloat16": 7, "float16": 10, "float32": 20}
 _FAINT = 2.0**-6
 _LOGITS, _GATES = 1.0, 1.0  # standard deviations
-#: What the transform multiplies channels by. GELU is half of x there: its mean is far below what is
-#: faint. float16 has no room for values that small.
+#: Factor of the transform. Near zero, GELU is x / 2, and the mean of GELU is far below the faint
+#: values. float16 cannot represent values that small.
 _NEAR_ZERO, _NEAR_ZERO_FP16 = 2.0**-16, 2.0**-6
-#: Targets of BERT's probe at least: in a short sequence the share of training would be few.
+#: Fewest targets of BERT's probe: in a short sequence the share of training would be too few.
 _TARGETS = 32
-_STRAIGHT = 8.0  # from here on GELU is x, and 0 below its negative, to within 2^-40
+_STRAIGHT = 8.0  # above 8, GELU(x) is x; below -8, GELU(x) is 0: both to within 2^-40
 
 
 class Pairs:
-    """Writes the weights of the probe, and says what the model is given."""
+    """Writes the weights of the probe, and provides the batch for the model."""
 
     def __init__(self, shape: Shape, seed: int, dtype: str) -> None:
-        """Lay the probe out for weights stored in ``dtype`` (torch's name).
+        """Lay the probe out for weights stored in ``dtype`` (torch's name, such as ``bfloat16``).
 
         ``shape`` has no ``pairs_layout.obstacle``.
         """
@@ -69,9 +70,9 @@ class Pairs:
         self._near_zero = _NEAR_ZERO_FP16 if dtype == "float16" else _NEAR_ZERO
 
     def batch(self) -> Batch:
-        """Return one sequence of words from the lower half of the vocabulary, on the CPU.
+        """Return a sequence of words from the lower half of the vocabulary, on the CPU.
 
-        BERT is asked for other words of that half, at as many places as in training or 32.
+        BERT's labels are other words of the lower half, at as many positions as in training or 32.
         """
         half, length = self._shape.vocab_size // 2, self._shape.sequence_length
         made = self._generator("tokens")
@@ -88,7 +89,7 @@ class Pairs:
         """Return parameter ``name`` under the probe, shaped as ``like``: float32, on the CPU."""
         family, matrices = self._family, self._family.matrices(name)
         if not matrices:
-            # A gain is 1. A bias is 0, and so are matrices that the probe does not know.
+            # A gain is 1. A bias is 0, and unknown matrices are 0, too.
             gain = self._last_gain if name == family.last_gain else 1.0
             silent = name.endswith(".bias") or like.dim() > 1
             return torch.full(like.shape, 0.0 if silent else gain, dtype=torch.float32)
@@ -137,10 +138,10 @@ class Pairs:
         rows = torch.arange(middle, end).view(-1, 2)
         self._silent_pairs(value, rows, 0, "head", made, 1.0)
         every = [self._at.own(kind, layer).back for kind, layer in self._family.own]
-        # So small that what the branches write makes no logit larger than the others are.
+        # Small enough: the output of the branches makes no logit larger than the other logits.
         count, level = sum(back.numel() for back in every), self._at.level * self._family.copies
         size = level * _FAINT * A * math.sqrt(2 * SETS * count)
-        if self._family.tied:  # a word of the input adds nothing elsewhere; its logit is its square
+        if self._family.tied:  # an input word adds nothing elsewhere; its logit is a square
             value[:half] = 0
             size = max(size, math.sqrt(level * count))
         for back in every:
@@ -148,10 +149,10 @@ class Pairs:
             value[:half, back[:, 0]] = value[:half, back[:, 1]] = signs
 
     def _transform(self, value: Tensor, _: int) -> None:
-        """Let each channel pass, but for some that the head does not read.
+        """Pass each channel through, except some channels that the head does not read.
 
-        The sums of ``_triples`` are made here, and not taken from the input: where the transform
-        rounds its inputs, the head's still add up.
+        The sums of ``_triples`` are made here, and not taken from the input: then the head's sums
+        hold even if the transform rounds inputs.
         """
         made, groups = self._generator(TRANSFORM), len(self._groups)
         scale = self._near_zero / self._family.copies
@@ -161,7 +162,7 @@ class Pairs:
         value[plus, middle] = value[plus, difference] = value[minus, middle] = scale
         value[minus, difference] = -scale
         first, second, apart, usual, _ = self._groups.T[:, None]
-        # Not so far below the others that a format of 4 bits with one scale rounds them all alike.
+        # Large enough: a 4-bit format with a single scale must not round all these values alike.
         size = scale * power(2 / (A * math.sqrt(groups)))
         weights = self._weights((groups, groups), made)
         fine = self._fine(weights.shape, made)
@@ -176,9 +177,9 @@ class Pairs:
 
     @property
     def _last_gain(self) -> float:
-        """The gain of the norm behind the transform: it gives what the transform was given, about.
+        """Gain of the norm after the transform, to restore about the input of the transform.
 
-        GELU halves it; with the pairs of ``_transform`` the deviation is twice that half.
+        GELU halves the input; with the pairs of ``_transform`` the deviation is twice the half.
         """
         epsilon: float = vars(self._shape)["layer_norm_eps"]
         deviation = math.hypot(self._near_zero, math.sqrt(epsilon))
@@ -191,14 +192,15 @@ class Pairs:
         self._scored(value, layer, "k", usual=5, exchanged=3)
 
     def _scored(self, value: Tensor, layer: int, kind: str, *, usual: int, exchanged: int) -> None:
-        """Make queries or keys: ``usual`` times a common vector, of one head ``exchanged`` times.
+        """Make queries or keys: ``usual`` times a common vector, in one head ``exchanged`` times.
 
-        Queries of 3 and keys of 5 times a vector have the scores of queries of 5 and keys of 3.
+        Example: queries of 3 and keys of 5 times a vector give the scores of queries of 5 and keys
+        of 3.
         """
         made, width = self._generator(f"{layer}/{kind}"), self._shape.head_dim
         scale = self._at.scale_of_scores
         signs = self._signs(width, len(self._groups), made) * scale
-        # Sizes vary: scaled to the largest, 3/4 of one size are a tie of E4M3.
+        # Sizes vary: scaled to the largest value, 3/4 of a size is a tie of E4M3.
         base = self._sizes((width, 1), made)
         fine, more = (self._fine(signs.shape, made, 0.15) for _ in range(2))
         silent = self._at.silent.get((kind, layer))
@@ -206,7 +208,7 @@ class Pairs:
         shift = self._fine((width,), made) * scale
         for role, head in self._at.roles(layer).items():
             rows = value[self._at.block(kind, head)]
-            if role == "even":  # no scores: it attends to all tokens alike
+            if role == "even":  # no scores: the head attends to all tokens alike
                 continue
             for column in range(exchanged if role == "exchanged" else usual):
                 rows[:, self._groups[:, column]] = signs * base
@@ -231,7 +233,7 @@ class Pairs:
         fine = self._fine((len(apart), groups), made) * scale
         rows[apart, self._groups[:, 0]] += fine
         rows[apart, self._groups[:, 1]] -= fine
-        # Sums of two channels of one size are exact in every format; those of triples are not.
+        # Sums of two channels of equal size are exact in every format; sums of triples are not.
         equals, every = self._groups[:FEWEST_GROUPS, 0], torch.arange(len(own.exact))
         pair = every % len(equals), (every + 1) % len(equals)
         triples = self._at.triples[every % TRIPLES]
@@ -244,7 +246,7 @@ class Pairs:
             rows[plus, other], rows[minus, other] = scale * A, -scale * A
         for head in self._at.roles(layer).values():
             self._silent_pairs(rows, own.also_equal, layer, "v", made, scale)
-            # Their gradients are a few channels' and have one sign (``_written``): no sum cancels.
+            # Gradients come from few channels and have equal signs (``_written``): no sum cancels.
             silent = self._at.silent.get(("v", layer), self._groups[:0]).flatten()
             rows[:, silent] = rows[:, silent].abs()
             value[self._at.block("v", head)] = rows
@@ -256,7 +258,7 @@ class Pairs:
         self._read(value, layer, "up")
 
     def _read(self, value: Tensor, layer: int, kind: str) -> None:
-        """Make the gate's or the other rows of the feed-forward; see ``FeedForwardRows``."""
+        """Make the gate's or the up rows of the feed-forward; see ``FeedForwardRows``."""
         made, rows = self._generator(f"{layer}/{kind}"), self._at.rows
         scale, groups = power(_GATES / (2 * A * self._at.deviation)), len(self._groups)
         first, second = self._groups[:, 0], self._groups[:, 1]
@@ -273,11 +275,11 @@ class Pairs:
         self._silent_pairs(value, rows.also_equal, layer, kind, made, scale)
 
     def _sums(self, value: Tensor, scale: float) -> None:
-        """Make of three rows the first two such that they add up to twice the third."""
+        """Make the first two of three rows add up to twice the third row."""
         every = torch.arange(len(self._at.rows.triples))
         alpha, phi = self._at.triples[every % TRIPLES, 2:].T
         sizes = torch.full(every.shape, scale * A)
-        if not self._family.gated:  # a sum stays one through GELU where that is straight
+        if not self._family.gated:  # a sum stays a sum through GELU where GELU is straight
             straight = 2 * power(_STRAIGHT / self._at.level) / self._family.copies
             sizes = straight * (1 + every // TRIPLES / 4)
         plus, minus, middle = self._at.rows.triples.T
@@ -322,9 +324,9 @@ class Pairs:
         """Make a matrix through which a branch writes.
 
         Channels of ``forward`` see each pair ``rows.equal`` of inputs in two ways. Of three inputs
-        ``rows.equal_back`` the gradients of the first two come from pairs of channels of ``back``
-        in two ways, and the third makes the outputs of each pair equal. The gradients of inputs
-        ``rows.also_equal`` come alike.
+        ``rows.equal_back``, the gradients of the first two come from pairs of channels of ``back``
+        in two ways, and the third input makes the outputs of each pair equal. The inputs
+        ``rows.also_equal`` receive equal gradients.
         """
         pairs, triples, alike = rows.equal, rows.equal_back, rows.also_equal
         own = self._at.own(kind, layer)
@@ -352,13 +354,13 @@ class Pairs:
         return torch.randint(2, (rows, columns), generator=made).float() * 2 - 1
 
     def _fine(self, shape: tuple[int, ...], made: torch.Generator, most: float = 0.25) -> Tensor:
-        """Return numbers between -``most`` and ``most`` as fine as the run's weights are."""
+        """Return numbers from -``most`` to ``most``, with the precision of the run's weights."""
         return self._on_grid((torch.rand(shape, generator=made) * 2 - 1) * most)
 
     def _sizes(self, shape: tuple[int, ...], made: torch.Generator) -> Tensor:
-        """Return numbers from 1.25 to 1.5, as fine as the run's weights are.
+        """Return numbers from 1.25 to 1.5, with the precision of the run's weights.
 
-        They vary: at one single size a format might round each A + F and A - F alike.
+        Sizes vary: at a single size a format might round each A + F and A - F alike.
         """
         return 1.375 + self._fine(shape, made, 0.125)
 

@@ -1,13 +1,13 @@
-"""Families of models as the probe ``pairs`` sees them: sizes, and names of the matrices.
+"""Model families in the view of the probe ``pairs``: sizes, and names of the matrices.
 
-The norms of GPT-2 and BERT subtract the mean of a token's channels. So every matrix that reads,
-writes or embeds hidden channels has the second half of the channels equal to the first with the
-other sign. The means of activations and of gradients are then zero, and the probe is laid out in
-the first half. Their head is the embedding of the words. So the vector of its position tells a
-token from others, and the head is read in words that are not in the input.
+The norms of GPT-2 and BERT subtract the mean of a token's channels. Every matrix that reads, writes
+or embeds hidden channels therefore has a mirrored half: the second half of the channels equals the
+first half with the sign flipped. The means of activations and of gradients are then zero, and the
+probe is laid out in the first half. GPT-2 and BERT also use the word embedding as the head:
+position vectors distinguish tokens, and the head is read in words that are not in the input.
 
-BERT has one more matrix between the last norm and the head, its "transform", with GELU and a norm
-behind it. BERT's pooler, sentence-order head and token types are zero.
+BERT has an additional matrix between the last norm and the head, the "transform", followed by GELU
+and a norm. BERT's pooler, sentence-order head and token types are zero.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _WRITERS = ("o", "down")
 
 @dataclass(frozen=True)
 class PairsFamily:
-    """A model as the probe sees it: matrices by kind ("q", "up", "head") and layer."""
+    """A model in the view of the probe: matrices by kind ("q", "up", "head") and layer."""
 
     shape: Shape
 
     @cached_property
     def family(self) -> Family[Any]:
-        """All that is known of models of this kind."""
+        """The family object of the model's kind, such as Llama or BERT."""
         return family_of(self.shape)
 
     @property
@@ -44,7 +44,7 @@ class PairsFamily:
 
     @property
     def mirrored(self) -> bool:
-        """Whether half of the hidden channels are the others with the other sign."""
+        """Whether the second half of the hidden channels is the first half with flipped signs."""
         return self.family.centred
 
     @property
@@ -59,27 +59,27 @@ class PairsFamily:
 
     @property
     def causal(self) -> bool:
-        """Whether a token attends to none behind it."""
+        """Whether a token attends to no later token."""
         return self.family.causal
 
     @property
     def last_gain(self) -> str | None:
-        """The gain of the norm behind the transform, which the probe makes other than 1."""
+        """The gain of the norm after the transform; the probe's value differs from 1."""
         return self.family.last_norm if self.transformed else None
 
     @property
     def key_value_heads(self) -> int:
-        """How many heads have keys and values of their own."""
+        """The number of heads with own keys and values."""
         return self.family.key_value_heads(self.shape)
 
     @property
     def copies(self) -> int:
-        """How often a sum over the hidden channels has each term: 2 where they are mirrored."""
+        """The number of copies of each term in a sum over hidden channels: 2 if mirrored."""
         return 2 if self.mirrored else 1
 
     @property
     def hidden(self) -> int:
-        """How many hidden channels the probe is laid out in."""
+        """The number of hidden channels that the probe is laid out in."""
         return self.shape.hidden_size // self.copies
 
     @property
@@ -89,7 +89,7 @@ class PairsFamily:
 
     @cached_property
     def own(self) -> dict[tuple[str, int], probes.Channels]:
-        """Which hidden channels each branch writes into, by kind and layer of its last matrix."""
+        """The output channels of each branch, by kind and layer of the branch's last matrix."""
         named = probes.channels(replace(self.shape, hidden_size=self.hidden))
         return {self._matrices[name][0]: channels for name, channels in named.items()}
 
@@ -98,15 +98,15 @@ class PairsFamily:
         return self.family.matrices[kind].format(layer)
 
     def matrices(self, name: str) -> list[tuple[str, int]]:
-        """Return the matrices that parameter ``name`` holds, by kind and layer; empty of others."""
+        """Return the matrices inside parameter ``name``, by kind and layer; maybe an empty list."""
         return self._matrices.get(name, [])
 
     def product(self, kind: str) -> str:
-        """Return what the table calls the product of a matrix."""
+        """Return the name of a matrix's product in the product table."""
         return self.family.product_names.get(kind, kind)
 
     def part(self, kind: str, value: Tensor) -> Tensor:
-        """Return the rows of a parameter, or of its gradient, that are the matrix ``kind``."""
+        """Return the rows of a parameter, or of a gradient, that form the matrix ``kind``."""
         if kind not in ("q", "k", "v") or not self.family.is_fused:
             return value
         return value.chunk(3)["qkv".index(kind)]
@@ -121,7 +121,7 @@ class PairsFamily:
         return torch.zeros(rows, columns)
 
     def whole(self, kind: str, value: Tensor) -> Tensor:
-        """Return the parameter of which ``value`` is what ``first_half`` gave."""
+        """Return the full parameter for ``value``, the filled-in result of ``first_half``."""
         if not self.mirrored:
             return value
         if kind in (*_WRITERS, TRANSFORM):

@@ -1,6 +1,6 @@
-"""Where the units of the probe ``pairs`` lie in a model: channels, heads, rows and words.
+"""Positions of the units of the probe ``pairs`` in a model: channels, heads, rows and words.
 
-``llmb.observe.pairs`` writes them, and ``llmb.observe.pairs_seen`` reads them.
+``llmb.observe.pairs`` writes the units, and ``llmb.observe.pairs_seen`` reads the gradients.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from llmb.families import TRANSFORM
 from llmb.observe.pairs_family import PairsFamily
 from llmb.reference.shapes import Shape
 
-#: Size of weights that are all the same; those of pairs lie around it.
+#: Size of weights that are all equal; the weights of pairs lie around A.
 A = 45 / 32
 IN_GROUP = 5  # hidden channels that are equal in every token
 FEWEST_GROUPS, _MOST_GROUPS = 4, 32
 SETS, _FEWEST_SETS = 16, 4  # pairs of each kind in the feed-forward
 TRIPLES = 4
-#: Every how many layers have silent channels; how many pairs of them v has (its errors may cancel)
-#: and the head (its words differ little, and one sum over them may cancel), the transform half as
-#: many as the head; and how many groups must have room beside them: the first that fits.
+#: Silent channels, in order of preference: the first row that fits is used. Columns: in every how
+#: many layers; pairs for v (errors may cancel); pairs for the head (the head's words differ little,
+#: and a sum over the words may cancel), with half as many for the transform; groups that must fit.
 _SILENCE = (
     (1, 4, 8, 16),
     (1, 1, 8, FEWEST_GROUPS),
     (2, 1, 8, FEWEST_GROUPS),
     (2, 1, 4, FEWEST_GROUPS),
 )
-#: Value rows of a head: a pair and two triples for every 16 channels of the head, four times at
-#: most; then at most so many times a pair, a triple and a pair, each of equal rows.
+#: Value rows of a head: a pair and two triples for every 16 channels of the head, at most 4 times;
+#: then, at most 8 times, a pair, a triple and a pair, each of equal rows.
 _SINGLE_VALUES, _PER_CHANNELS, _MOST_SINGLE_VALUES = 8, 16, 4
 _EQUAL_VALUES, _MOST_EQUAL_VALUES = 7, 8
 _HEADS = 4
 _MOST_WORDS = 256
-_OWN = 4  # channels of a branch that are needed
+_OWN = 4  # channels that a branch needs
 _SCORES = 2.0  # standard deviation
-#: What the key/value head beside the base is for, where several query heads share one.
+#: Roles of the key/value heads after the base, where query heads share key/value heads.
 _SHARED_ROLES = ("q", "k", "equal", "exchanged")
 
 
 def obstacle(shape: Shape) -> str | None:
-    """Return why the probe cannot be made of a model of ``shape``, None where it can."""
+    """Return why the probe cannot be made for a model of ``shape``, None if it can."""
     family = PairsFamily(shape)
     if shape.hidden_size % family.copies:
         return (
@@ -73,7 +73,7 @@ def obstacle(shape: Shape) -> str | None:
 
 
 def _roles(family: PairsFamily, layer: int) -> dict[str, int]:
-    """Return the key/value head of each role: the base, its equal, and heads computed otherwise.
+    """Return the key/value head of each role: base, equal to the base, or computed differently.
 
     Where query heads share a key/value head, the base's second query head attends to all tokens
     alike. Example: with 2 key/value heads layer 0 has the roles base and q, layer 1 base and k.
@@ -81,7 +81,7 @@ def _roles(family: PairsFamily, layer: int) -> dict[str, int]:
     heads = family.key_value_heads
     if family.shape.num_attention_heads > heads:
         others = min(len(_SHARED_ROLES), heads - 1)
-        first = layer * others  # what has no place in this layer comes first in the next
+        first = layer * others  # roles without a head in this layer come first in the next
         taken = (_SHARED_ROLES[(first + n) % len(_SHARED_ROLES)] for n in range(others))
         return {role: n for n, role in enumerate(("base", *taken))}
     every: tuple[str, ...] = ("base", "q", "k", "equal", "exchanged", "even")
@@ -91,9 +91,9 @@ def _roles(family: PairsFamily, layer: int) -> dict[str, int]:
 
 
 def _silence(family: PairsFamily) -> dict[tuple[str, int], int]:
-    """Return how many pairs of silent channels a matrix has, by kind and layer.
+    """Return the number of silent channel pairs of each matrix, by kind and layer.
 
-    A deep and narrow model has room for every second layer only.
+    A deep and narrow model has room in some layers only, such as every second layer.
     """
     layers = range(family.shape.num_hidden_layers)
     equal = [i for i in layers if "equal" in _roles(family, i)]
@@ -111,26 +111,26 @@ def _silence(family: PairsFamily) -> dict[tuple[str, int], int]:
 
 
 def _free(family: PairsFamily, silence: Mapping[tuple[str, int], int]) -> int:
-    """Return the channels that are left for groups of equals."""
+    """Return the number of channels left for groups of equal channels."""
     base = min((c.first for c in family.own.values()), default=0)
     return base - 2 * sum(silence.values()) - 4 * TRIPLES
 
 
 @dataclass(frozen=True)
 class Own:
-    """What a branch writes into: pairs of channels for its own product, and for the way back."""
+    """Output channels of a branch: pairs for the branch's own product, and for the way back."""
 
     forward: Tensor  # [n, 2]
     back: Tensor  # [n, 2]
 
 
 class PairsLayout:
-    """Where everything lies in a model of one shape, which has no ``obstacle``."""
+    """Positions of all units in a model of a shape without ``obstacle``."""
 
     def __init__(self, shape: Shape) -> None:
         """Divide channels, heads and rows."""
         self.shape, self.family = shape, PairsFamily(shape)
-        #: Query heads of a key/value head. Only the first of them has queries that are not zero.
+        #: Query heads of a key/value head. Only the first query head has nonzero queries.
         self.sharing = shape.num_attention_heads // self.family.key_value_heads
         silence = _silence(self.family)
         groups = min(_MOST_GROUPS, _free(self.family, silence) // IN_GROUP)
@@ -151,16 +151,16 @@ class PairsLayout:
         return _roles(self.family, layer)
 
     def own(self, kind: str, layer: int) -> Own:
-        """Return the channels that the branch ``kind`` ("o", "down") of a layer writes into."""
+        """Return the output channels of the branch ``kind`` ("o", "down") of a layer."""
         channels = self.family.own[kind, layer]
         count = min(SETS, channels.width // 4)
         every = torch.arange(channels.first, channels.first + 4 * count).view(-1, 2)
         return Own(every[:count], every[count:])
 
     def block(self, kind: str, head: int) -> slice:
-        """Return the rows of q, k or v (columns of o) that a key/value ``head`` has.
+        """Return the rows of q, k or v (columns of o) of a key/value ``head``.
 
-        Of q and o these are its first query head's.
+        For q and o, the rows of the head's first query head.
         """
         width = self.shape.head_dim
         first = head * width * (self.sharing if kind in ("q", "o") else 1)
@@ -168,39 +168,39 @@ class PairsLayout:
 
     @property
     def pairs_of_words(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Where in the vocabulary pairs lie whose logits are computed apart, and equal ones."""
+        """Vocabulary ranges of word pairs with logits computed apart, and of equal word pairs."""
         vocab, half = self.shape.vocab_size, self.shape.vocab_size // 2
         quarter = min(_MOST_WORDS, (vocab - half) // 4 * 2)
         return (half, half + quarter), (half + quarter, half + 2 * quarter)
 
     @property
     def level(self) -> float:
-        """What a channel of size 1 is after the norm, about."""
+        """Approximate value of a channel of size 1 after the norm."""
         return math.sqrt(self.family.hidden / max(1, self.groups.numel() + 3 * TRIPLES))
 
     @property
     def _score_of_one(self) -> float:
-        """The standard deviation of scores of queries and keys of scale 1, about."""
+        """Approximate standard deviation of scores of queries and keys of scale 1."""
         return 15 * A * A * self.deviation**2
 
     @property
     def scale_of_scores(self) -> float:
-        """What queries and keys are multiplied by, a power of two."""
+        """The factor of queries and keys, a power of two."""
         return power(math.sqrt(_SCORES / self._score_of_one))
 
     @property
     def deviation_of_scores(self) -> float:
-        """The standard deviation of scores, about."""
+        """Approximate standard deviation of scores."""
         return self._score_of_one * self.scale_of_scores**2
 
     @property
     def deviation(self) -> float:
-        """The standard deviation of a sum of one channel of each group, with signs, about."""
+        """Approximate standard deviation of a signed sum over a channel of each group."""
         return self.family.copies * self.level * math.sqrt(len(self.groups))
 
 
 class FeedForwardRows:
-    """Which channels of the feed-forward do what."""
+    """The feed-forward channels of each purpose."""
 
     EACH = 13
 
@@ -208,19 +208,19 @@ class FeedForwardRows:
         """Divide as many of ``width`` channels as are needed."""
         sets = min(SETS, width // self.EACH)
         take = _Taking(sets)
-        #: A base, one whose gate is computed apart, and one whose other product is.
+        #: Base, a channel with a gate computed apart, and a channel with an up computed apart.
         self.apart = take(3)
         self.triples = take(3)
         self.equal, self.equal_back, self.also_equal = take(2), take(3), take(2)
 
 
 class ValueRows:
-    """Which channels of a head's values do what."""
+    """The channels of a head's values of each purpose."""
 
     def __init__(self, width: int) -> None:
         singles = min(_MOST_SINGLE_VALUES, max(1, width // _PER_CHANNELS))
         take = _Taking(singles)
-        #: A base, and one that is computed apart.
+        #: A base channel, and a channel computed apart.
         self.apart = take(2)
         #: For ``o_proj``'s weight gradient, and for the values' rounding in attention.
         self.exact, self.rounded = take(3), take(3)
@@ -242,5 +242,5 @@ class _Taking:
 
 
 def power(value: float) -> float:
-    """Return the power of two that is nearest to ``value``."""
+    """Return the power of two nearest to ``value``. Example: 4 for 5."""
     return 2.0 ** round(math.log2(value))

@@ -1,4 +1,4 @@
-"""Reads the gradients of the probe ``pairs``: how far apart two units are that should be equal."""
+"""Read the gradients of the probe ``pairs``: the distance of units that should be equal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from llmb.observe.pairs_layout import PairsLayout
 from llmb.records.precision_recipe import FORWARD, INPUT, PV, QK, WEIGHT, Direction, PairSeen
 from llmb.reference.shapes import Shape
 
-#: Bits that a forward pair shows beyond other pairs, where its error comes from attention scores.
-#: Each figure lies between two measurements: E4M3 in this product alone, and E4M3 in all products.
+#: Bits that a forward pair shows beyond other pairs, if the pair's error comes from attention
+#: scores. Each figure lies between two measurements: E4M3 in this product alone, and E4M3 in all
+#: products.
 _BITS_OF_SCORES = {"q": -0.7, "k": -0.2, QK: 0.3}
 _BITS_OF_UNMASKED_SCORES = {"q": -0.4, "k": 0.1, QK: 0.9}
 
@@ -23,15 +24,15 @@ _BITS_OF_UNMASKED_SCORES = {"q": -0.4, "k": 0.1, QK: 0.9}
 def seen(shape: Shape, gradient: Callable[[str], Tensor | None]) -> Iterator[PairSeen]:
     """Yield the difference and the length of each pair, by product, direction and layer.
 
-    ``gradient`` returns the gradient of a canonical parameter of the model of ``shape``, None where
-    the parameter has none.
+    ``gradient`` returns the gradient of a canonical parameter of the model of ``shape``, None if
+    the parameter has no gradient.
     """
     return _PairsReader(PairsLayout(shape)).seen(gradient)
 
 
 @dataclass(frozen=True)
 class _PairsReader:
-    """Reads gradients where ``PairsLayout`` says that the probe's units are."""
+    """Reads gradients at the positions that ``PairsLayout`` gives for the probe's units."""
 
     _at: PairsLayout
 
@@ -40,14 +41,14 @@ class _PairsReader:
         family = self._at.family
         head, embedding = gradient(family.name("head", 0)), gradient(family.name("embedding", 0))
         yield from map(self._named, self._seen_of_head(head, embedding))
-        if head is not None and family.tied:  # words of the input have the embedding's gradient too
+        if head is not None and family.tied:  # input words also have the embedding's gradient
             head = head[self._at.shape.vocab_size // 2 :]
         if family.transformed:
             transform = gradient(family.name(TRANSFORM, 0))
             yield from map(self._named, self._seen_of_transform(transform, head, embedding))
         for layer in range(self._at.shape.num_hidden_layers):
             names = {kind: family.name(kind, layer) for kind in (*family.readers, "o", "down")}
-            # Each parameter once, in the same order on all ranks: ranks may gather its gradient.
+            # Each parameter once, in equal order on all ranks: reading may be a collective call.
             every = {name: gradient(name) for name in dict.fromkeys(names.values())}
             found = {
                 kind: None if (value := every[name]) is None else family.part(kind, value)
@@ -56,7 +57,7 @@ class _PairsReader:
             yield from map(self._named, self._seen_of_layer(layer, found, head, embedding))
 
     def _named(self, pair: PairSeen) -> PairSeen:
-        """Name the product as the family's table does, and scale the pair to show as many bits."""
+        """Name the product as in the family's table, and scale the pair to show as many bits."""
         more = _BITS_OF_SCORES if self._at.family.causal else _BITS_OF_UNMASKED_SCORES
         bits = more.get(pair.product, 0.0) if pair.direction == FORWARD else 0.0
         name = self._at.family.product(pair.product)
@@ -90,8 +91,8 @@ class _PairsReader:
             one, other = silent.T
             seen = _seen(kind, INPUT, layer, embedding[:, other], embedding[:, one])
             if kind == "v":
-                # Errors of rows add up by the square root. So do their gradients, but for one of
-                # the channels from which these come: it has one sign (``Pairs._written``).
+                # Errors of rows add up by the square root. So do the gradients of rows, except in
+                # one of the source channels, with a single sign (``Pairs._written``).
                 channels = len(self._at.own("o", layer).back)
                 rows = len(self._at.value_rows.also_equal)
                 more = len(self._at.roles(layer)) * (rows + channels - 1) / channels
@@ -119,7 +120,7 @@ class _PairsReader:
             for kind in ("o", "down"):
                 one, other = self._at.own(kind, layer).forward.T
                 yield _seen(kind, FORWARD, layer, head[:, other], head[:, one])
-        for kind, shows in (("q", "k"), ("k", "q")):  # a gradient of scores times the other
+        for kind, shows in (("q", "k"), ("k", "q")):  # gradient of scores times the other operand
             values = found[shows]
             if values is not None and kind in roles:
                 one, other = (values[self._at.block(shows, n)] for n in (0, roles[kind]))
@@ -132,7 +133,7 @@ class _PairsReader:
                 seen = _seen(QK, FORWARD, layer, base, heads["exchanged"])
                 even = heads.get("even", out[:, width : 2 * width])
                 by_scores = float((_host(base) - _host(even)).norm())
-                # An error of a score is the larger, the larger scores are.
+                # The error of a score grows with the size of the scores.
                 yield seen.model_copy(update={"length": self._at.deviation_of_scores * by_scores})
             one, other = self._at.value_rows.apart.T
             yield _seen("v", FORWARD, layer, base[:, one], base[:, other])
@@ -166,7 +167,7 @@ def _host(value: Tensor) -> Tensor:
 
 
 def _seen(product: str, direction: Direction, layer: int, right: Tensor, other: Tensor) -> PairSeen:
-    """Return how far ``other`` lies from ``right``, which it should be."""
+    """Return the distance of ``other`` from ``right``, the correct value of ``other``."""
     right, other = _host(right), _host(other)
     figures = float((right - other).norm()), float(right.norm())
     if not all(map(math.isfinite, figures)):

@@ -1,7 +1,7 @@
-"""One forward and backward pass whose gradients are reduced as they come: worker and judges alike.
+"""Run a forward and backward pass and reduce gradients as they arrive: for worker and judges.
 
-A pass has a name (``live``: the last step of the stream; ``step``: a step inside it; or a probe's).
-What is collected of it goes by ``<pass>/<parameter>``.
+A pass has a name: ``live`` (the last step of the stream), ``step`` (a step inside the stream) or
+the name of a probe, such as ``branches``. Collected values are named ``<pass>/<parameter>``.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ LOSS = "loss"
 
 @dataclass(frozen=True)
 class Numerics:
-    """How a pass computes: its dtype and device, and what else is rounded or is not."""
+    """Numerics of a pass: dtype, device, and exceptions from plain rounding."""
 
     dtype: torch.dtype
     device: str
     #: Products are rounded to this format.
     emulated: Format | None = None
-    #: The loss is computed in float32, and its gradient rounded to the logits' type.
+    #: The loss is computed in float32, and the loss gradient is rounded to the logits' type.
     wide_loss: bool = False
     #: Forward passes run under ``autocast`` to this type.
     autocast: torch.dtype | None = None
 
 
 class Collector(Protocol):
-    """Takes the gradients of a pass, one parameter at a time, possibly in parts that add up."""
+    """Takes the gradients of a pass, a parameter at a time, possibly in parts that add up."""
 
     def add(self, parameter: str, gradient: Tensor) -> None:
-        """Take the gradient of ``parameter``, in its canonical shape."""
+        """Take the gradient of ``parameter``, in canonical shape."""
         ...
 
 
 class Sketches:
-    """The sketch of every gradient of one pass."""
+    """The sketch of every gradient of a pass."""
 
     def __init__(
         self, name: str, seed: int, shape: Shape, side: int = SIDE, keep: str | None = None
     ) -> None:
         """Collect pass ``name`` with the signs of ``seed``, in squares of ``side``.
 
-        Of the parameter ``keep`` the whole gradient is kept as well.
+        For the parameter ``keep``, the full gradient is kept as well.
         """
         self._name, self._seed, self._side = name, seed, side
         self._keep = keep
-        #: The gradient of that parameter, float32 on the host; None until it has come.
+        #: The gradient of parameter ``keep``, float32 on the host; None until the gradient arrives.
         self.kept: Tensor | None = None
         self._channels = probes.channels(shape) if name == probes.BRANCHES else {}
         parts = probes.parts(shape)
-        #: Rows of a tied head that only the logits have a gradient in.
+        #: Rows of a tied head that get gradients from the logits only, not from the embedding.
         self._head, self._others = parts.head, None
         if self._channels and parts.tied:
             others = torch.ones(shape.vocab_size, dtype=torch.bool)
@@ -76,7 +76,7 @@ class Sketches:
         self.tensors: dict[str, Tensor] = {}
 
     def add(self, parameter: str, gradient: Tensor) -> None:
-        """Add the sketch of ``gradient``; of the head's in ``branches`` one a branch, too."""
+        """Add the sketch of ``gradient``; in ``branches``, also a sketch of the head per branch."""
         self._add(f"{self._name}/{parameter}", gradient)
         if parameter == self._keep:
             more = gradient.detach().to("cpu").float()
@@ -100,9 +100,10 @@ class Sketches:
 
 
 class Samples:
-    """Some elements of the gradients of one pass, by their place in the whole model.
+    """Some elements of the gradients of a pass, by position in the full model.
 
-    Places count through all canonical parameters in the model's order, row-major.
+    Positions count through all canonical parameters in the model's order, row-major. Example:
+    position 100 is the first element of the second parameter, after a first of 100 elements.
     """
 
     def __init__(self, where: Tensor, sizes: Mapping[str, int]) -> None:
@@ -115,19 +116,19 @@ class Samples:
         self.values = torch.zeros(len(where))
 
     def add(self, parameter: str, gradient: Tensor) -> None:
-        """Take those elements of ``gradient`` that are asked for."""
+        """Take the requested elements of ``gradient``."""
         begin, end = self._first[parameter]
         mine = ((self._where >= begin) & (self._where < end)).nonzero().flatten()
         places, flat = self._where[mine] - begin, gradient.detach().flatten()
         try:
             found = flat[places.to(flat.device)].to("cpu")
-        except NotImplementedError:  # the device has no kernel for that: it copies all of them
+        except NotImplementedError:  # the device has no indexing kernel: copy all elements
             found = flat.to("cpu")[places]
         self.values[mine] += found.float()
 
 
 class _NoInitialValues(TorchFunctionMode):
-    """Leaves out torch's initialisation: of nothing, it still imports torch's compiler (1 s)."""
+    """Skips torch's initialisation, which imports torch's compiler (1 s) even for meta tensors."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -139,7 +140,7 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 class _WideLoss(TorchFunctionMode):
-    """Computes cross-entropies in float32, of logits in whatever type they come."""
+    """Computes cross-entropies in float32, from logits of any type."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -150,13 +151,13 @@ class _WideLoss(TorchFunctionMode):
 
 
 def bare(shape: Shape) -> nn.Module:
-    """Return the model without weights: its parameters have shapes and no memory."""
+    """Return the model without weights: the parameters have shapes and no memory."""
     with torch.device("meta"), _NoInitialValues():
         return model_of(shape)
 
 
 def copies_of(batch: Batch, dtype: str) -> int:
-    """Return by what the loss of a probe is multiplied, all of whose sequences are the same."""
+    """Return the loss factor of a probe with equal sequences: batch size in float16, else 1."""
     return len(batch.ids) if dtype == "float16" else 1
 
 
@@ -172,14 +173,15 @@ def plain_pass(
     finish: Callable[[], None] | None = None,
     watch: Callable[[nn.Module], AbstractContextManager[object]] | None = None,
 ) -> float:
-    """Run the reference model once on ``batch``, without dropout, and return its loss.
+    """Run the reference model once on ``batch``, without dropout, and return the loss.
 
     ``weights`` gives any parameter by name. Gradients go to ``collect`` and are dropped at once:
-    above the weights memory holds the gradients of about one layer. With ``finish``, which waits
-    for the device, they all stay until the pass is over: a lazy device would compute it anew for
-    each. With ``parts`` the batch is taken in as many pieces, whose losses are averaged. The loss
-    is multiplied by ``copies`` for the way back, and gradients are divided by it again
-    (``copies_of``). ``watch`` gives the context of the forward passes of the model it is given.
+    besides the weights, memory holds the gradients of about a layer. With ``finish``, which waits
+    for the device, all gradients stay until the pass is over: a lazy device would repeat the
+    pass for each gradient. With ``parts``, the batch is split into equal pieces, and the losses are
+    averaged. The loss is multiplied by ``copies`` before the backward pass, and gradients are
+    divided by ``copies`` after (``copies_of``). ``watch`` gives a context for the forward passes of
+    the model.
     """
     model, device = bare(shape), numerics.device
     for name, _ in list(model.named_parameters()):
@@ -223,5 +225,5 @@ def _taker(name: str, collect: Collector, copies: int) -> Callable[[Tensor], Non
 
 
 def without_layers(shape: Shape) -> Shape:
-    """Return the shape of the model that is left where every branch is silent."""
+    """Return the shape of the model without layers: the model with all branches silent."""
     return replace(shape, num_hidden_layers=0)

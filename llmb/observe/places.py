@@ -1,4 +1,4 @@
-"""Which elements of a parameter an audited step shows: at regular distances, which costs little."""
+"""Choose the sampled elements of a parameter: at regular distances, which is cheap to read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from llmb.records.places import drawn_places
 
-#: Elements of each parameter: of its gradient for comparison with the reference, and of value,
-#: gradient and moments for the replay of the optimizer's step.
+#: Elements per parameter: of the gradient for comparison with the reference, and of value, gradient
+#: and moments for the replay of the optimizer step.
 GRADIENTS, STATES = 1024, 257
-#: Elements: a multiple of the length of every processor's vectors.
+#: Elements: a multiple of the vector length of every processor.
 VECTOR = 64
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -28,7 +28,7 @@ class SampledIndices:
     count: int
 
     def read(self, value: Tensor) -> Tensor:
-        """Return the elements of ``value``, a view where its memory allows."""
+        """Return the elements of ``value``, as a view if the memory layout allows."""
         if value.is_contiguous():
             if type(value) in _PLAIN:  # half the time of a slice
                 begin = self.first + value.storage_offset()
@@ -39,18 +39,18 @@ class SampledIndices:
         return picked(value, tuple(i.contiguous().to(value.device) for i in where))
 
     def every_other(self) -> SampledIndices:
-        """Return every second of the elements, the first among them. Example: 32 of 64."""
+        """Return every second element, starting with the first. Example: 32 of 64."""
         return SampledIndices(self.first, 2 * self.stride, (self.count + 1) // 2)
 
     def indices(self) -> Tensor:
-        """Return the elements' numbers, int64."""
+        """Return the element indices, int64."""
         return self.first + self.stride * torch.arange(self.count)
 
     def within(self, part: range) -> tuple[int, SampledIndices]:
-        """Return how many of the elements come before ``part``, and those that lie in it.
+        """Return the number of elements before ``part``, and the elements inside ``part``.
 
-        They are counted from its beginning. Example: of 3, 8, 13, 18 one comes before elements 5 to
-        14, and 3 and 8 of the part are in it.
+        Indices inside are relative to the beginning of ``part``. Example: of 3, 8, 13, 18 one
+        element comes before elements 5 to 14; inside are 8 and 13, returned as 3 and 8.
         """
         count, stride = self.count, self.stride
         before = min(count, max(0, -((self.first - part.start) // stride)))
@@ -60,9 +60,9 @@ class SampledIndices:
 
 
 def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
-    """Return the elements of ``value`` at ``where``, indices by dimension on its device.
+    """Return the elements of ``value`` at ``where``, indices by dimension on the same device.
 
-    Without a kernel for that on the device they are read one by one, as views.
+    On a device without an indexing kernel, elements are read one by one, as views.
     """
     try:
         return value[where]
@@ -72,7 +72,7 @@ def picked(value: Tensor, where: tuple[Tensor, ...]) -> Tensor:
 
 
 def choose_each(seed: int, shapes: Sequence[torch.Size], count: int) -> list[SampledIndices]:
-    """Return ``count`` elements of each parameter of ``shapes`` (all where there are no more).
+    """Return ``count`` elements of each parameter of ``shapes`` (all elements of small ones).
 
     Like ``choose``, in half of the time: a digest of each name would be most of the cost.
     """
@@ -81,7 +81,7 @@ def choose_each(seed: int, shapes: Sequence[torch.Size], count: int) -> list[Sam
 
 
 def choose(seed: int, what: str, name: str, size: int, count: int) -> SampledIndices:
-    """Return ``count`` of ``size`` elements of ``name`` (all where there are no more)."""
+    """Return ``count`` of ``size`` elements of ``name`` (all if ``size`` is not larger)."""
     count = min(size, count)
     if count <= 1:
         return SampledIndices(0, 1, count)

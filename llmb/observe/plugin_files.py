@@ -1,4 +1,4 @@
-"""Which files of the plugin this process has loaded (rule S1)."""
+"""List the files of the plugin that this process has loaded (rule S1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def loaded_sources(module_name: str) -> tuple[FileDigest, ...]:
 
 
 def loaded_otherwise(module_name: str) -> tuple[str, ...]:
-    """Return those of them whose code, as it was run, is not that of the file."""
+    """Return the loaded Python files that ran other code than the file contains."""
     root = source_root(module_name)
     files = {file.resolve() for file in loaded_files(root.package) if file.suffix == ".py"}
     found = executed_code.other_than_shown(sorted(files))
@@ -28,7 +28,7 @@ def loaded_otherwise(module_name: str) -> tuple[str, ...]:
 
 
 def loaded_files(package: str) -> Iterator[Path]:
-    """Yield the file of every module of ``package`` that has been imported."""
+    """Yield the file of every imported module of ``package``, such as ``vendor_x.kernels``."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if file and (name == package or name.startswith(f"{package}.")):

@@ -1,14 +1,14 @@
-"""The isolating probes: weights under which one pass shows every branch of the model by itself.
+"""The isolating probes: weights with which a single pass shows each branch of the model alone.
 
-``branches``: each branch (attention or feed-forward of one layer) may write only into channels of
-its own, faintly, and the embeddings write into none of those, or much more faintly still. No error
-travels from one branch to another: the gradients of a branch's matrices show its own rounding
-alone, and the head's gradient in its channels shows what it put out. ``head``: all branches are
-silent and the final gain is so high that the softmax is sharp, so the gradients show how exactly
-the logits were computed.
+Probe ``branches``: a branch is the attention or the feed-forward of a layer. Each branch may write
+only into its own channels, faintly. The embeddings write into none of the branches' channels, or
+far more faintly still. No error travels between branches: the gradients of a branch's matrices show
+only that branch's rounding, and the head's gradient in the branch's channels shows the branch's
+output. Probe ``head``: all branches are silent and the final gain is high enough to make the
+softmax sharp; the gradients then show how exactly the logits were computed.
 
-Where norms take the mean away, it would cover what is faint: there embeddings come in pairs of
-opposite channels, whose mean is zero. Where the head is an embedding, what a branch puts out shows
+Where norms subtract the mean, the mean would hide faint values: embeddings then come in pairs of
+opposite channels, with mean zero. Where the head is also an embedding, the output of a branch shows
 in the rows of tokens that are not in the input.
 """
 
@@ -30,25 +30,25 @@ from llmb.reference.shapes import Shape
 BRANCHES, HEAD = "branches", "head"
 PROBES = (BRANCHES, HEAD)
 
-#: Branches are this faint beside the embedding: 2**-12 is far below their own rounding and exact in
-#: every binary format; where a mean is taken away, 2**-6 stays above the rounding of that in
-#: float32. FP16 has no room for gradients that small.
+#: Branches are 2**-12 times as large as the embedding: far below the embedding's rounding, and
+#: exact in every binary format. Where a mean is subtracted, 2**-6 stays above the rounding of the
+#: mean in float32. FP16 cannot represent gradients that small.
 _FAINT, _FAINT_CENTRED = 12, 6
 _FAINT_FP16 = 0
-#: What an embedding that is the head, too, keeps in the branches' channels.
+#: Scale of the branches' channels in an embedding that is also the head.
 _QUIET = 2.0**-8
 _SHARP = 4.0  # standard deviation of the logits in the probe ``head``
-_LOUD = 64.0  # times: positions beside tokens
-#: What BERT's last matrix is scaled by: so near zero GELU is a straight line to within 2**-20.
-#: Numbers of FP16 have four bits there, and all of theirs near 2**-8.
+_LOUD = 64.0  # factor of positions and tokens
+#: Scale of BERT's last matrix: this near zero, GELU is a straight line to within 2**-20. FP16
+#: numbers have four bits near 2**-20, and full precision near 2**-8.
 _STRAIGHT, _STRAIGHT_FP16 = 2.0**-20, 2.0**-8
-#: Targets from which on the probe ``head`` tells enough: of two, one alone decides the error.
+#: Targets that the probe ``head`` needs: with two targets, a single target decides the error.
 _TARGETS = 64
 
 
 @dataclass(frozen=True)
 class Channels:
-    """Which of the hidden channels a branch may write into."""
+    """The range of hidden channels that a branch may write into."""
 
     first: int
     width: int
@@ -60,14 +60,14 @@ class Channels:
 
 
 def parts(shape: Shape) -> ProbeParts:
-    """Return what the probes are about in the model of ``shape``."""
+    """Return the parameters that the probes edit in the model of ``shape``."""
     return family_of(shape).probe_parts(shape)
 
 
 def channels(shape: Shape) -> dict[str, Channels]:
-    """Return each branch's own channels, by the name of its out-projection; half are nobody's.
+    """Return the channels of each branch, by out-projection name; half the channels stay free.
 
-    Empty where there are not enough channels for every branch to have one.
+    Empty if the model has too few channels to give each branch a channel.
     """
     names = parts(shape).out
     width = shape.hidden_size // (2 * len(names)) if names else 0
@@ -76,16 +76,16 @@ def channels(shape: Shape) -> dict[str, Channels]:
 
 
 def edits(probe: str, shape: Shape, dtype: str) -> Mapping[str, Callable[[Tensor], Tensor]]:
-    """Return name -> what becomes of the parameter under ``probe``; the others stay.
+    """Return name -> edit of the parameter under ``probe``; other parameters stay.
 
-    ``dtype`` is the one a run computes in (torch's name). Every edit is exact in any binary format,
-    down to the smallest normal number.
+    ``dtype`` is the compute dtype of a run, such as ``bfloat16``. Every edit is exact in any binary
+    format, down to the smallest normal number.
     """
     return _head(shape) if probe == HEAD else _branches(shape, dtype)
 
 
 def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
-    # Logits of normalised states times N(0, range): their deviation is range * sqrt(hidden).
+    # Logits of normalised states times N(0, range): the deviation is range * sqrt(hidden).
     model = parts(shape)
     present = shape.initializer_range * math.sqrt(shape.hidden_size)
     gain = 2.0 ** round(math.log2(_SHARP / present))
@@ -94,7 +94,7 @@ def _head(shape: Shape) -> dict[str, Callable[[Tensor], Tensor]]:
         family_of(shape).last_norm: lambda value: torch.full_like(value, gain),
     }
     if model.tied and model.between is None:
-        # A state that is mostly the token's own vector would make its logit dwarf all others.
+        # Otherwise the state is mostly the token's own vector, and that logit dwarfs all others.
         found |= dict.fromkeys(model.embeddings, lambda value: value * _LOUD)
     return found
 
@@ -112,7 +112,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
         return found
     first = min(c.first for c in own.values())
     found |= dict.fromkeys(model.embeddings, _scaled_from(first, 0.0, centred=model.centred))
-    if model.tied:  # what is silent here would have no logit at all
+    if model.tied:  # a silent channel would give no logit at all
         found[model.head] = _scaled_from(first, _QUIET, centred=model.centred)
     found |= dict.fromkeys(model.offsets, torch.zeros_like)
     found |= dict.fromkeys(model.gains, torch.ones_like)
@@ -122,7 +122,7 @@ def _branches(shape: Shape, dtype: str) -> dict[str, Callable[[Tensor], Tensor]]
 
 
 def _scaled_from(first: int, scale: float, *, centred: bool) -> Callable[[Tensor], Tensor]:
-    """Scale the channels from ``first`` on; of those before make pairs of opposite ones."""
+    """Scale the channels from ``first`` on; turn earlier channels into pairs of opposites."""
 
     def edit(value: Tensor) -> Tensor:
         base, own = value[:, :first], value[:, first:]
@@ -149,9 +149,10 @@ def _only_rows(kept: Channels | None, scale: float) -> Callable[[Tensor], Tensor
 
 
 def batch(seed: int, probe: str, shape: Shape) -> Batch:
-    """Return the one sequence of ``probe``, on the CPU.
+    """Return the single sequence of ``probe``, on the CPU.
 
-    In ``head``, where fewer than 64 tokens are targets, all are: of BERT's 16 tokens two would be.
+    In ``head``, if fewer than 64 tokens are targets, all tokens become targets. Example: of 16
+    tokens, BERT would have two targets.
     """
     made = make_batch(token_seed(seed, probe), 1, shape)
     is_target = made.labels != IGNORED

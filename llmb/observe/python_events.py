@@ -1,7 +1,8 @@
-"""Acts of plugin code that Python tells of as they happen: forks, threads, tracers, frames (N2).
+"""Acts of plugin code that Python reports as audit events: forks, threads, tracers, frames (N2).
 
-An audit hook (PEP 578) hears of them; nobody can take it away again. What it hears is kept with the
-line of code that did it, and with the time. Whose the code is is looked up at the end of the run.
+An audit hook (PEP 578) receives the events; no code can remove an audit hook. Each act is kept with
+its line of code and the time. The owner of the code (plugin, torch ...) is found at the end of the
+run.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ PROCESSES = frozenset(
         *("pty.spawn", "subprocess.Popen"),
     }
 )
-#: An audit hook hears of every look-up of an optimizer's state (``builtins.id``).
+#: An audit hook sees every look-up of an optimizer's state (event ``builtins.id``).
 TRACERS = frozenset(
     {
         *("sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
         "sys.addaudithook",
     }
 )
-#: Who reads the frames of its callers knows who asks, and when.
+#: Code that reads the frames of callers learns which function called, and when.
 FRAMES = frozenset(
     {
         *("sys._getframe", "sys._getframemodulename"),
@@ -55,42 +56,42 @@ NATIVE = frozenset(
         *("ctypes.wstring_at", "ctypes.memoryview_at", "ctypes.PyObj_FromPtr"),
     }
 )
-#: A file of the kernel's through which the memory of a process is read.
+#: A kernel file that gives access to the memory of a process, such as ``/proc/self/mem``.
 MEMORY = "open of a process's memory"
 _ATTRIBUTE, _OPEN, _GETFRAME = "object.__getattr__", "open", "sys._getframe"
 _FRAME_ATTRIBUTES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})
 _WATCHED = THREADS | PROCESSES | TRACERS | FRAMES | OBJECTS | NATIVE | {_ATTRIBUTE, _OPEN}
 
-#: Lines of code that are kept for each file, and files.
+#: Limits: lines of code kept per file, and files.
 _LINES, _FILES = 50, 500
-#: Times that are kept of each line: the first and the last.
+#: Times kept per line of code: the first 16 and the last 16.
 _TIMES = 16
-#: Whose a frame is: "pass": the one that called it is asked; "other": nobody's that is judged.
+#: Owner of a frame. Pass: judge the caller's frame instead. Other: never judged. Kept: judged.
 _PASS, _OTHER, _KEPT = 0, 1, 2
 
 
 def _below(*folders: str | Path) -> tuple[str, ...]:
-    """Return how the names of files in ``folders`` begin, links followed or not."""
+    """Return path prefixes of files in ``folders``, both with and without links resolved."""
     either = (name for each in folders for name in (str(each), os.path.realpath(each)))
     return tuple(f"{folder}{os.sep}" for folder in dict.fromkeys(either))
 
 
 _TORCH = _below(Path(torch.__file__).parent)
 _LLMB = _below(Path(llmb.__file__).parent)
-#: Parts of torch that start threads and processes for the code that calls them.
+#: Parts of torch that start threads and processes for the calling code.
 _TORCH_ON_BEHALF = _below(
     *(Path(torch.__file__).parent / part for part in ("multiprocessing", "utils/data"))
 )
 _PYTHON = _below(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
 _PACKAGES = ("site-packages", "dist-packages")
-#: Modules of Python's that look at frames for their caller, and no others: a logger looks at its
-#: own caller's frame, and a named tuple at the name of the module it is made in.
+#: The only modules of Python that read frames on behalf of a caller. Counterexamples: a logger
+#: reads the frame of its direct caller, and a named tuple reads the name of the defining module.
 _LOOKING = tuple(f"{os.sep}{name}.py" for name in ("inspect", "traceback"))
 
 
 @dataclass
 class _LineSeen:
-    """What one line of code did: how often, and when (nanoseconds of the worker's clock)."""
+    """Acts of a single line of code: count and times (nanoseconds of the worker's clock)."""
 
     count: int = 0
     first: list[int] = field(default_factory=list)
@@ -101,11 +102,12 @@ class _LineSeen:
         (self.first if len(self.first) < _TIMES else self.last).append(now)
 
     def blocks(self, stamps: Sequence[int], steps: Sequence[int]) -> tuple[int, ...]:
-        """Return the blocks between fences in which it did it, each by the steps before it.
+        """Return the blocks between fences with an act; a block is named by the steps before.
 
-        ``stamps`` are those of the fences, after ``steps`` steps; the last ends the stream, and
-        what comes after it is left out. Times that were not kept lie between the first and the
-        last: every block between them is named.
+        ``stamps`` are the times (ns) of the fences, ``steps`` the steps done at each fence. The
+        last stamp ends the stream; later acts are left out. Dropped times lie between the first
+        times and the last times: every block in between is named. Example: fences after steps 0
+        and 10 and an act between the two fences give ``(0,)``.
         """
         found = {bisect_right(stamps, at) for at in (*self.first, *self.last)}
         if self.count > len(self.first) + len(self.last):
@@ -115,19 +117,19 @@ class _LineSeen:
         return tuple(dict.fromkeys(steps[n - 1] if n else BEFORE for n in sorted(found)))
 
 
-#: Instead of a number of steps: before the first fence.
+#: Stands for a number of steps: before the first fence.
 BEFORE = -1
 
 
 class PythonEvents:
-    """What plugin code has Python do, from now on until ``close``."""
+    """Record acts of plugin code that Python reports, from now on until ``end``."""
 
     __slots__ = ("_code", "_lines", "_omitted", "_over", "_starters")
 
     def __init__(self, now: Callable[[], int], invited: Collection[CodeType] = ()) -> None:
         """Listen; ``now`` gives the time in nanoseconds, on the clock of the fences.
 
-        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
+        ``invited`` is the code of the functions of llmb that call a plugin's hooks at a fence.
         """
         self._lines: dict[str, dict[tuple[str, int, str, bool], _LineSeen]] = {}
         self._omitted: dict[str, int] = {}
@@ -140,24 +142,24 @@ class PythonEvents:
 
     @property
     def code(self) -> CodeType:
-        """Return the code that hears of every event: compilers must leave it alone."""
+        """The code of the audit hook: compilers must leave the code alone."""
         return self._code
 
     def end(self) -> None:
-        """Hear of nothing more."""
+        """Stop recording events."""
         self._over |= _WATCHED
 
     def starter(self, thread: threading.Thread) -> str | None:
-        """Return the file of the code that started ``thread``; None if nobody's that is judged."""
+        """Return the file of the code that started ``thread``; None if no judged code did."""
         return self._starters.get(thread)
 
     def acts(
         self, origins: Origins, stamps: Sequence[int], steps: Sequence[int]
     ) -> tuple[tuple[Act, ...], int]:
-        """Return what code of the plugin or of nobody did before the last of ``stamps``.
+        """Return acts of code of the plugin or of unknown origin before the last of ``stamps``.
 
-        ``stamps`` (ns) are those of the fences after ``steps`` steps, the last that of the end.
-        Beside it how many acts more there were than are kept.
+        ``stamps`` (ns) are the times of the fences after ``steps`` steps; the last stamp is the
+        end. The second value counts acts beyond the limits, which are not kept.
         """
         found, omitted = [], 0
         for file, lines in [*self._lines.items()]:
@@ -183,7 +185,7 @@ class PythonEvents:
 
 @dataclass(frozen=True)
 class _Heard:
-    """What a hook writes, and the events that it no longer listens to."""
+    """Records that the hook writes to, and in ``over`` the events that the hook ignores."""
 
     lines: dict[str, dict[tuple[str, int, str, bool], _LineSeen]]
     omitted: dict[str, int]
@@ -192,15 +194,15 @@ class _Heard:
 
 
 def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]) -> CodeType:
-    """Add the audit hook; what it hears goes into ``heard``."""
+    """Add the audit hook; the hook writes acts into ``heard``."""
     lines, omitted, starters, over = heard.lines, heard.omitted, heard.starters, heard.over
     whose: dict[str, int] = {}
-    busy: set[int] = set()  # threads inside the hook: its own acts are nobody's
+    busy: set[int] = set()  # threads inside the hook: acts of the hook itself are ignored
     invitations = frozenset(map(id, invited))
-    # Of its own: who replaces these modules' functions does not blind it.
+    # Keep own references: replacing the functions of ``sys`` or ``threading`` has no effect here.
     getframe, ident = sys._getframe, threading.get_ident
     watched, thread_class = _WATCHED, threading.Thread
-    # The programs that this process was started by are no plugin's.
+    # Programs that started this process belong to no plugin.
     below: FrameType | None = getframe(1)
     while below is not None:
         if below.f_code.co_filename[:1] != "<":
@@ -219,7 +221,7 @@ def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]
         if me in busy:
             return
         if event == _GETFRAME and arguments and arguments[0].f_code is code:
-            return  # another hook's own question
+            return  # a frame look-up of another ``PythonEvents`` hook
         busy.add(me)
         try:
             frame = _judged(getframe(0).f_back, whose, looks=event in FRAMES or event == _ATTRIBUTE)
@@ -227,7 +229,7 @@ def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]
                 note(event, arguments, frame)
             elif event in TRACERS and _is_pythons(getframe(0).f_back, whose):
                 keep("", event, 0, "?", False)
-        except Exception:  # it would stop what was heard of
+        except Exception:  # an exception would abort the audited operation
             return
         finally:
             busy.discard(me)
@@ -263,10 +265,10 @@ def _listen(heard: _Heard, now: Callable[[], int], invited: Collection[CodeType]
 
 
 def _judged(frame: FrameType | None, whose: dict[str, int], looks: bool) -> FrameType | None:
-    """Return the frame that an act is told of: the nearest that is not Python's.
+    """Return the frame to blame for an act: the nearest frame outside Python's own code.
 
-    None where that one is torch's or llmb's. An act that ``looks`` at frames is the caller's of
-    ``inspect``, and no other module of Python passes it on.
+    None if the nearest such frame is torch's or llmb's. An act that ``looks`` at frames is charged
+    to the caller of ``inspect`` or ``traceback``; other modules of Python end the search with None.
     """
     while frame is not None:
         file = frame.f_code.co_filename
@@ -280,7 +282,7 @@ def _judged(frame: FrameType | None, whose: dict[str, int], looks: bool) -> Fram
 
 
 def _is_pythons(frame: FrameType | None, whose: dict[str, int]) -> bool:
-    """Tell whether nobody but Python's own code is on the stack: a new thread's first lines."""
+    """Tell whether only Python's own code is on the stack: the first lines of a new thread."""
     while frame is not None:
         if whose.get(frame.f_code.co_filename, _OTHER) != _PASS:
             return False
@@ -291,9 +293,9 @@ def _is_pythons(frame: FrameType | None, whose: dict[str, int]) -> bool:
 def _is_invited(
     frame: FrameType | None, invitations: Collection[int], whose: dict[str, int]
 ) -> bool:
-    """Tell whether llmb asked for what ``frame`` does, through a function that ``invitations`` has.
+    """Tell whether llmb asked for the act of ``frame`` through a function in ``invitations``.
 
-    Code of the plugin that calls such a function itself is not invited.
+    If plugin code calls an invited function itself, the act is not invited.
     """
     invited = False
     while frame is not None:
@@ -312,7 +314,7 @@ def _known(file: str, whose: dict[str, int]) -> int:
 
 
 def _kind(file: str) -> int:
-    if file[:1] == "<":  # made from a string: who called it is asked
+    if file[:1] == "<":  # made from a string, such as "<string>": judge the caller
         return _PASS
     if file.startswith(_LLMB):
         return _OTHER
@@ -324,7 +326,7 @@ def _kind(file: str) -> int:
 
 
 def _is_memory(path: object) -> bool:
-    """Tell whether ``path`` is that of another process's memory, or of the worker's own."""
+    """Tell whether ``path`` is the memory of a process, such as ``/proc/self/mem``."""
     if isinstance(path, bytes):
         return path.startswith(b"/proc/") and path.endswith(b"/mem")
     return isinstance(path, str) and path.startswith("/proc/") and path.endswith("/mem")

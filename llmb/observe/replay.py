@@ -1,4 +1,4 @@
-"""One optimizer step made again from its own inputs (rule O2): AdamW works element by element."""
+"""Replay a single AdamW or SGD step from recorded inputs, element by element (rule O2)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from llmb.reference.recipe import Optimizer
 def replay(
     step: AuditedStep, seen: Mapping[str, Tensor], device: str, constants: Optimizer
 ) -> dict[str, Tensor]:
-    """Return value and moments after ``step``, from those before it and the gradients.
+    """Return value and moments after ``step``, from the gradients and the values before ``step``.
 
-    ``seen`` holds what the worker read, by ``<step>/<what>``, float32. torch's AdamW runs with the
-    same kernel, dtypes and step counter on ``device``; keys are ``<step>/replayed/<kind>``.
+    ``seen`` holds the worker's samples as float32, by name such as ``12/before/value``. torch's
+    optimizer runs with the same kernel, dtypes and step counter on ``device``; keys are
+    ``<step>/replayed/<kind>``.
     """
     prefix = f"{step.index}/"
     kinds = KINDS[: 1 + constants.moments]
@@ -32,11 +33,11 @@ def replay(
 
     def part(what: str, number: int) -> Tensor:
         value, segment = parts[what][number], step.segments[number]
-        # Kernels treat what is left over by their vectors differently; a sample has nothing left
-        # over, a parameter that was read as a whole has the same.
+        # Kernels treat the remainder after full vectors differently. A partial sample has no
+        # remainder; a parameter read in full is padded to full vectors.
         if segment.states == step.states:
             value = F.pad(value, (0, -segment.states % VECTOR))
-        return value.to(device, getattr(torch, segment.dtype), copy=True)  # it is stepped in place
+        return value.to(device, getattr(torch, segment.dtype), copy=True)  # stepped in place
 
     parameters = []
     for number in range(len(step.segments)):
@@ -46,7 +47,7 @@ def replay(
     optimizer = build_optimizer(
         parameters, constants, foreach=step.foreach, fused=step.fused, capturable=step.capturable
     )
-    # The counter lies where this build of torch puts it: on the device for some kernels.
+    # Put the counter where this build of torch keeps counters: on the device for some kernels.
     beside = device if step.fused or step.capturable else "cpu"
     for number, parameter in enumerate(parameters if constants.moments else ()):
         optimizer.state[parameter] = {
@@ -65,7 +66,7 @@ def replay(
 
 
 def can_replay(step: AuditedStep, seen: Mapping[str, Tensor], constants: Optimizer) -> bool:
-    """Tell whether everything the replay needs was read: with moments, not in the first step."""
+    """Tell whether all inputs of the replay were read: with moments, not in the first step."""
     kinds = KINDS[: 1 + constants.moments]
     wanted = ("replay/gradient", *(f"{w}/{k}" for w in ("before", "after") for k in kinds))
     if not step.segments or (constants.moments and step.steps_before is None):

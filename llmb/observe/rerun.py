@@ -1,4 +1,4 @@
-"""A worker's passes made again with the pristine model: honest on a device, or as reference."""
+"""Rerun a worker's passes with the pristine model: honest on a device, or as the reference."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ _MOST_SCALE = 15
 
 @dataclass(frozen=True)
 class RerunInputs:
-    """What a worker computed with, and where it has left its weights and evidence."""
+    """The inputs of a worker's passes, and the folders of the worker's weights and evidence."""
 
     config: RunConfig
     shape: Shape
-    #: Signs and the tokens of the probes follow from it.
+    #: Signs and the tokens of the probes are derived from the seed.
     seed: int
     token_seeds: Mapping[str, int]
     scratch: Path
     evidence: Path
-    #: sha256 of every file that may be read, by name.
+    #: File name -> sha256, for every file that may be read.
     digests: Mapping[str, str]
 
     def read(self, name: str) -> bytes:
         """Return the evidence ``name``.
 
         Raises:
-            RunFailedError: it is not what the worker wrote.
+            RunFailedError: the file differs from the file the worker wrote.
         """
         return checked_bytes(self.evidence / name, self.digests[name])
 
 
 def inputs_for(order: RerunOrder) -> RerunInputs:
-    """Return what ``order`` names."""
+    """Return the inputs that ``order`` names."""
     return RerunInputs(
         order.config,
         workloads.of(order.config).shape,
@@ -81,7 +81,7 @@ def inputs_for(order: RerunOrder) -> RerunInputs:
 
 
 class Rerun:
-    """Makes passes with the weights and tokens the worker had."""
+    """Runs passes with the weights and tokens of the worker."""
 
     def __init__(
         self,
@@ -90,24 +90,24 @@ class Rerun:
         *,
         shared: bool = False,
     ) -> None:
-        """Open the weights of ``inputs``, whose bytes must be the worker's.
+        """Open the weights of ``inputs``, and check that the bytes are the worker's.
 
-        ``finish`` waits for a lazy device, and is None for others (see ``plain_pass``). ``shared``:
-        a vendor's code runs meanwhile, which could alter the files (see ``WeightsFile``).
+        ``finish`` waits for a lazy device, and is None for other devices (see ``plain_pass``).
+        ``shared``: a vendor's code runs meanwhile, and could alter the files (see ``WeightsFile``).
 
         Raises:
-            RunFailedError: they were altered, or are not there.
+            RunFailedError: the weights were altered, or are missing.
         """
         config, shape = inputs.config, inputs.shape
         self.inputs, self._config, self._shape = inputs, config, shape
         self._batches = StepBatches(config, shape)
-        #: The probes take the place of the last step's tokens: where lengths differ, at its length.
+        #: Shape of the probes, which replace the last step's tokens: the longest dynamic length.
         self._probed = shape
         lengths = self._batches.lengths(inputs.token_seeds[LIVE]) if config.dynamic else None
         if lengths is not None:
             self._probed = replace(shape, sequence_length=max(lengths))
         self._finish = finish
-        #: Keeps one part whole, where a single judgement is repeated.
+        #: Keeps a part of the model in full, to repeat a single judgement.
         self.keeper: PartKeeper | None = None
         self._stack = ExitStack()
         self._files = {
@@ -134,22 +134,22 @@ class Rerun:
 
     @property
     def live_file(self) -> WeightsFile:
-        """The weights as they were when the stream ended.
+        """The weights at the end of the stream.
 
         Raises:
-            RunFailedError: the worker left none.
+            RunFailedError: the worker left no weights.
         """
         if LIVE_WEIGHTS not in self._files:
             raise RunFailedError("the worker left no weights")
         return self._files[LIVE_WEIGHTS]
 
     def live(self, name: str) -> Tensor | None:
-        """Return a weight as it was when the stream ended, None if the worker left none."""
+        """Return a weight at the end of the stream, None if the worker left no value."""
         file = self._files.get(LIVE_WEIGHTS)
         return file.read(name) if file is not None and name in file.names else None
 
     def sketches(self, name: str, numerics: Numerics, batch: int) -> dict[str, Tensor]:
-        """Return what pass ``name`` shows, by ``<pass>/<parameter>``; see ``plain_pass``."""
+        """Return the sketches of pass ``name``, by ``<pass>/<parameter>``; see ``plain_pass``."""
         collect, loss = self._in_parts(
             name,
             batch,
@@ -180,11 +180,11 @@ class Rerun:
     def with_wide_loss(
         self, whose: str, passes: Mapping[str, int], where: Tensor | None, device: str
     ) -> dict[str, Tensor]:
-        """Return passes once more, their loss in float32: name -> how many sequences it has.
+        """Return sketches of more passes, with the loss in float32.
 
-        They go by ``<whose> with its loss in float32/...``; the elements ``where`` of ``step`` are
-        shown beside them. In mixed precision all are made under autocast. There are none of a run
-        in float32, whose loss is.
+        ``passes`` maps a pass name to the number of sequences. Keys begin with ``<whose> with its
+        loss in float32/``; the elements ``where`` of ``step`` are added. In mixed precision all
+        passes run under autocast. Empty for a run in float32, because the loss is float32 anyway.
         """
         numerics = replace(how(self._config.precision, device), wide_loss=True)
         if numerics.dtype.itemsize > torch.float16.itemsize:
@@ -202,8 +202,8 @@ class Rerun:
     def _in_parts(
         self, name: str, batch: int, make: Callable[[], C], run: Callable[[C, int], float]
     ) -> tuple[C, float]:
-        """Return what was collected, and the loss."""
-        # Each rank's part of a step, in turn, is what its gradients are the mean of.
+        """Return the collected values, and the loss."""
+        # A step's gradients are the mean over the ranks' micro-batches: run the parts in turn.
         config, own = self._config, self._config.parts_of_all
 
         def once(parts: int) -> tuple[C, float]:
@@ -261,14 +261,15 @@ class Rerun:
 
 
 def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts: int) -> R:
-    """Return what ``run`` returns with a batch in so many ``parts``, or in more.
+    """Return the result of ``run`` with a batch in ``parts`` equal parts, or in more.
 
-    An honest model may need more memory than the vendor's: then ``batch`` sequences are taken in
-    the next larger number of equal parts. Example: 8 in 1, 2, 4, then 8 parts. Not where the loss
-    of each part is a mean over another number of tokens.
+    An honest model may need more memory than the vendor's model. On lack of memory, ``batch``
+    sequences are split into the next larger number of equal parts. Example: 8 sequences in 1, 2, 4,
+    then 8 parts. The split is fixed where the loss of each part is a mean over a different number
+    of tokens.
 
     Raises:
-        RuntimeError: the device has too little memory for any of them.
+        RuntimeError: the device has too little memory for every number of parts.
     """
     fixed = not family_of(workloads.of(config).shape).causal or config.dynamic
     while True:
@@ -282,17 +283,17 @@ def in_more_parts(run: Callable[[int], R], config: RunConfig, batch: int, parts:
 
 
 def how(precision: Precision, device: str) -> Numerics:
-    """Return how an honest run in ``precision`` computes."""
+    """Return the numerics of an honest run in ``precision``."""
     known = precision.judged_as
     dtype: torch.dtype = getattr(torch, precision.dtype)
     return Numerics(dtype, device, None if known is None else known.format)
 
 
 def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
-    """Return what products over float32 weights are narrowed to, None where they are not.
+    """Return the autocast dtype of products over float32 weights; None without autocast.
 
-    Not FP16: its honest passes are in float16 throughout, their loss scaled (``loss_scale``). A
-    device may know of no autocast; a plugin then narrows in its own way.
+    None for FP16: honest FP16 passes are in float16 throughout, with a scaled loss
+    (``loss_scale``). None also for a device without autocast: a plugin then narrows by other means.
     """
     if not precision.master_weights or how(precision, device) != Numerics(torch.bfloat16, device):
         return None
@@ -304,26 +305,26 @@ def autocast_of(precision: Precision, device: str) -> torch.dtype | None:
 
 
 def loss_scale(batch: Batch) -> int:
-    """Return by what an honest step in float16 multiplies its loss where the run scales its own.
+    """Return the loss scale of an honest float16 step, for a run with a loss scale.
 
-    The tokens of ``batch``, rounded down to a power of two, so that the gradient of each token
-    underflows no sooner than that of a sum: 4,096 for 24 sequences of 256. At most 2^15: 2^16 is
-    beyond float16.
+    The scale is the number of tokens of ``batch``, rounded down to a power of two: then the
+    gradient of each token underflows no sooner than the gradient of a summed loss. Example: 4,096
+    for 24 sequences of 256. At most 2^15: 2^16 is beyond float16.
     """
     return 1 << min(_MOST_SCALE, batch.ids.numel().bit_length() - 1)
 
 
 def borders(precision: Precision) -> tuple[PrecisionClass, ...]:
-    """Return the narrower classes that a run in ``precision`` is held against, widest first."""
+    """Return the narrower classes that a run in ``precision`` is compared with, widest first."""
     known = precision.judged_as
     return () if known is None else narrower(known)
 
 
 def how_border(border: PrecisionClass, device: str) -> Numerics:
-    """Return how the honest run at the border of a class computes."""
+    """Return the numerics of the honest run at the border of a class."""
     return Numerics(getattr(torch, border.dtype or "bfloat16"), device, border.format)
 
 
 def wide(precision: Precision, device: str) -> Numerics:
-    """Return how the reference computes: in float32, of a run in float32 in float64."""
+    """Return the numerics of the reference: float32; float64 for a run in float32."""
     return Numerics(torch.float64 if precision.dtype == "float32" else torch.float32, device)

@@ -1,7 +1,7 @@
-"""A worker's outputs made again with the pristine model: honest on a device, or as reference.
+"""Rerun a worker's outputs with the pristine model: honest on a device, or as the reference.
 
-A generated sequence is passed through the model at once, without a cache: what the cache changes
-must not show.
+A generated sequence is passed through the model in a single pass, without a cache: effects of the
+cache must not show.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from llmb.reference.models import replace_parameter
 
 
 def outputs_of(rerun: Rerun) -> RerunOutputs:
-    """Return the outputs to be made again, with the weights of ``rerun``.
+    """Return the outputs to rerun, with the weights of ``rerun``.
 
     Raises:
-        RunFailedError: a file is not what the worker wrote.
+        RunFailedError: a file differs from the file the worker wrote.
     """
     inputs, read = rerun.inputs, rerun.inputs.read
     steps = StepsEvidence.model_validate_json(read(STEPS))
@@ -42,7 +42,7 @@ def outputs_of(rerun: Rerun) -> RerunOutputs:
 
 
 class RerunOutputs:
-    """Makes outputs again with the weights and tokens the worker had."""
+    """Reruns outputs with the weights and tokens of the worker."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class RerunOutputs:
         weights: WeightsFile,
         drawn: Mapping[str, Tensor],
     ) -> None:
-        """Take ``weights``; the seeds of ``inputs`` and ``step_seed`` say which logits are shown.
+        """Take ``weights``; the seeds of ``inputs`` and ``step_seed`` determine the sampled logits.
 
-        ``drawn`` holds the tokens that were generated in each pass, of the sequence looked at.
+        ``drawn`` holds the tokens generated in each pass, for the sampled sequence.
         """
         self._config, self._shape = inputs.config, inputs.shape
         self._weights, self._drawn = weights, drawn
@@ -80,7 +80,7 @@ class RerunOutputs:
         return {f"{name}/{LOGITS}": chosen.of_row(logits).to("cpu").float()}
 
     def _sequence(self, name: str) -> tuple[Look, Tensor, int]:
-        """Return what is looked at in pass ``name``, the tokens ``[T]``, and the first position."""
+        """Return the sampled logits of pass ``name``, the tokens ``[T]``, and first position."""
         config, vocab = self._config, self._shape.vocab_size
         seed = self._seeds.get(name, self._seed)
         tokens = self._token_seeds.get(name)
@@ -102,7 +102,7 @@ class RerunOutputs:
     def _batch(self, name: str, tokens: int) -> Tensor:
         if name not in probes.PROBES:
             return self._batches.make(tokens).ids
-        # In the memory of the last step's.
+        # Probe tokens overwrite the last step's tokens: same shape.
         lengths = self._batches.lengths(self._token_seeds[LIVE])
         length = self._shape.sequence_length if lengths is None else max(lengths)
         return random_tokens(tokens, self._config.batch_size, length, self._shape.vocab_size)

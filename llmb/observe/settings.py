@@ -1,4 +1,4 @@
-"""A snapshot of torch's settings and of the environment, to be compared with a later one."""
+"""Take a snapshot of torch's settings and of the environment, to compare with a later snapshot."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _SIMPLE = (bool, int, float, str)
 def snapshot() -> dict[str, str]:
     """Return setting -> value: ``torch.backends``, torch's own getters, and the environment.
 
-    The names come from torch, not from a list of vendors: a build with another backend in it shows
-    that backend's switches. No device is initialised: a plugin may still set what its device reads
-    when it starts.
+    The names come from torch, not from a list of vendors: a build with another backend shows the
+    switches of that backend. No device is initialised: a plugin may still set variables that the
+    device reads on start.
     """
     settings = dict(_backend_switches())
     settings |= dict(_getters())
@@ -47,15 +47,15 @@ def _backend_switches() -> Iterator[tuple[str, str]]:
 
 
 def _switches(path: str, holder: object) -> Iterator[tuple[str, str]]:
-    """Yield the simple values of a module of ``torch.backends``, and of the objects in it."""
-    # Some switches are properties of the module's own class; ``fp32_precision`` of some objects is
-    # served by ``__getattr__`` alone and listed nowhere.
+    """Yield the simple values of a module of ``torch.backends``, and of objects in the module."""
+    # Some switches are properties of the module's own class. Some objects serve ``fp32_precision``
+    # through ``__getattr__`` alone, and ``dir`` does not list the name.
     names = {*dir(holder), *dir(type(holder)), "fp32_precision"}
     for name in sorted(name for name in names if not name.startswith("_")):
         value = _read(lambda name=name: getattr(holder, name))  # type: ignore[misc]
         if isinstance(value, _SIMPLE):
             yield f"{path}.{name}", str(value)
-        # An object with an index has a value for each device (cuFFT's plans), and asking it for any
+        # An object with an index has a value for each device (cuFFT's plans), and reading any value
         # initialises the devices.
         elif type(value).__module__.startswith("torch.backends") and not _has_index(value):
             precision = _read(lambda value=value: value.fp32_precision)  # type: ignore[misc]
@@ -77,5 +77,5 @@ def _getters() -> Iterator[tuple[str, str]]:
 def _read(getter: Callable[[], object]) -> object:
     try:
         return getter()
-    except Exception:  # a getter that wants arguments or a device that is not there
+    except Exception:  # a getter that needs arguments or a missing device
         return None

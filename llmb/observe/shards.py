@@ -1,6 +1,6 @@
-"""Tensors that are spread over ranks (torch's DTensor), read and written as if they were whole.
+"""Read and write tensors sharded over ranks (torch's DTensor) as if the tensors were full.
 
-A tensor that is not spread passes through each of these as it is.
+Public functions also accept a tensor that is not sharded, and then use the tensor as usual.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from llmb.observe.places import SampledIndices
 
 
 def is_spread(value: Tensor) -> bool:
-    """Tell whether ``value`` is a DTensor, without importing what they are made of."""
+    """Tell whether ``value`` is a DTensor, without importing torch's distributed package."""
     return hasattr(value, "placements") and hasattr(value, "device_mesh")
 
 
 def is_elsewhere(value: Tensor) -> bool:
-    """Tell whether other ranks have all of ``value``: another stage of a pipeline.
+    """Tell whether ``value`` belongs to another stage of a pipeline, on other ranks.
 
-    Here it is a meta tensor then, which has a shape and no memory.
+    On this rank, ``value`` is then a meta tensor: a shape without memory.
     """
     return value.is_meta
 
 
 def nothing_of(value: Tensor, device: torch.device) -> Tensor:
-    """Return zeros in the place of ``value``, which is elsewhere: they take no memory either."""
+    """Return zeros of the shape of ``value``, which is elsewhere; memory: a single element."""
     return torch.zeros((), dtype=value.dtype, device=device).expand(value.shape)
 
 
 def local(value: Tensor) -> Tensor:
-    """Return the part of ``value`` that this rank holds."""
+    """Return the shard of ``value`` on this rank."""
     if not is_spread(value):
         return value
     spread: Any = value
@@ -42,7 +42,7 @@ def local(value: Tensor) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return all of ``value``: a collective call of the ranks it is spread over."""
+    """Return the full tensor ``value``: a collective call of all ranks with a shard."""
     if not is_spread(value):
         return value
     spread: Any = value
@@ -51,7 +51,7 @@ def whole(value: Tensor) -> Tensor:
 
 
 def write(value: Tensor, new: Tensor) -> None:
-    """Overwrite ``value`` with ``new``, which every rank has whole."""
+    """Overwrite ``value`` with the full tensor ``new``, which every rank passes."""
     if is_elsewhere(value):
         return
     if is_spread(value):
@@ -63,9 +63,10 @@ def write(value: Tensor, new: Tensor) -> None:
 
 
 def read(places: SampledIndices, value: Tensor) -> Tensor:
-    """Return the elements of ``value`` at ``places``; zero where another rank's are the ones.
+    """Return the elements of ``value`` at ``places``; zero for elements that other ranks show.
 
-    The sum over all ranks is what is there: each element is shown by one of those that hold it.
+    The sum over all ranks is the result, because exactly one rank shows each element. Example: of
+    [5, 7], rank 0 returns [5, 0] and rank 1 returns [0, 7].
     """
     if not is_spread(value):
         return places.read(value)
@@ -86,8 +87,8 @@ def range_of(value: Tensor) -> range | None:
     """Return the range of the elements of ``value`` that this rank shows, in row-major order.
 
     Example: elements 512 to 1,023 of a matrix of 1,024 on the second of two ranks. None if the
-    elements are columns, which do not follow one another. Empty if another rank shows them all, for
-    example the rank of another stage.
+    shard consists of columns: column elements are not contiguous. Empty if another rank shows
+    all elements, for example the rank of another stage.
     """
     if is_elsewhere(value):
         return range(0)
@@ -108,7 +109,7 @@ def read_range(
     """Return the elements that ``read`` returns, in pieces to be joined.
 
     ``shown`` is the ``range_of`` the value. ``zeros[n]`` has n zeros, for each n up to the count of
-    ``places``; slicing one tensor of zeros in each call took a third of the time.
+    ``places``; slicing a single tensor of zeros in each call took a third of the time.
     """
     before, mine = places.within(shown)
     if not mine.count:
@@ -120,10 +121,10 @@ def read_range(
 
 
 def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) -> list[Tensor]:
-    """Return those elements of each tensor.
+    """Return the sampled elements of each tensor.
 
-    A ``lazy`` device compiles what it is told to do: there the places are data that it is given, so
-    that other places are no other program.
+    A ``lazy`` device compiles the operations of a step. There the indices are a tensor input: as
+    Python constants, every new choice of indices would recompile.
     """
     if not lazy or not wanted:
         return [read(places, value) for places, value in wanted]
@@ -133,7 +134,7 @@ def read_places(wanted: Sequence[tuple[SampledIndices, Tensor]], *, lazy: bool) 
 
 
 def _first(value: Tensor) -> tuple[int, ...]:
-    """Return where this rank's part of ``value`` begins, in each dimension."""
+    """Return the offset of this rank's shard in ``value``, in each dimension."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     spread: Any = value
@@ -144,7 +145,7 @@ def _first(value: Tensor) -> tuple[int, ...]:
 
 
 def _shows(value: Tensor) -> bool:
-    """Tell whether this rank's copy is the one that counts, of those that are the same."""
+    """Tell whether this rank's copy counts: of replicas, only the rank at coordinate 0 shows."""
     spread: Any = value
     coordinates = spread.device_mesh.get_coordinate()
     if coordinates is None:

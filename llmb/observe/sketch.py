@@ -1,9 +1,9 @@
-"""A tensor reduced to a thousand numbers that keep its length and every distance to another.
+"""Reduce a tensor to a thousand numbers that preserve length and distances to other tensors.
 
 Elements are multiplied by random signs, one per row and one per column, and folded into a square of
-sums. For any two tensors the expected squared distance of their sketches is
-their own squared distance, wherever they differ: one wrong column shows as well as a wrong
-rounding everywhere. (A random sample would miss the column.)
+sums. For any two tensors, the expected squared distance of the sketches equals the squared distance
+of the tensors, wherever the tensors differ: a single wrong column shows as well as wrong rounding
+everywhere. (A random sample would miss the column.)
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SIDE = 32
-#: Parameters up to which the square of each has that side. Of more, each has a smaller one: a
-#: bundle keeps its size (docs/adr/0023).
+#: Number of parameters up to which each sketch has the full side. With more parameters, sketches
+#: are smaller: a bundle keeps its size (docs/adr/0023).
 _AT_FULL_SIDE = 160
-_BLOCK_ELEMENTS = 2**24  # signed at a time
+_BLOCK_ELEMENTS = 2**24  # elements per block
 _NARROW_BYTES = 2
 
 
 def side_for(parameters: int) -> int:
-    """Return the side of each sketch, where so many ``parameters`` have one."""
+    """Return the side of each sketch for a model with ``parameters`` parameters."""
     return min(SIDE, max(1, math.isqrt(SIDE * SIDE * _AT_FULL_SIDE // max(1, parameters))))
 
 
 def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
     """Return the sketch of ``value``, float32 on the CPU, at most ``side``² numbers.
 
-    Signs follow from ``seed`` and ``name`` only. The relative error of a distance is about 1 part
-    in ``side`` for differences spread over the tensor (3 % at 32), and about one in the square root
-    of ``side`` for one of rank one (17 %). A tensor with no more numbers than a sketch is kept as
-    it is.
+    Signs are derived from ``seed`` and ``name`` only. The relative error of a distance is about 1
+    part in ``side`` for differences spread over the tensor (3 % at 32), and about 1 part in the
+    square root of ``side`` for a difference of rank 1 (17 %). A tensor with no more numbers than a
+    sketch is kept unchanged.
     """
     value = value.detach()
     if value.numel() <= side * side:
@@ -43,7 +43,7 @@ def sketch(value: Tensor, seed: int, name: str, side: int = SIDE) -> Tensor:
         value = F.pad(value, (0, -value.numel() % side)).view(-1, side)
     rows = value.reshape(value.shape[0], -1)
     generator = torch.Generator().manual_seed(_number(seed, name))
-    # Sums of 16-bit numbers are exact enough in float32; those of float32 are not.
+    # Sums of 16-bit numbers are exact enough in float32; sums of float32 numbers are not.
     wide = torch.float32 if value.element_size() <= _NARROW_BYTES else torch.float64
     left, right = (_signs(n, generator) for n in rows.shape)
     folded = torch.zeros(side, rows.shape[1], dtype=wide)

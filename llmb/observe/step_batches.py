@@ -1,4 +1,4 @@
-"""The tokens of a step, as the worker has them and as anybody makes them again from its seed."""
+"""Make the tokens of a step from the seed, equal in the worker and in every rerun."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmb.reference.shapes import Shape
 
 
 class StepBatches:
-    """Random tokens, or those of the run's files."""
+    """Random tokens, or tokens from the run's files."""
 
     __slots__ = ("_config", "_shape", "_source")
 
@@ -21,7 +21,7 @@ class StepBatches:
 
         Raises:
             RunFailedError: the files of ``--data`` have changed.
-            UsageError: they hold too few tokens, or others than the vocabulary has.
+            UsageError: the files hold too few tokens, or tokens outside the vocabulary.
         """
         self._config, self._shape, self._source = config, shape, None
         if config.data is not None:
@@ -31,7 +31,7 @@ class StepBatches:
             self._source = open_tokens(config.data, shape.vocab_size, longest)
 
     def make(self, seed: int) -> Batch:
-        """Return the whole batch of the step with ``seed``, of all ranks, on the CPU."""
+        """Return the full batch of the step with ``seed``, of all ranks, on the CPU."""
         size, longest = self._config.global_batch_size, self._shape.sequence_length
         tokens = None
         if self._source is not None:
@@ -39,7 +39,7 @@ class StepBatches:
         return make_batch(seed, size, self._shape, tokens=tokens, lengths=self.lengths(seed))
 
     def lengths(self, seed: int) -> list[int] | None:
-        """Return the sequences' lengths in the step with ``seed``, None if all are one."""
+        """Return the sequence lengths in the step with ``seed``, None if all are equal."""
         if not self._config.dynamic:
             return None
         return draw_lengths(seed, self._config.global_batch_size, self._shape.sequence_length)

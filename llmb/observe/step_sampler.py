@@ -1,7 +1,8 @@
-"""What is seen of an audited step, between its gradients and its optimizer step.
+"""Sample an audited step between the gradients and the optimizer step.
 
-A request comes, or does not come, in the pause every step makes; until then such a step is like any
-other. Only copies are enqueued here: nothing waits for the device before the next fence.
+An audit request arrives, or does not arrive, in the pause of every step; until then an audited step
+is like any other step. Only copies are enqueued here: nothing waits for the device before the next
+fence.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from llmb.records.places import fewer
 from llmb.reference.train_loop import Step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-#: Gradients, and elements of each, that are read in every pause before the answer is there. A lazy
-#: device would compile each choice of gradients: there a few elements of all are read.
+#: Sample sizes (gradients, elements of each) read in every pause before the worker learns whether
+#: the step is audited. A lazy device would compile each choice of gradients: there 8 elements of
+#: all gradients are read.
 _GLANCED, _GLANCED_ELEMENTS, _GLANCED_BY_ALL = 16, 64, 8
-#: What is read of the optimizer's side, before its step and after.
+#: Values of the optimizer sampled before an optimizer step and after.
 KINDS = ("value", *_MOMENTS)
 
 
@@ -32,10 +34,10 @@ KINDS = ("value", *_MOMENTS)
 class _Seen:
     step: Step
     seed: int
-    #: The parameters that are shown, and which elements of each, by ``gradient`` and ``state``.
+    #: The sampled parameters, and the sampled indices for ``gradient`` and for ``state``.
     shown: list[tuple[str, nn.Parameter]]
     places: dict[str, list[SampledIndices]]
-    #: AdamW's step counter, wherever it lies; None in the very first step.
+    #: AdamW's step counter, on any device; None in the very first step.
     counter: Tensor | None
     without_gradient: tuple[str, ...]
     tensors: dict[str, Tensor] = field(default_factory=dict)
@@ -46,7 +48,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 
 class _Glance:
-    """Some elements of some gradients, as they were when nobody knew whether they would count."""
+    """Some elements of some gradients, read before the worker knew whether the step is audited."""
 
     def __init__(self, chosen: list[tuple[str, nn.Parameter]], seed: int, *, lazy: bool) -> None:
         self._chosen, self._seed, self._lazy = chosen, seed, lazy
@@ -54,7 +56,7 @@ class _Glance:
         self.asked: Tensor | None = None
 
     def read(self) -> Tensor:
-        with torch.no_grad():  # of what is spread over ranks, this one's part
+        with torch.no_grad():  # of a sharded gradient, only this rank's shard
             there = [
                 (name, local(p.grad.detach())) for name, p in self._chosen if p.grad is not None
             ]
@@ -68,12 +70,12 @@ class _Glance:
 
 
 class StepSampler:
-    """Looks at audited steps: some elements of each, and all weights of the latest.
+    """Samples audited steps: some elements per tensor, and all weights of the latest audited step.
 
-    Where the gradients of every step are compared (rule L1), only the optimizer is looked at.
+    Where the gradients of every step are compared (rule L1), only the optimizer is sampled.
     """
 
-    # No method can be replaced on an object with slots; on the class rule N1 sees it.
+    # Slots: no method can be replaced on the object; rule N1 sees a replacement on the class.
     __slots__ = (
         "_apart",
         "_copy",
@@ -101,36 +103,37 @@ class StepSampler:
         total: Callable[[Tensor], Tensor] = _alone,
         copies: bool = True,
     ) -> None:
-        """Prepare to look; with ``copies`` set the memory for one copy of the weights aside.
+        """Prepare to sample; with ``copies``, allocate memory for a copy of the weights.
 
-        Every worker of such a run does, so that none knows whether it is looked at. Without, the
-        gradients are not looked at: neither in audited steps, nor in each pause.
-        ``lazy``: the device compiles what a step does, so what is done may not depend on a draw.
-        ``total`` adds up what all ranks show, where parameters are spread over them.
+        Every worker of a run with ``copies`` allocates the memory: no worker can tell from memory
+        use whether an audit will come. Without ``copies``, gradients are sampled neither in audited
+        steps nor in the pauses. ``lazy``: the device compiles the operations of a step, and the
+        operations may not depend on a random draw. ``total`` sums the samples over all ranks, for
+        sharded parameters.
         """
         self._lazy, self._total, self._keeps = lazy, total, copies
         self._parameters = list(model.named_parameters())
-        #: Those of which this rank has anything; the rest are in other stages of a pipeline.
+        #: Parameters with a shard on this rank; the rest are in other stages of a pipeline.
         self._own = [p for _, p in self._parameters if not is_elsewhere(p)]
         self._apart = len(self._own) < len(self._parameters)
-        #: Elements of each that are read: of its gradient, and for the replay.
+        #: Number of elements sampled per tensor: of gradients, and for the optimizer replay.
         self._gradients = fewer(GRADIENTS, len(self._parameters))
         self._states = max(VECTOR, fewer(STATES, len(self._parameters)))
-        # Zeros and not empty: the pages are there before the first step, not in an audited one.
+        # Zeros and not empty: the pages are touched before the first step, not in an audited step.
         with torch.no_grad():
             self._copy = [torch.zeros_like(local(p)) for p in self._own] if copies else []
         self._optimizer = optimizer
         self._seen: list[_Seen] = []
-        #: An audited step awaits its optimizer step, or the step after it.
+        #: Open: awaits the optimizer step. Ended: awaits the following step.
         self._open = self._ended = False
-        # Of the system: what is glanced at cannot be known beforehand, nor followed from a seed.
+        # Drawn by the system: a blind sample can neither be predicted nor derived from a seed.
         self._draw = random.SystemRandom()
         self._glanced: _Glance | None = None
 
     def glance(self) -> None:
-        """Read some elements of some gradients, before it is known whether the step is looked at.
+        """Read some gradient elements before the worker knows whether the step is audited.
 
-        Whoever puts the gradients right when somebody looks comes too late for these.
+        A cheat that corrects the gradients on an audit request comes too late for the elements.
         """
         if not self._keeps:
             return
@@ -141,7 +144,7 @@ class StepSampler:
         self._glanced = glance
 
     def glance_again(self, step: Step, when: str) -> dict[str, Tensor]:
-        """Return what was glanced at in ``step``, then and now, before or after all is read."""
+        """Return the blind sample of ``step``, then and now; ``when`` names the second reading."""
         glance = self._glanced
         if glance is None:
             return {}
@@ -149,13 +152,13 @@ class StepSampler:
         return {f"{step.index}/asked": glance.asked, f"{step.index}/asked {when}": glance.read()}
 
     def before(self, step: Step, seed: int) -> None:
-        """Look at ``step``, whose gradients are there; ``seed`` says which elements."""
+        """Sample ``step``, after the gradients are computed; ``seed`` determines the elements."""
         shown, state = self._shown(), self._optimizer.state
         places = {
             what: [self._places(seed, what, name, p) for name, p in shown]
             for what in ("gradient", "state")
         }
-        # Not read yet: some kernels keep it on the device, and nothing here waits for that.
+        # Not read yet: some kernels keep the counter on the device, and waiting is not allowed.
         counter = next((s["step"].clone() for s in state.values() if "step" in s), None)
         without = tuple(
             name
@@ -177,7 +180,7 @@ class StepSampler:
         self._open = True
 
     def next(self) -> None:
-        """Look once more in the step after an audited one: nothing changed in between."""
+        """Sample again in the step after an audited step: nothing may change in between."""
         if self._ended:
             with torch.no_grad():
                 seen = self._seen[-1]
@@ -185,7 +188,7 @@ class StepSampler:
             self._ended = False
 
     def clipped(self) -> None:
-        """Look at the gradients of an audited step again, once they have been clipped."""
+        """Sample the gradients of an audited step again, after clipping."""
         if self._open:
             seen = self._seen[-1]
             seen.tensors["replay/unclipped"] = seen.tensors["replay/gradient"]
@@ -193,20 +196,20 @@ class StepSampler:
                 seen.tensors["replay/gradient"] = self._gather(seen, "state", _gradients(seen))
 
     def after(self) -> None:
-        """Look again where the optimizer has just made an audited step."""
+        """Sample again right after the optimizer step of an audited step."""
         if self._open:
             with torch.no_grad():
                 self._seen[-1].tensors |= self._optimizer_side(self._seen[-1], "after")
             self._open, self._ended = False, True
 
     def read(self) -> tuple[int, ...]:
-        """Bring what was seen to the host, once the device is done; return the steps' numbers."""
+        """Copy all samples to the host, once the device is done; return the step numbers."""
         for seen in self._seen:
             seen.tensors = {k: t.to("cpu").float() for k, t in seen.tensors.items()}
         return tuple(seen.step.index for seen in self._seen)
 
     def steps(self) -> tuple[AuditedStep, ...]:
-        """Return what there is to know of the audited steps besides their numbers."""
+        """Return a record of each audited step: seeds, counter, optimizer settings, segments."""
         last = len(self._seen) - 1
         groups = self._optimizer.param_groups
         return tuple(
@@ -227,9 +230,10 @@ class StepSampler:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was read, by ``<step>/<what>``, float32: a collective call of all ranks.
+        """Return all samples as float32, named such as ``12/gradient``: a collective call.
 
-        Gradients that nothing can be compared with, for want of that step's weights, are left out.
+        All ranks must call. Gradients of earlier audited steps are left out: the weights of such a
+        step are not kept, and nothing can be compared with the gradients.
         """
         return {
             f"{seen.step.index}/{what}": tensor if what.startswith("asked") else self._total(tensor)
@@ -239,7 +243,7 @@ class StepSampler:
         }
 
     def gradients_seen(self) -> Iterator[tuple[int, list[tuple[str, nn.Parameter, Tensor]]]]:
-        """Yield the latest audited step's number, and which elements of its gradients were read."""
+        """Yield the latest audited step's number, and the sampled indices of each gradient."""
         for seen in self._seen[-1:] if self._keeps else ():
             yield (
                 seen.step.index,
@@ -250,7 +254,7 @@ class StepSampler:
             )
 
     def swap(self) -> None:
-        """Exchange the weights of the latest audited step with the present ones."""
+        """Exchange the kept weights of the latest audited step with the present weights."""
         with torch.no_grad():
             for parameter, copy in zip(self._own, self._copy, strict=True):
                 part = local(parameter.detach())
@@ -259,12 +263,12 @@ class StepSampler:
                 copy.copy_(present)
 
     def release(self) -> None:
-        """Give the memory of the copy back."""
+        """Free the memory of the copy."""
         self._copy.clear()
 
     def _shown(self) -> list[tuple[str, nn.Parameter]]:
-        # Of another rank's stage it is not known whether it has a gradient: all show all then,
-        # zeros where there is none, and ``without_gradient`` says of which.
+        # A rank cannot know whether a parameter of another stage has a gradient: all ranks show all
+        # parameters then, zeros for a missing gradient, and ``without_gradient`` names the missing.
         return [
             (name, p)
             for name, p in self._parameters
@@ -272,10 +276,11 @@ class StepSampler:
         ]
 
     def _places(self, seed: int, what: str, name: str, parameter: nn.Parameter) -> SampledIndices:
-        """Return which elements of ``parameter`` are read, of its gradient or for the replay.
+        """Return the sampled indices of ``parameter``, for the gradient or for the replay.
 
-        Kernels treat what their vectors leave over differently, which a replayed sample cannot
-        tell: unless it holds the whole parameter, it holds none of that.
+        Kernels treat the remainder after full vectors differently, and a replayed sample cannot
+        reproduce the remainder. Unless a replay sample holds the whole parameter, the sample leaves
+        the remainder out. Example: of 8,003 elements, the last 3 (``VECTOR`` is 64).
         """
         size = parameter.numel()
         if what == "gradient":
@@ -293,7 +298,7 @@ class StepSampler:
         return found
 
     def _kept(self, parameter: nn.Parameter, kind: str) -> Tensor | None:
-        """Return the value of ``parameter`` or a moment of it, None where there is none here."""
+        """Return ``parameter`` or a moment of ``parameter``; None if absent on this rank."""
         if is_elsewhere(parameter):
             return None
         if kind == "value":
@@ -302,7 +307,7 @@ class StepSampler:
         return state.get(kind)
 
     def _gather(self, seen: _Seen, what: str, values: Iterable[Tensor | None]) -> Tensor:
-        """Return the elements ``what`` of ``values``, zeros for each that is not on this rank."""
+        """Return the sampled elements of ``values``, zeros for each value not on this rank."""
         wanted = [
             (places, nothing_of(p, local(self._own[0]).device) if value is None else value)
             for (_, p), places, value in zip(seen.shown, seen.places[what], values, strict=True)

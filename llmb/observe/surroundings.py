@@ -1,7 +1,7 @@
-"""What came to the worker's process, or beside it, after the plugin was loaded (rule N2).
+"""Additions to the worker's process, and beside the process, after the plugin loads (rule N2).
 
-Threads, child processes, libraries, code, import hooks, tracers: each is written down with whose
-it is. Code is heard of as it is run; the rest is compared with what was there before.
+Evidence records threads, child processes, libraries, code, import hooks and tracers, each with an
+owner. Code is recorded as Python runs the code; all else is compared with an earlier snapshot.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from llmb.plugin import NativeLibrary
 from llmb.records.evidence import Presence, PresenceKind, SurroundingsEvidence
 from llmb.records.redact import redact_text
 
-#: Variables that put libraries before all others (glibc, its auditing, macOS).
+#: Variables that load libraries before all others (glibc, glibc's auditing, macOS).
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES")
 _THREADS = Path("/proc/self/task")
-#: Whose libraries and code need no mention: they come and go without any plugin.
+#: Origins of libraries that need no mention: such libraries come and go without any plugin.
 _EXPECTED = {"python", "llmb", "needed", "compiler"}
 _TRACKER = "from multiprocessing.resource_tracker import"
 _LONGEST = 200  # characters of a name
@@ -42,12 +42,12 @@ _CACHED = type(functools.lru_cache(lambda: None))
 
 
 class ProcessCensus:
-    """Who is there before any code of the plugin, to be compared with who is there later."""
+    """Snapshot of the process before any plugin code, to compare with later snapshots."""
 
     def __init__(self, invited: Collection[CodeType] = ()) -> None:
-        """Count (a few milliseconds), and listen from now on.
+        """Take the snapshot (a few milliseconds), and listen from now on.
 
-        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
+        ``invited`` is the code of the functions of llmb that call a plugin's hooks at a fence.
         """
         self._events = PythonEvents(clock.now_ns, invited)
         executed_code.keep_from_compilers(self._events.code)
@@ -64,15 +64,15 @@ class ProcessCensus:
         self._fences = FenceCensus(self._is_known, self._events.starter)
 
     def look(self, steps: int, stamp_ns: int) -> None:
-        """Look who is there at the fence after ``steps`` steps, stamped ``stamp_ns``."""
+        """Record threads at the fence after ``steps`` steps, stamped ``stamp_ns``."""
         self._fences.look(steps, stamp_ns)
 
     def evidence(
         self, module: str, distribution: str, declared: Sequence[NativeLibrary] = ()
     ) -> SurroundingsEvidence:
-        """Return who has come since; ``module`` and ``distribution`` are the plugin's.
+        """Return the additions since; ``module`` and ``distribution`` name the plugin.
 
-        ``declared`` are the libraries that the plugin says it uses.
+        ``declared`` are the native libraries that the plugin declares.
         """
         origins = Origins(module, distribution)
         self._events.end()
@@ -100,7 +100,7 @@ class ProcessCensus:
         )
 
     def know(self, thread: threading.Thread) -> None:
-        """Take ``thread``, which the harness has started, for one that was there before."""
+        """Count ``thread``, which the harness has started, as present from the beginning."""
         self._threads.add(thread)
 
     def _is_known(self, thread: threading.Thread | None, identity: int) -> bool:
@@ -168,7 +168,7 @@ def _native_threads() -> int | None:
 
 
 def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
-    """Yield the files of code that no package owns; what has no file was generated."""
+    """Yield the files of code that no package owns; code without a file was generated."""
     for file in dict.fromkeys(code.co_filename for code in run):
         if Path(file).is_absolute() and origins.of(file).origin == "unknown":
             yield _presence("code", file, origins.of(file))
@@ -178,7 +178,7 @@ def _code(run: Sequence[CodeType], origins: Origins) -> Iterator[Presence]:
 
 
 def _of_thread(thread: threading.Thread | None, frame: FrameType, origins: Origins) -> CodeOrigin:
-    """Return whose code a thread runs; of an idle one of a pool, whose the pool is."""
+    """Return the origin of a thread's code; for an idle pool thread, the origin of the pool."""
     files = [*files_on(frame), file_of(getattr(thread, "_target", None)) or ""]
     for file in files:
         if file and origins.of(file).origin != "python":
@@ -231,7 +231,7 @@ def _children() -> list[psutil.Process]:
 def _command(process: psutil.Process) -> list[str]:
     try:
         return process.cmdline()
-    except psutil.Error:  # it has just ended
+    except psutil.Error:  # the process has just ended
         return []
 
 
@@ -243,7 +243,7 @@ def _parent(process: psutil.Process) -> int:
 
 
 def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) -> CodeOrigin:
-    """Return whose script a process runs; a program that is no script is nobody's."""
+    """Return the origin of a process's script; unknown for a program that is no script."""
     unknown = CodeOrigin("unknown", None, "")
     if list(command) == list(own):  # a fork of the worker itself
         return unknown
@@ -257,7 +257,7 @@ def _of_command(command: Sequence[str], own: Sequence[str], origins: Origins) ->
 
 
 def _hooks() -> list[tuple[PresenceKind, object]]:
-    """Return everything that Python calls on its own: on imports, collections, every line."""
+    """Return everything that Python calls by itself, such as on imports or for each line."""
     tracers = [sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()]
     monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
     if monitoring is not None:

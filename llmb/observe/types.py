@@ -1,8 +1,8 @@
-"""Which types the matrix products of a training step have (rule P2).
+"""Find the tensor types of the matrix products of a training step (rule P2).
 
-Two views that do not disturb the program: what one untimed step asks of torch's dispatcher, and
-what the programs hold that torch.compile made. A product that a compiler fused into a kernel of its
-own shows in the second only, one outside compiled code in the first only.
+Two views that do not disturb the program: operators that an untimed step calls in torch's
+dispatcher, and operators in the programs made by torch.compile. A product that a compiler fused
+into a kernel shows in the second view only, a product outside compiled code in the first only.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from llmb.records.evidence import OperatorTypes, TypesEvidence, bits_of_numbers
 
 Kind = Literal["product", "cast", "foreign"]
 
-#: By the last part of a name: torch has dozens of products, and every version more.
+#: Matched by the last part of a name: torch has dozens of products, and every version adds more.
 _PRODUCT = re.compile(
     r"(?:^|_)(?:addmm|addmv|addbmm|baddbmm|bmm|mm|mv|dot|vdot|gemm|einsum|attention|convolution"
     r"|q?(?:matmul|linear|conv(?:_transpose)?[123]d))(?:_|$)"
 )
 _CAST = re.compile(r"(?:^|_)(?:to|copy|convert|cast|quantize)(?:_|$)")
-#: The namespaces of operators that come with torch, the late ones included.
+#: The namespaces of operators that come with torch, including namespaces loaded late.
 _TORCHS = re.compile(
     r"_?(?:aten|prims?|higher_order|sparse|native|export|profiler|prepacked|xnnpack|static_runtime"
     r"|quantized(?:_decomposed)?|quantization|mkl|mkldnn(?:_prepacked)?|onednn|onnx(?:_symbolic)?"
@@ -33,17 +33,17 @@ _TORCHS = re.compile(
     r"|cplib|rngprims|debugprims|debug_mode_ops)"
 )
 _ATTEMPTS = 3
-_MOST_KINDS = 500  # listed, of each view
+_MOST_KINDS = 500  # listed per view
 _LONGEST_NAME = 100
 _MOST_TYPES = 64
 _UNUSUAL = re.compile(r"[^A-Za-z0-9_.:]")
 
 
 class TypeCensus:
-    """Counts operators by type; made before the plugin comes in, and used after training."""
+    """Counts operators by type; created before the plugin is loaded, used after training."""
 
     def __init__(self) -> None:
-        """Begin to listen for compiled programs."""
+        """Start to listen for compiled programs."""
         self._programs = CompiledPrograms()
 
     def close(self) -> None:
@@ -51,12 +51,12 @@ class TypeCensus:
         self._programs.close()
 
     def step(self, forward_backward: Callable[[], object]) -> TypesEvidence:
-        """Do ``forward_backward`` under observation and return what it and the compiler showed.
+        """Run ``forward_backward`` under observation; return the operators of both views.
 
-        It runs as it does unobserved, compiled code included. After training it runs once; again,
-        as often as three times, while something is still being compiled, whose tracing of programs
-        must not be taken for running them. It leaves gradients behind. A step that fails is no
-        observation, and no failure of the run.
+        The function runs as in training, compiled code included. It runs once, or up to three times
+        while torch is still compiling: tracing a program must not count as running the program. The
+        run leaves gradients behind. If the observed step fails, the observation is missing, but the
+        benchmark run does not fail.
         """
         executed: list[Call] = []
         obstacle = None
@@ -64,7 +64,7 @@ class TypeCensus:
             executed = self._settled(forward_backward)
         except UnobservableError as error:
             obstacle = str(error)
-        except Exception as error:  # a vendor's model, and the run is over
+        except Exception as error:  # a vendor's model may fail, and the run is over
             first = next(iter(str(error).splitlines()), "")
             obstacle = f"the observed step failed: {type(error).__name__}: {first}"[:300]
         compiled, unread = self._programs.read()
@@ -74,7 +74,7 @@ class TypeCensus:
             executed=ran[:_MOST_KINDS],
             compiled=held[:_MOST_KINDS],
             compiled_frames=frames,
-            # Frames that torch counts and nobody announced: somebody stopped the listening.
+            # Frames counted by torch but not announced: the listener was removed.
             unread_frames=unread + frames - self._programs.frames,
             obstacle=obstacle,
             omitted=len(ran[_MOST_KINDS:]) + len(held[_MOST_KINDS:]),
@@ -91,7 +91,7 @@ class TypeCensus:
 
 def _kind(call: Call) -> Kind | None:
     namespace, _, name = call.operator.rpartition("::")
-    if not _TORCHS.fullmatch(namespace) or "kernel_wrapper" in name:  # the latter: Triton's
+    if not _TORCHS.fullmatch(namespace) or "kernel_wrapper" in name:  # kernel_wrapper: Triton
         return "foreign"
     if _PRODUCT.search(name):
         return "product"
@@ -101,10 +101,11 @@ def _kind(call: Call) -> Kind | None:
 
 
 def _outstanding(calls: dict[int, Nested]) -> Iterator[Call]:
-    """Yield the calls that are of a kind, each once though operators call one another.
+    """Yield the calls of a known kind; of calls nested in each other, a single call.
 
-    Of products within products the one with the narrowest operands counts, the innermost of equals:
-    autocast narrows on the way in, an emulated 8-bit product widens. Of casts the outermost.
+    For products within products, the product with the narrowest operands counts, the innermost of
+    equals: autocast narrows on the way in, an emulated 8-bit product widens. For casts within
+    casts, the outermost cast counts.
     """
     kinds = {number: _kind(nested.call) for number, nested in calls.items()}
     dropped: set[int] = set()
@@ -120,7 +121,7 @@ def _outstanding(calls: dict[int, Nested]) -> Iterator[Call]:
 
 
 def _width(call: Call) -> int:
-    """Return the bits of the narrowest operand; many where none has numbers."""
+    """Return the bits of the narrowest operand; 999 if no operand has a number type."""
     return min((bits_of_numbers(operand) or 999 for operand in call.operands), default=999)
 
 

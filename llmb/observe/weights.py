@@ -18,12 +18,12 @@ _SAMPLES = 16  # elements of each parameter that a fence reads back
 
 
 def digests(model: nn.Module) -> tuple[ParameterDigest, ...]:
-    """Return the digest of every parameter of ``model``, by its own names."""
+    """Return the digest of every parameter of ``model``, by stored name."""
     return _digests([(name, p.detach(), p.requires_grad) for name, p in model.named_parameters()])
 
 
 def canonical_digests(canonical: Canonical) -> tuple[ParameterDigest, ...]:
-    """Return the digest of every canonical parameter, wherever it is stored."""
+    """Return the digest of every canonical parameter, in any storage."""
     return _digests([(n, canonical.value(n), canonical.requires_grad(n)) for n in canonical.names])
 
 
@@ -57,7 +57,7 @@ class FenceSamples:
     def __init__(self, parameters: Iterable[nn.Parameter], seed: int) -> None:
         """Choose the sampled elements of ``parameters`` by ``seed``."""
         generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():  # of what is spread over ranks, this one's part
+        with torch.no_grad():  # of a sharded parameter, only this rank's shard
             parts = [local(p) for p in parameters if not is_elsewhere(p)]
         self._places = [
             (p, _places(p, torch.randint(p.numel(), (_SAMPLES,), generator=generator)))
@@ -70,7 +70,8 @@ class FenceSamples:
     def read(self, loss: Tensor) -> tuple[float, str]:
         """Return the loss and the sha256 of the bits of loss and sampled parameters.
 
-        Both come from the device, so all work they depend on has been done when this returns.
+        Both values are copied from the device: all work that the values depend on is complete when
+        the method returns.
         """
         with torch.no_grad():
             sampled = torch.cat(
@@ -83,7 +84,7 @@ class FenceSamples:
         return host_loss.item(), bits.hexdigest()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything read so far: ``loss`` [fences] and ``parameters`` [fences, samples]."""
+        """Return all values read: ``loss`` [fences] and ``parameters`` [fences, samples]."""
         return {"loss": torch.stack(self._losses), "parameters": torch.stack(self._values)}
 
 
@@ -92,9 +93,9 @@ def _read(parameter: Tensor, place: tuple[Tensor, ...]) -> Tensor:
 
 
 def _places(parameter: Tensor, flat: Tensor) -> tuple[Tensor, ...]:
-    if parameter.dim() == 0:  # a scale of a quantised format
+    if parameter.dim() == 0:  # for example a scale of a quantised format
         return ()
-    # Indices per dimension, so that a view with any strides is read without a copy.
+    # Indices per dimension: a view with any strides is read without a copy.
     return tuple(
         i.contiguous().to(parameter.device) for i in torch.unravel_index(flat, parameter.shape)
     )

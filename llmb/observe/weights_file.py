@@ -1,10 +1,11 @@
-"""All weights in one safetensors file, written and read a tensor at a time.
+"""All weights in a single safetensors file, written and read tensor by tensor.
 
-The header holds a digest of every tensor, and the digest of a file is that of its header. So a
-reader checks the very bytes that it computes with, when it reads them. A digest of the whole file,
-taken in advance, would say nothing of a file that somebody alters afterwards.
+The header holds a digest of every tensor, and the digest of a file is the digest of the header. A
+reader therefore checks exactly the bytes used for computing, at the time of reading. A digest of
+the full file, taken in advance, would not cover a file altered later.
 
-The library's own writer holds a second copy of everything in memory.
+The writer of the safetensors library is not used: that writer holds a second copy of all weights
+in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TYPES = {
     torch.float16: "F16",
     torch.bfloat16: "BF16",
 }
-#: Bytes that one thread hashes: a feed-forward matrix of llama-1.4b (41 MB) has five such parts.
+#: Bytes hashed per thread: a feed-forward matrix of llama-1.4b (41 MB) has five parts.
 _PART = 2**23
 _THREADS = 8
 _LENGTH_BYTES = 8
@@ -40,9 +41,9 @@ _NOT_YET = "0" * 64
 
 
 def write(path: Path, values: Iterable[tuple[str, Tensor]]) -> str:
-    """Write ``values`` to ``path`` and return the digest of the file: sha256 of its header.
+    """Write ``values`` to ``path`` and return the digest of the file: sha256 of the header.
 
-    ``values`` is gone through twice, for the header and for the bytes.
+    ``values`` is traversed twice, for the header and for the bytes.
 
     Raises:
         RunFailedError: a dtype that weights do not have, or no room on the disk.
@@ -64,7 +65,7 @@ def write(path: Path, values: Iterable[tuple[str, Tensor]]) -> str:
                 on_host = value.to("cpu").contiguous()
                 digests[name] = _digest(on_host, pool)
                 file.write(_bytes_of(on_host))
-            head = _head(header, digests)  # as long as the first one
+            head = _head(header, digests)  # as long as the first header
             file.seek(0)
             file.write(head)
     except OSError as error:
@@ -77,16 +78,16 @@ def write(path: Path, values: Iterable[tuple[str, Tensor]]) -> str:
 
 
 class WeightsFile:
-    """Reads single tensors of a file; leaving the context closes it."""
+    """Reads single tensors of a file; leaving the context closes the file."""
 
     def __init__(self, path: Path, sha256: str, *, shared: bool = False) -> None:
-        """Open ``path`` once its header is found to be the one that was announced.
+        """Open ``path`` if the header has the announced digest ``sha256``.
 
-        A tensor is checked when it is read for the first time. While a vendor's code runs beside
-        the reader (``shared``) it is checked every time.
+        A tensor is checked on the first read. While a vendor's code runs beside the reader
+        (``shared``), a tensor is checked on every read.
 
         Raises:
-            RunFailedError: the header is another, or the file cannot be read.
+            RunFailedError: the header has another digest, or the file cannot be read.
         """
         self._path, self._shared = path, shared
         self._forms = _forms(path, sha256)
@@ -95,7 +96,7 @@ class WeightsFile:
         self._stack = ExitStack()
         try:
             self._file = self._stack.enter_context(safe_open(str(path), framework="pt"))
-        except SafetensorError as error:  # cut short
+        except SafetensorError as error:  # for example a truncated file
             raise altered(path) from error
         self._pool = self._stack.enter_context(ThreadPoolExecutor(_THREADS))
         self.names: tuple[str, ...] = tuple(self._forms)
@@ -114,10 +115,10 @@ class WeightsFile:
         self._stack.close()
 
     def read(self, name: str) -> Tensor:
-        """Return one tensor, as stored.
+        """Return a tensor, in the stored dtype.
 
         Raises:
-            RunFailedError: the file has no such tensor, or other bytes than the worker wrote.
+            RunFailedError: the file lacks the tensor, or the bytes differ from the worker's.
         """
         if name not in self._forms:
             raise RunFailedError(f"the worker has left no value of {name}")
@@ -126,7 +127,7 @@ class WeightsFile:
         if (_TYPES.get(value.dtype), list(value.shape)) != (form["dtype"], form["shape"]):
             raise altered(self._path)
         if self._shared:
-            value = value.clone()  # memory that nobody else has
+            value = value.clone()  # private memory: no other process can change the bytes
         if self._shared or name not in self._checked:
             if _digest(value, self._pool) != self._digests[name]:
                 raise altered(self._path)
@@ -135,15 +136,15 @@ class WeightsFile:
 
 
 def altered(path: Path) -> RunFailedError:
-    """Return the error of a file that is not what the worker announced."""
+    """Return the error for a file that differs from the file announced by the worker."""
     return RunFailedError(f"{path.name} is not what the worker wrote: it was altered")
 
 
 def checked_bytes(path: Path, sha256: str) -> bytes:
-    """Return the bytes of a small file, whose digest they are found to have.
+    """Return the bytes of a small file with the digest ``sha256``.
 
     Raises:
-        RunFailedError: it cannot be read, or is not what the worker wrote.
+        RunFailedError: the file cannot be read, or differs from the file the worker wrote.
     """
     try:
         data = path.read_bytes()
@@ -155,7 +156,7 @@ def checked_bytes(path: Path, sha256: str) -> bytes:
 
 
 def _forms(path: Path, sha256: str) -> dict[str, Any]:
-    """Return the header of a file, whose digest is found to be the announced one."""
+    """Return the header of a file, after checking the header against the digest ``sha256``."""
     try:
         with path.open("rb") as file:
             head = file.read(_LENGTH_BYTES)

@@ -1,8 +1,8 @@
 """Honest passes on a processor without 16-bit instructions: torch's own operators, widened.
 
-Every product of matrices and every attention of 16-bit tensors is computed in float32, and its
-results are rounded once. It is written apart from the cpu plugin's way, and knows nothing of the
-model: a mistake in either shows as a difference between a run and its honest run.
+Every product of matrices and every attention of 16-bit tensors is computed in float32, and results
+are rounded once. The code is independent of the cpu plugin's code, and knows nothing of the model:
+a mistake in either shows as a difference between a run and the honest run.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from llmb.plugin.builtin.products import faster_way
 
 _NARROW = (torch.bfloat16, torch.float16)
 _aten = torch.ops.aten
-#: Operator -> how many of its results, counted from the first, are rounded to the operands' type.
-#: The others stay float32, as torch has them: the logarithm of a softmax's sum.
+#: Operator -> number of results, counted from the first, to round to the operands' type. Further
+#: results stay float32, as in torch. Example: the log-sum-exp of attention.
 _ROUNDED = {
     _aten.mm: 1,
     _aten.addmm: 1,
@@ -34,20 +34,20 @@ _ROUNDED = {
 
 
 class WideProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Computes 16-bit products and attention in float32 while it is entered, backward too."""
+    """Computes 16-bit products and attention in float32 while entered, backward too."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Let torch call the mode as it is: to keep it from a compiler takes the compiler's import.
+        """Return False: hiding the mode from torch's compiler would import the compiler.
 
-        That is two seconds in a process that compiles nothing.
+        The import takes two seconds in a process that compiles nothing.
         """
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        """Call ``func``, with its 16-bit operands widened if it is a product."""
+        """Call ``func``; if ``func`` is a product, with 16-bit operands widened to float32."""
         named: Mapping[str, Any] = kwargs or {}
         rounded = _ROUNDED.get(func.overloadpacket)
         narrow = _narrow(args) if rounded is not None else None
@@ -62,7 +62,7 @@ class WideProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _narrow(args: Sequence[Any]) -> torch.dtype | None:
-    """Return the 16-bit type among tensors on a processor, None where there is none."""
+    """Return the 16-bit type among CPU tensors, None if there are no 16-bit tensors."""
     types = (one.dtype for one in args if isinstance(one, Tensor) and one.device.type == "cpu")
     return next((dtype for dtype in types if dtype in _NARROW), None)
 
@@ -74,9 +74,9 @@ def _wide(value: Any) -> Any:
 def as_computed(
     config: RunConfig, dtype: torch.dtype, device: str
 ) -> AbstractContextManager[object]:
-    """Return what an honest pass in ``dtype`` on ``device`` is made in.
+    """Return the context for an honest pass in ``dtype`` on ``device``.
 
-    A run's own format is computed as the run has it, every other one as this host is faster.
+    A run's own format is computed as in the run, every other format in the host's faster way.
     """
     if torch.device(device).type != "cpu" or dtype not in _NARROW:
         return nullcontext()
