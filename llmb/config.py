@@ -98,8 +98,8 @@ class Precision(Frozen):
     #: True where the hardware computes in the format, False where torch emulates it.
     native: bool = True
     #: "FP32" if matrix products and attention take the format's values, compute in float32 and
-    #: round the result once. Example: BF16 on a processor without 16-bit instructions, where float32
-    #: products are the fastest way. None: products compute in the format.
+    #: round the result once. Example: the fastest way on a processor without 16-bit instructions.
+    #: None: products compute in the format.
     products: Literal["FP32"] | None = None
     #: Numbers of a format unknown to llmb (``llmb.formats``): without numbers no rule can judge.
     format: Format | None = None
@@ -160,8 +160,8 @@ Schedule = Literal[
     "ZBVZeroBubble",
     "DualPipeV",
 ]
-#: Each rank has two stages, such as the first and the last stage of the model on rank 0: backward
-#: begins on the rank where forward ends. Input and weight gradients are computed at separate times.
+#: Each rank has two stages, such as the first and the last stage of the model on rank 0: the second
+#: half of the stages runs back over the ranks. Input and weight gradients are computed separately.
 V_SHAPED = frozenset({"ZBVZeroBubble", "DualPipeV"})
 TWO_STAGED = V_SHAPED | {"Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"}
 SPLITS_BACKWARD = V_SHAPED | {"InterleavedZeroBubble"}
