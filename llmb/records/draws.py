@@ -41,8 +41,8 @@ MOST_STEPS = 80
 LEAST_BITS = 8
 #: Most ranks that one process replays: the ranks of a node.
 MOST_RANKS = 8
-#: Bytes of weights, gradients and moments together, of a model that ranks share and one process
 #: Most bytes of weights, gradients and moments together, of a sharded model that one process
+#: replays. Example: llama-1.4b has 11.4e9 in BF16, and runs on one device of 24 GB.
 MOST_SHARED_BYTES = 16e9
 #: All steps are replayed if the replay fits into 120 seconds; of more steps, a drawn share.
 REPLAY_S = 120.0
