@@ -1,7 +1,7 @@
 """The description of a run: frozen values, and the few facts that llmb reads from its environment.
 
 ``RunRequest`` is the user's request (None means "choose for me"). ``RunConfig`` is the resolved
-run. Example: a request with ``precision=None`` becomes a config with ``precision=BF16``.
+run. Example: a request with ``precision=None`` may become a config with ``precision=BF16``.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Parallelism(Frozen):
         return self.pp * (2 if self.pp > 1 and self.schedule in TWO_STAGED else 1)
 
     def rank_of(self, stage: int) -> int:
-        """Return the rank of the pipeline that has ``stage``. Example: 3 is on 0, if pp is 3."""
+        """Return the pipeline rank of ``stage``. Example: 0 for stage 3 of Interleaved1F1B, pp 3."""
         if self.schedule in V_SHAPED and stage >= self.pp:
             return 2 * self.pp - 1 - stage
         return stage % self.pp
@@ -384,7 +384,7 @@ _BLAS = "OPENBLAS_NUM_THREADS"
 
 
 def without_waiting(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return ``variables`` without OMP_WAIT_POLICY, which never changes a result."""
+    """Return ``variables`` without OMP_WAIT_POLICY, which steers idle threads alone."""
     return {name: value for name, value in variables.items() if name != _WAITING}
 
 
