@@ -189,7 +189,7 @@ class Parallelism(Frozen):
         return self.pp * (2 if self.pp > 1 and self.schedule in TWO_STAGED else 1)
 
     def rank_of(self, stage: int) -> int:
-        """Return the pipeline rank of ``stage``. Example: 0 for stage 3 with "LoopedBFS" and pp 3."""
+        """Return the pipeline rank of ``stage``. Example: 0 for stage 3, "LoopedBFS" and pp 3."""
         if self.schedule in V_SHAPED and stage >= self.pp:
             return 2 * self.pp - 1 - stage
         return stage % self.pp
