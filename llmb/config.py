@@ -1,6 +1,7 @@
-"""What a run is asked to do: frozen values, and the few facts llmb reads from its environment.
+"""The description of a run: frozen values, and the few facts that llmb reads from its environment.
 
-``RunRequest`` is what the user typed (None means "choose for me"); ``RunConfig`` is what is run.
+``RunRequest`` is the user's request (None means "choose for me"). ``RunConfig`` is the resolved
+run. Example: a request with ``precision=None`` may become a config with ``precision=BF16``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from llmb.formats import Format, PrecisionClass, checked, class_of
 
-#: A training run with fewer timed steps is a debug run (rules.md); of the other modes, one with
-#: fewer calls or samples than their documents take.
+#: A training run with fewer timed steps is a debug run (rules.md). In the other modes, a run with
+#: fewer calls or samples is a debug run.
 OFFICIAL_TIMED_STEPS, OFFICIAL_TIMED_CALLS = 50, 10
 OFFICIAL_WORKLOAD = "llama-1.4b"
 
-#: Device of a request that names none, as a plugin's hooks see it until one is settled.
+#: Device of a request without a device, as a plugin's hooks see the config until llmb has chosen.
 AUTO_DEVICE = "auto"
 
 OptionValue = bool | int | float | str
@@ -34,57 +35,57 @@ ShapeName = Literal[
 ]
 
 
-#: A user's own model: its family, and the sizes that are not the family's own defaults.
+#: A user's own model: the family, and the sizes that differ from the family's defaults.
 Definition = Mapping[str, int | float | str | None]
 
 
 class Mode(str, Enum):
-    """What one step does."""
+    """The kind of work in one step."""
 
     #: Forward, backward, optimizer.
     TRAIN = "train"
     #: Forward alone.
     FORWARD = "forward"
-    #: One token after another.
+    #: Token by token, after a prefill.
     GENERATE = "generate"
 
     @property
     def official_steps(self) -> int:
-        """Timed steps of an official run, at least."""
+        """Smallest number of timed steps of an official run."""
         return OFFICIAL_TIMED_STEPS if self is Mode.TRAIN else OFFICIAL_TIMED_CALLS
 
 
-#: What runs the model's Python code, and how torch's compiler is asked to.
+#: How the model's Python code is executed, and the mode of torch's compiler.
 Executor = Literal["eager", "inductor", "thunder"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
-#: What the executor thunder goes with: the pairs that were run.
+#: Versions for the executor thunder: the pairs that were tested.
 THUNDER = (
     "lightning-thunder 0.2.6 goes with torch 2.9.1 or 2.13.0: "
     "pip install lightning-thunder==0.2.6 torch==2.13.0"
 )
-#: What the executor is given in mode generate: the model, or one token's step with the sampler.
+#: Scope of the executor in mode generate: the model, or one token's step with the sampler.
 GenerateScope = Literal["model", "step"]
 
 
 class AuditMode(str, Enum):
-    """How closely a run is looked at; what is left out is never passed."""
+    """How closely a run is audited; a rule that was left out never counts as passed."""
 
     #: Every rule.
     FULL = "full"
     #: Every blocking rule; no census of types, no borders of narrower formats.
     QUICK = "quick"
-    #: Nothing beyond what every run records: a debug run.
+    #: Only the evidence that every run records: a debug run.
     OFF = "off"
 
 
 class Frozen(BaseModel):
-    """A value: immutable, and nothing beyond its declared fields."""
+    """An immutable value that refuses undeclared fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Precision(Frozen):
-    """A numeric format a run can be done in."""
+    """A numeric format for a run."""
 
     name: str
     #: Bits of one stored operand: a run counts as done in the lowest number used anywhere.
@@ -96,18 +97,18 @@ class Precision(Frozen):
     master_weights: bool = False
     #: True where the hardware computes in the format, False where torch emulates it.
     native: bool = True
-    #: "FP32" where matrix products and attention take the format's values, compute in float32 and
-    #: round the result once, as a processor without 16-bit instructions does fastest. None: they
-    #: compute in the format.
+    #: "FP32" if matrix products and attention take the format's values, compute in float32 and
+    #: round the result once. Example: the fastest way on a processor without 16-bit instructions.
+    #: None: products compute in the format.
     products: Literal["FP32"] | None = None
-    #: Numbers of a format that llmb does not know (``llmb.formats``): without, nobody can judge it.
+    #: Numbers of a format unknown to llmb (``llmb.formats``): without numbers no rule can judge.
     format: Format | None = None
 
     _is_what_its_name_says = model_validator(mode="after")(checked)
 
     @property
     def judged_as(self) -> PrecisionClass | None:
-        """What the audit holds a run in it to; None where nobody knows what it computes."""
+        """Class that the audit judges a run in; None if the format's numbers are unknown."""
         return class_of(self.name, self.format)
 
     @property
@@ -117,12 +118,12 @@ class Precision(Frozen):
 
     @property
     def computing(self) -> Precision:
-        """The format that matrix products compute in, which a ceiling is measured in."""
+        """The format that matrix products compute in, and that a ceiling is measured in."""
         return FP32 if self.products == FP32.name or self.is_slow else self
 
     @property
     def described(self) -> str:
-        """The name, and how products are computed where that is in another format."""
+        """The name, and the format of products if different. Example: BF16 (products in FP32)."""
         return self.name if self.products is None else f"{self.name} (products in {self.products})"
 
     @property
@@ -137,7 +138,7 @@ class Precision(Frozen):
 
 
 class Refused(Frozen):
-    """A numeric format that is not offered here, and why: what a user who asks for it is told."""
+    """A numeric format that is not offered here, and the reason to show a user who asks."""
 
     name: str
     reason: str
@@ -149,7 +150,7 @@ FP16 = Precision(name="FP16", bits=16, dtype="float16")
 BF16 = Precision(name="BF16", bits=16, dtype="bfloat16")
 
 
-#: The order in which the stages of a pipeline take their micro-batches: torch's names.
+#: The order in which the stages of a pipeline take micro-batches: torch's names.
 Schedule = Literal[
     "GPipe",
     "1F1B",
@@ -159,36 +160,36 @@ Schedule = Literal[
     "ZBVZeroBubble",
     "DualPipeV",
 ]
-#: Each rank has the first stage of one half and the last of the other, so that the way back begins
-#: where the way there ends; two stages a rank; gradients of inputs and of weights at two times.
+#: Each rank has two stages, such as the first and the last stage of the model on rank 0: the second
+#: half of the stages runs back over the ranks. Input and weight gradients are computed separately.
 V_SHAPED = frozenset({"ZBVZeroBubble", "DualPipeV"})
 TWO_STAGED = V_SHAPED | {"Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"}
 SPLITS_BACKWARD = V_SHAPED | {"InterleavedZeroBubble"}
 
 
 class Parallelism(Frozen):
-    """The mesh of ranks, in torch.distributed's words."""
+    """The mesh of ranks, with the dimension names of torch.distributed."""
 
     dp_replicate: int = Field(default=1, ge=1)
     dp_shard: int = Field(default=1, ge=1)
     tp: int = Field(default=1, ge=1)
     pp: int = Field(default=1, ge=1)
-    #: A shard's parameters are gathered once more for the backward pass (ZeRO's stage 3), and not
-    #: kept from the forward pass (stage 2).
+    #: True: a shard's parameters are gathered once more for the backward pass (ZeRO stage 3).
+    #: False: gathered parameters are kept after the forward pass (ZeRO stage 2).
     reshard_after_forward: bool = True
-    #: The ranks of ``tp`` share the sequence where blocks meet, and the words of the logits.
+    #: The ranks of ``tp`` share the sequence between blocks, and the vocabulary of the logits.
     sequence_parallel: bool = False
     loss_parallel: bool = False
-    #: Of a pipeline; nothing without one.
+    #: Order of a pipeline's micro-batches; without effect if ``pp`` is 1.
     schedule: Schedule = "1F1B"
 
     @property
     def stages(self) -> int:
-        """Consecutive parts that a replica's layers are cut into."""
+        """Number of consecutive stages that a replica's layers are cut into."""
         return self.pp * (2 if self.pp > 1 and self.schedule in TWO_STAGED else 1)
 
     def rank_of(self, stage: int) -> int:
-        """Return which rank of the pipeline has ``stage``."""
+        """Return the pipeline rank of ``stage``. Example: 0 for stage 3, "LoopedBFS" and pp 3."""
         if self.schedule in V_SHAPED and stage >= self.pp:
             return 2 * self.pp - 1 - stage
         return stage % self.pp
@@ -200,17 +201,17 @@ class Parallelism(Frozen):
 
     @property
     def is_shared(self) -> bool:
-        """Tell whether no rank has the whole model: sharded, sliced or in stages."""
+        """Tell whether no rank has the full model: sharded, sliced or in stages."""
         return self.world_size > self.dp_replicate
 
     @property
     def replicas(self) -> int:
-        """Parts of a step's sequences, each of which other ranks take."""
+        """Number of data-parallel parts that a step's sequences are split into."""
         return self.dp_replicate * self.dp_shard
 
 
 class RankAddress(Frozen):
-    """One of the ranks, and where they meet."""
+    """The address of a rank: numbers of the rank, and the store where ranks meet."""
 
     rank: int = Field(ge=0)
     world_size: int = Field(ge=1)
@@ -218,7 +219,7 @@ class RankAddress(Frozen):
     local_world_size: int = Field(ge=1)
     host: str
     port: int = Field(ge=1, le=65535)
-    #: The store at ``host`` is the launcher's own; otherwise rank 0 opens it.
+    #: True: the launcher has opened the store at ``host``. False: rank 0 opens the store.
     store_is_there: bool = False
 
     @property
@@ -228,14 +229,14 @@ class RankAddress(Frozen):
 
 
 class DataSource(Frozen):
-    """Real data that tokens are drawn from: where they are, and what pins them."""
+    """Real data that tokens are drawn from: the path, and the digest of the content."""
 
     #: Absolute: the prefix of a pair of indexed files, a list of such pairs, or a text.
     path: str
     kind: Literal["indexed", "file-list", "text"]
-    #: Of a text: "bytes", or the absolute path of a tokenizer.json.
+    #: For a text: "bytes", or the absolute path of a tokenizer.json.
     tokenizer: str | None = None
-    #: Digest of what decides the tokens; where the files are does not count.
+    #: Digest of all content that decides the tokens; paths do not count.
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     #: Tokens of all files together.
     tokens: int = Field(ge=1)
@@ -249,46 +250,46 @@ class WeightsSource(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-#: What llmb draws follows from so many hexadecimal digits (``records.draws``).
+#: Hexadecimal digits of a nonce, from which all that llmb draws follows (``records.draws``).
 NONCE = r"^[0-9a-f]{32}$"
 
 
 class Choices(Frozen):
-    """How a step is computed and what it is given, as asked for and as run."""
+    """Choices of executor and input data, in the request and in the resolved run."""
 
     executor: Executor = "eager"
     compile_mode: CompileMode = "default"
-    #: Sequences of another length in each step.
+    #: True: sequences have another length in each step.
     dynamic: bool = False
-    #: Which blocks compute their activations again in the backward pass: "q/p", or "op".
+    #: Blocks that recompute activations in the backward pass: "q/p" of the blocks, or "op".
     sac_freq: str | None = None
-    #: In mode generate alone; None in a request: as the workload's original does.
+    #: In mode generate alone; None in a request: the scope of the workload's original.
     generate_scope: GenerateScope | None = None
     prompt_length: int | None = Field(default=None, ge=1)
     new_tokens: int | None = Field(default=None, ge=2)
-    #: The same prompt in every sample; random ones where there is none.
+    #: The same prompt in every sample; empty: random prompts.
     prompt_tokens: tuple[int, ...] = ()
-    #: None: uniformly random tokens, weights that follow from the seed.
+    #: None: uniformly random tokens, and weights that follow from the seed.
     data: DataSource | None = None
     weights: WeightsSource | None = None
-    #: What llmb drew for a recorded run, which is done again; None: drawn afresh. No child sees it.
+    #: Nonce of a recorded run to repeat; None: a fresh nonce. No child process sees the nonce.
     nonce: str | None = Field(default=None, pattern=NONCE)
-    #: Every step has the workload's own learning rate.
+    #: True: every step has the workload's own learning rate.
     constant_rate: bool = False
 
 
-#: A compiler is done after a few; every step from the first is replayed (rule L1).
+#: A compiler is done after a few steps; every step from the first is replayed (rule L1).
 MOST_WARMUP_STEPS = 20
-#: Timed steps of an official training, unless its window is shorter than twice the least: with what
-#: lies around the window rule L1 compares 80 steps.
+#: Timed steps of an official training, unless the window is shorter than twice the least time.
+#: Together with the steps around the window, rule L1 compares 80 steps.
 MOST_TIMED_STEPS = 60
 
 
 class RunRequest(Choices):
-    """What the user asked for; None where llmb chooses."""
+    """The user's request; None where llmb chooses."""
 
     workload: str = OFFICIAL_WORKLOAD
-    #: What ``workload`` is where it is none of llmb's own.
+    #: The model of ``workload``, if llmb has no workload of the name.
     definition: Definition | None = None
     #: None: the workload's own.
     mode: Mode | None = None
@@ -298,14 +299,14 @@ class RunRequest(Choices):
     precision: str | None = None
     #: None: 1 on a CPU, a search on an accelerator. "auto": a search.
     batch_size: int | Literal["auto"] | None = None
-    #: Parts of a step's batch whose gradients are accumulated; the micro-batches of a pipeline.
+    #: Number of micro-batches in a step: gradients are accumulated, or a pipeline is filled.
     accumulate: int = Field(default=1, ge=1)
-    #: Autocast over float32 weights. None: as the workload's original does, where it can be done.
+    #: Autocast over float32 weights. None: as the workload's original does, if possible.
     mixed_precision: bool | None = None
-    #: None: drawn afresh, so that nobody can prepare for the tokens.
+    #: None: a fresh seed, so nobody can prepare for the tokens.
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     warmup_steps: int | None = Field(default=None, ge=1, le=MOST_WARMUP_STEPS)
-    #: None: as many as an official run of the mode has.
+    #: None: the number of an official run of the mode.
     timed_steps: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=1, ge=1)
     shape_overrides: Mapping[ShapeName, int] = {}
@@ -313,11 +314,11 @@ class RunRequest(Choices):
     audit: AuditMode | None = None
     #: Trace one more step, untimed.
     profile: bool = False
-    #: The mesh of ranks, and how long each waits for another, in seconds.
+    #: The mesh of ranks, and the longest wait of a rank for another, in seconds.
     parallelism: Parallelism = Parallelism()
     rank_timeout_s: float = Field(default=600.0, gt=0)
-    #: Seconds: the workload is then the largest official size of the fixed model whose whole run is
-    #: estimated to end within them. None: the workload was named.
+    #: Time limit in seconds. The workload is then the largest official size of the fixed model with
+    #: an estimated whole run within the limit. None: the user named the workload.
     within_s: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -328,7 +329,7 @@ class RunRequest(Choices):
 
 
 class RunConfig(Choices):
-    """The fully resolved run: the same llmb, plugin and machine do the same work again."""
+    """The fully resolved run: the same llmb, plugin and machine repeat the same work."""
 
     workload: str
     definition: Definition | None = None
@@ -338,14 +339,14 @@ class RunConfig(Choices):
     plugin_options: Mapping[str, OptionValue]
     device: str
     precision: Precision
-    #: Sequences a step takes on each device, all that are accumulated together.
+    #: Sequences of a step on each device, all micro-batches together.
     batch_size: int = Field(ge=1)
     accumulate: int = Field(default=1, ge=1)
     #: Forward passes run under autocast to the precision; the weights are float32.
     mixed_precision: bool = False
-    #: Model and tokens follow from it. Children are shown the model's part of it only.
+    #: Seed of model and tokens. Child processes see only the seed of the model.
     seed: int = Field(ge=0, lt=2**63)
-    #: At least this many untimed steps; the record's timing says how many there were.
+    #: Smallest number of untimed steps; the record's timing has the real number.
     warmup_steps: int = Field(ge=1)
     timed_steps: int = Field(ge=1)
     repeats: int = Field(ge=1)
@@ -355,41 +356,41 @@ class RunConfig(Choices):
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences of a step on all devices together."""
+        """Number of sequences in a step, on all devices together."""
         return self.batch_size * self.parallelism.replicas
 
     @property
     def micro_batch_size(self) -> int:
-        """Sequences a device takes at once."""
+        """Number of sequences that a device takes at once."""
         return self.batch_size // self.accumulate
 
     @property
     def parts(self) -> int:
-        """Batches that the train loop gives the model in a step: a pipeline splits its own."""
+        """Batches that the train loop gives the model in a step: a pipeline splits the batch."""
         return 1 if self.parallelism.pp > 1 else self.accumulate
 
     @property
     def parts_of_all(self) -> int:
-        """Batches that all replicas take in a step: one process takes them one after another."""
+        """Batches of all replicas in a step, which one process takes one after another."""
         return self.parallelism.replicas * self.accumulate
 
 
-#: Read by OpenMP when it starts.
-#: Where a rank leaves the line in which it is interrupted; signals that torchrun sends on.
+#: File for the final line of an interrupted rank, and the signals that torchrun passes on.
 _LAST_LINE, _RELAYED = "LLMB_LAST_LINE", "TORCHELASTIC_SIGNALS_TO_HANDLE"
+#: Read by OpenMP when OpenMP starts.
 _WAITING, _THREADS = "OMP_WAIT_POLICY", "OMP_NUM_THREADS"
-#: Read by numpy's OpenBLAS when it is loaded.
+#: Read by numpy's OpenBLAS when the library is loaded.
 _BLAS = "OPENBLAS_NUM_THREADS"
 
 
 def without_waiting(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return ``variables`` without how threads wait: whether they are idle is no result."""
+    """Return ``variables`` without OMP_WAIT_POLICY, which steers idle threads alone."""
     return {name: value for name, value in variables.items() if name != _WAITING}
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Let numpy, where it is imported inside, multiply in one thread: it starts none then."""
+    """Limit numpy, if imported inside, to one BLAS thread: numpy then starts no threads."""
     before = os.environ.get(_BLAS)
     os.environ[_BLAS] = "1"
     try:
@@ -402,15 +403,15 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def environment() -> dict[str, str]:
-    """Return a copy of the process environment (the one door to it for the rooms below the CLI)."""
+    """Return a copy of the process environment, the only access for modules below the CLI."""
     return dict(os.environ)
 
 
 @contextmanager
 def relayed_last_line(file: Path, signals: Iterable[str]) -> Iterator[None]:
-    """Let ranks that are started inside leave the line in which they are interrupted in ``file``.
+    """Let ranks that are started inside write the final line of an interruption into ``file``.
 
-    torchrun, which starts them, sends ``signals`` on to all of them.
+    torchrun starts the ranks, and passes ``signals`` on to all ranks.
     """
     os.environ |= {_LAST_LINE: str(file), _RELAYED: ",".join(signals)}
     try:
@@ -420,22 +421,22 @@ def relayed_last_line(file: Path, signals: Iterable[str]) -> Iterator[None]:
 
 
 def last_line_file() -> Path | None:
-    """Return where this process leaves the line in which it ends; None: it says that itself."""
+    """Return the file for the final line of this process; None: the process prints the line."""
     found = os.environ.get(_LAST_LINE)
     return None if found is None else Path(found)
 
 
 def limit_threads(count: int) -> None:
-    """Let child processes compute with ``count`` threads, unless the environment says how many."""
+    """Let child processes compute with ``count`` threads, unless OMP_NUM_THREADS is set."""
     os.environ.setdefault(_THREADS, str(count))
 
 
 @contextmanager
 def idle_waiting() -> Iterator[None]:
-    """Let threads of child processes sleep while they wait for one another, unless told otherwise.
+    """Let waiting threads of child processes sleep, unless OMP_WAIT_POLICY is set.
 
-    For work that is not timed: where other programs use the cores too, threads that wait busily
-    keep those from running that they wait for (the checks of a plugin took five times as long).
+    For work that is not timed. If other programs use the cores too, busy waiting takes the cores
+    from threads with work to do. Example: the checks of a plugin took five times as long.
     """
     if _WAITING in os.environ:
         yield

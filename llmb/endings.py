@@ -1,7 +1,7 @@
-"""How a command ends early: the one table that says what is kept, and with which exit code.
+"""The table of early ends of a command: kept files and exit code, by phase and event.
 
 A run is in one ``RunPhase`` at a time. An ``Event`` ends the run, or costs one part of the run:
-``ending`` says which; docs/architecture.md shows the table. Signals are taken here alone.
+``ending`` decides; docs/architecture.md shows the table. Only this module handles signals.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from llmb.errors import (
 )
 from llmb.measure import clock
 
-#: What asks a command to end: Ctrl-C, ``kill``, a closed terminal. SIGUSR1 is the early warning of
-#: a scheduler (``sbatch --signal=USR1@120``): the step that is being computed may end.
+#: Signals that ask a command to end: Ctrl-C, ``kill``, a closed terminal. SIGUSR1 is the early
+#: warning of a scheduler (``sbatch --signal=USR1@120``): the present step may end.
 STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 WARNING = "SIGUSR1"
 #: Errors of a write that finds no room.
@@ -33,7 +33,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RunPhase(str, Enum):
-    """What a run is doing, in the words that a user reads."""
+    """The present work of a run, in words for the user."""
 
     ASKING = "while plugins were asked"
     CEILINGS = "while the device's ceiling was measured"
@@ -47,7 +47,7 @@ class RunPhase(str, Enum):
 
 
 class Event(str, Enum):
-    """What can end a run before its end."""
+    """An event that can end a run early."""
 
     SIGNAL = "a signal"
     WARNING = "an early warning (SIGUSR1)"
@@ -60,25 +60,25 @@ class Event(str, Enum):
 
 
 class Kept(str, Enum):
-    """What is left of a run that ended early."""
+    """The kept part of a run that ended early."""
 
     NOTHING = "nothing"
-    #: The run directory; log.txt says why there is no record.
+    #: The run directory; log.txt gives the reason for the missing record.
     LOG = "log"
     #: A record with the timing; rules that were not judged are not observed.
     TIMING = "timing"
-    #: All, as if nothing had happened.
+    #: All files of a complete run.
     ALL = "all"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What an event means in a phase."""
+    """The effect of an event in a phase."""
 
     kept: Kept
-    #: None: the run goes on, without the part that failed.
+    #: None: the run goes on, without the failed part.
     exit_code: int | None
-    #: Whole weights stay on the disk, so that the audit can be finished.
+    #: True: full weights stay on the disk, to finish the audit later.
     keeps_weights: bool = False
 
 
@@ -86,20 +86,20 @@ class Interrupted(KeyboardInterrupt):
     """A signal asked the command to end; as text: one line for the user."""
 
     def __init__(self, by: str, line: str = "") -> None:
-        """``by`` is the name of the signal; ``line`` says more than that, if there is more."""
+        """``by`` is the name of the signal; ``line`` is a longer text for the user, if any."""
         super().__init__(line or f"interrupted by {by}")
         self.by = by
 
 
 _BEFORE = (RunPhase.WARM_UP, RunPhase.WINDOW)
 _AFTER = (RunPhase.EVIDENCE, RunPhase.HONEST_RUN, RunPhase.REFERENCE)
-#: A process that fails, however it fails.
+#: Events of a failed process.
 _OF_CHILD = (Event.CHILD_KILLED, Event.CHILD_HUNG, Event.NO_MEMORY)
 _FAILED, _STOPPED = RunFailedError.exit_code, INTERRUPTED_EXIT_CODE
 
 
 def ending(phase: RunPhase, event: Event) -> Ending:
-    """Return what ``event`` means in ``phase``."""
+    """Return the effect of ``event`` in ``phase``."""
     return _TABLE[phase, event]
 
 
@@ -111,14 +111,14 @@ def _table() -> Iterator[tuple[tuple[RunPhase, Event], Ending]]:
         for event in _OF_CHILD:
             yield (phase, event), _of_child(phase, event)
         gone = Kept.LOG if phase is RunPhase.CEILINGS else _kept_of(phase)
-        # A record that finds no room, while it is written, is not kept.
+        # A record that meets a full disk during the write is not kept.
         full = Kept.LOG if phase is RunPhase.JUDGING else gone
         yield (phase, Event.NO_SPACE), Ending(full, _FAILED)
         yield (phase, Event.NO_DIRECTORY), Ending(Kept.NOTHING, _FAILED)
 
 
 def _kept_of(phase: RunPhase) -> Kept:
-    """Return what a run that stops in ``phase`` has by then."""
+    """Return the kept part of a run that stops in ``phase``."""
     if phase in _AFTER:
         return Kept.TIMING
     if phase is RunPhase.JUDGING:  # a few seconds, which a signal waits for
@@ -141,9 +141,9 @@ _TABLE = dict(_table())
 
 
 def event_of(error: BaseException) -> Event:
-    """Return which event ``error`` is.
+    """Return the event of ``error``.
 
-    An error that llmb does not know, such as a plugin's own, counts as a process that failed.
+    An error unknown to llmb, such as a plugin's own error, counts as a killed process.
     """
     if isinstance(error, Interrupted) and error.by == WARNING:
         return Event.WARNING
@@ -164,35 +164,35 @@ def is_out_of_space(error: BaseException) -> bool:
 
 
 def goes_on(phase: RunPhase, error: LlmbError) -> bool:
-    """Tell whether a run in ``phase`` goes on without the part that failed with ``error``."""
+    """Tell whether a run in ``phase`` goes on without the part that raised ``error``."""
     return ending(phase, event_of(error)).exit_code is None
 
 
 @dataclass
 class RunProgress:
-    """In which phase a run is: whoever does the work says so."""
+    """The present phase of a run, updated by the code that does the work."""
 
     phase: RunPhase = RunPhase.ASKING
-    #: How far the phase has come, such as "after 12 of 50 timed steps"; nothing if that is unknown.
+    #: Progress within the phase, such as "after 12 of 50 timed steps"; empty if unknown.
     done: str = ""
 
     def enter(self, phase: RunPhase, done: str = "") -> None:
-        """Note that ``phase`` has begun, or how far it has come."""
+        """Note the begin of ``phase``, or the progress within the phase."""
         self.phase, self.done = phase, done
 
     @property
     def text(self) -> str:
-        """The phase, and how far it has come, as the end of a sentence."""
+        """The phase and the progress, as the end of a sentence."""
         return f"{self.phase.value} ({self.done})" if self.done else self.phase.value
 
 
-#: A second signal within so many nanoseconds is the first, said twice: schedulers send one to each
-#: process of a job, and a launcher sends one more to each rank.
+#: A second signal within 5 seconds counts as a repetition of the first: schedulers send a signal to
+#: each process of a job, and a launcher sends another to each rank.
 _TWICE_NS = 5 * 10**9
 
 
 class _Signals:
-    """What the handlers of this process have noted and not raised yet."""
+    """Signals that the handlers of this process have noted and not yet raised."""
 
     def __init__(self) -> None:
         self.held: frozenset[str] = frozenset()
@@ -206,8 +206,9 @@ _signals = _Signals()
 def listen() -> None:
     """Let signals end this command as ``Interrupted``; for the main thread of a command line.
 
-    A signal that is ignored stays ignored: ``nohup`` ignores SIGHUP on purpose. The early warning
-    is taken anyway: a job file lets torchrun, which would end of it, start ranks with it ignored.
+    An ignored signal stays ignored: ``nohup`` ignores SIGHUP on purpose. The early warning is an
+    exception: torchrun would end at SIGUSR1, so job files start torchrun, and hence the ranks, with
+    SIGUSR1 ignored.
     """
     for name in (*STOPPING, WARNING):
         number = getattr(signal, name, None)  # Windows has two of them
@@ -237,7 +238,7 @@ def _take(number: int, frame: FrameType | None) -> None:
 def held(*names: str, raises: bool = True) -> Iterator[None]:
     """Note signals of ``names`` (all, without any) inside, and raise the first at the end.
 
-    With ``raises=False`` whoever goes on calls ``raise_noted``.
+    With ``raises=False`` the caller has to call ``raise_noted`` later.
     """
     before = _signals.held
     _signals.held = before | frozenset(names or (*STOPPING, WARNING))
@@ -250,7 +251,7 @@ def held(*names: str, raises: bool = True) -> Iterator[None]:
 
 
 def raise_noted() -> None:
-    """Raise a signal that was noted while it was held; do nothing where there was none.
+    """Raise a signal that was noted while held; do nothing without a noted signal.
 
     Raises:
         Interrupted: a signal came.

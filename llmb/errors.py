@@ -1,4 +1,4 @@
-"""The one tree of errors that llmb raises on purpose, with the exit code each ends in.
+"""The tree of errors that llmb raises on purpose, with the exit code of each.
 
 LlmbError                    1  a defect of llmb itself
 ├── UsageError               2  a flag, a value or a combination that cannot work
@@ -12,7 +12,7 @@ LlmbError                    1  a defect of llmb itself
 ├── RequirementError         7  a condition of ``llmb compare`` or ``llmb node`` does not hold
 └── ConformanceError         8  a plugin failed a check of ``llmb plugin check``
 
-A message says what, which value, and what to do next, in one line.
+A message states the problem, the value, and the next action, in one line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 class LlmbError(Exception):
-    """Something llmb reports as one line instead of a traceback."""
+    """An error that llmb reports as one line instead of a traceback."""
 
     exit_code = 1
 
@@ -40,11 +40,11 @@ class UnavailableError(LlmbError):
 
 
 class EvidenceNotHereError(UnavailableError):
-    """Evidence of a bundle lies elsewhere: nothing can be said of the bundle, good or bad."""
+    """Evidence of a bundle lies elsewhere: no verdict on the bundle is possible."""
 
 
 class RunFailedError(LlmbError):
-    """A run was started and did not come to its end."""
+    """A run was started and did not finish."""
 
     exit_code = 4
 
@@ -54,7 +54,7 @@ class NotEnoughMemoryError(RunFailedError):
 
 
 class NotEnoughSpaceError(RunFailedError):
-    """What a run writes does not fit, or did not fit, on the disk of its run directory."""
+    """The files of a run do not fit, or did not fit, on the disk of the run directory."""
 
 
 class AuditInvalidError(LlmbError):
@@ -76,15 +76,15 @@ class RequirementError(LlmbError):
 
 
 class ConformanceError(LlmbError):
-    """A plugin does not keep what the interface promises."""
+    """A plugin breaks a promise of the plugin interface."""
 
     exit_code = 8
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether ``error`` says that memory ran out, on whatever device.
+    """Tell whether ``error`` reports a lack of memory, on any device.
 
-    torch raises a class of its own on accelerators and a plain RuntimeError on the CPU.
+    Torch raises ``OutOfMemoryError`` on accelerators and a plain RuntimeError on the CPU.
     """
     words = ("out of memory", "can't allocate memory", "not enough memory", "alloc_failed")
     named = type(error).__name__ in ("OutOfMemoryError", "MemoryError")

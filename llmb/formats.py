@@ -1,7 +1,7 @@
-"""Every number format that llmb knows, one value each: to add a format is to add a value here.
+"""Every number format known to llmb, one value each: to add a format is to add a value here.
 
-A format is data (``Format``): the emulator of ``llmb.reference`` rounds to any of them. A plugin
-may declare data for a format that is not here (``Precision.format``); a name that is here always
+A format is data (``Format``): the emulator of ``llmb.reference`` rounds to any format. A plugin may
+declare data for a format that is missing here (``Precision.format``). A name listed here always
 means the data here.
 """
 
@@ -27,20 +27,20 @@ __all__ = [
     "narrower",
 ]
 
-#: What any format may be called: it stands in file names, tables and rankings.
+#: Pattern of a format's name, which stands in file names, tables and rankings.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._+-]{0,23}")
-#: Characters that look like one another, and those that make no word another.
+#: Look-alike characters, and characters that do not make a different word.
 _ALIKE = str.maketrans("OIL", "011", "._+-")
-#: Explicit bits of the significand from which a format is no narrow one: those of BF16.
+#: Least explicit bits of the significand of a wide format: the bits of BF16.
 _WIDE = 7
-#: A format of so many bits or fewer rounds the layers of blocks alone, in one of many ways.
+#: A format of 8 bits or fewer rounds the layers of blocks alone, in one of many ways.
 NARROW_BITS = 8
 _LIVE, _STALE = 1.5, 1.1
 
 
 @dataclass(frozen=True)
 class PrecisionClass:
-    """A number format, and what an honest run in it is held to.
+    """A number format, and the limits for an honest run in the format.
 
     Bits are -log2 of a relative error. The defaults are derived from the data (``_derived``).
     """
@@ -51,24 +51,24 @@ class PrecisionClass:
     format: Format | None
     #: Torch's name of the dtype that a model must be cast to; None: any.
     dtype: str | None
-    #: Fewest bits of a branch, and of the logits through all layers, of an honest run that may
-    #: serve as a yardstick: what a tampered library computes must not become one.
+    #: Fewest bits of a branch, and of the logits through all layers, of an honest run that serves
+    #: as a yardstick: results of a tampered library must not become a yardstick.
     floor: float
     floor_of_logits: float
-    #: No honest run is further from the reference through all layers, and a parameter in which it
-    #: is tells nothing.
+    #: Largest honest error through all layers, and of a parameter. A parameter with a larger honest
+    #: error tells nothing.
     most_error: float
     most_part_error: float
-    #: Bits that a branch may show less than an honest run (docs/adr/0013), and the mean of all.
+    #: Bits that a branch may lack beside an honest run (docs/adr/0013), and the mean of all.
     slack: float = 0.75
     slack_of_mean: float = math.inf
     #: Times the honest error: all gradients together, and the worst parameter (docs/adr/0013).
     times: tuple[float, float] = (1.5, 2.0)
     times_of_logits: float = 1.5
-    #: Whether runs in a wider format of more than 8 bits are held against its border too; those in
-    #: 8 bits or fewer are held against every narrower one.
+    #: True: runs in a wider format of more than 8 bits are compared with this format's border too.
+    #: Runs in 8 bits or fewer are compared with every narrower format.
     landmark: bool = False
-    #: Its data are a plugin's, its limits derived from them: nobody has measured honest runs in it.
+    #: True: data come from a plugin, limits follow from the data, no honest run was measured.
     declared: bool = False
 
     @property
@@ -82,18 +82,19 @@ class PrecisionClass:
 
     @property
     def is_too_rough(self) -> bool:
-        """Tell whether an honest run may look like one that computes nothing."""
+        """Tell whether an honest run may look like a run that computes nothing."""
         return self.least_live <= _STALE
 
 
 def _derived(name: str, data: Format, **more: Any) -> PrecisionClass:
-    """Return a class whose limits follow from its data.
+    """Return a class with limits that follow from the format's data.
 
     The floors are 0.7 and 0.4 times the explicit bits of the significand of the roughest operand:
-    below the measured ones of TF32 (10 bits: 8 and 6), BF16 (7: 5 and 3) and FP8 (2: 2 and 1).
-    An honest error above 2/3 tells nothing: 1.5 times it is that of a run that computes nothing. In
-    24 layers NVFP4 and MXFP4 are 0.45 and 0.49 off, their worst parameter 1. Honest recipes differ
-    in how they scale and round: one branch lacks 0.9 bits, the mean of all 0.3 (docs/adr/0034).
+    below the measured floors of TF32 (10 bits: 8 and 6), BF16 (7: 5 and 3) and FP8 (2: 2 and 1).
+    An honest error above 2/3 tells nothing: 1.5 times 2/3 is the error of a run that computes
+    nothing. In 24 layers NVFP4 and MXFP4 are 0.45 and 0.49 off, the worst parameter 1. Honest
+    recipes differ in scaling and rounding: one branch lacks 0.9 bits, the mean of all 0.3
+    (docs/adr/0034).
     """
     bits = data.significant_bits
     most, of_part = (2.0**-2, 2.0**-3) if bits >= _WIDE else (2 / 3, 1.0)
@@ -113,8 +114,8 @@ _MX_E3M2 = Element(3, 2, 28.0, scale="e8m0", block=32)
 _MX_E2M1 = Element(2, 1, 6.0, scale="e8m0", block=32)
 _NV_E2M1 = Element(2, 1, 6.0, scale="e4m3", block=16)
 
-#: Widest first: the order of display, and that in which a run's effective precision is looked for.
-#: Where a name allows several elements, its data are the roughest: MXFP8 may round gradients to
+#: Widest first: the order of display, and of the search for a run's effective precision.
+#: If a name allows several elements, the data are the roughest: MXFP8 may round gradients to
 #: E4M3 or E5M2, MXFP6 both to E2M3 or E3M2.
 KNOWN: tuple[PrecisionClass, ...] = (
     PrecisionClass("FP64", 64, None, "float64", 15.0, 12.0, 2.0**-10, 2.0**-11),
@@ -148,7 +149,7 @@ KNOWN: tuple[PrecisionClass, ...] = (
     _derived("MXFP4", Format(_MX_E2M1), slack_of_mean=0.6),
 )
 _RENAME = "use a name of its own"
-#: Why a run in another format cannot be judged, and what helps.
+#: The reason why a run in an unknown format cannot be judged, and a remedy.
 UNKNOWN = (
     "llmb does not know this format, so nothing shows what an honest run in it computes: declare "
     "its numbers in Precision(format=...), see docs/plugins.md"
@@ -157,9 +158,9 @@ _BY_NAME = {each.name: each for each in KNOWN}
 
 
 def class_of(name: str, data: Format | None) -> PrecisionClass | None:
-    """Return the class of a format by its ``name``; by its ``data`` where llmb does not know it.
+    """Return the class of a format by ``name``, or by ``data`` for a name unknown to llmb.
 
-    None where there is neither: then nobody but the plugin can tell what an honest run computes.
+    None without a class and data: nobody but the plugin then knows the result of an honest run.
     """
     known = _BY_NAME.get(name)
     if known is None and data is not None:
@@ -168,10 +169,10 @@ def class_of(name: str, data: Format | None) -> PrecisionClass | None:
 
 
 def narrower(than: PrecisionClass) -> tuple[PrecisionClass, ...]:
-    """Return the known classes that a run in a class is held against, widest first.
+    """Return the known classes to compare a run in a class with, widest first.
 
-    Every one has a cost: two more passes of the honest model. A run in more than 8 bits is held
-    against the landmarks, and shows as none of them where it computes in less.
+    Each class costs two more passes of the honest model. A run in more than 8 bits is compared with
+    the landmarks alone, such as TF32, BF16 and FP8.
     """
     if than.name in _BY_NAME:
         below = KNOWN[KNOWN.index(than) + 1 :]
@@ -181,9 +182,9 @@ def narrower(than: PrecisionClass) -> tuple[PrecisionClass, ...]:
 
 
 def fault_of(name: str, bits: int, dtype: str, data: Format | None) -> str | None:
-    """Return what of a format is not what its name says to every reader, None where all is.
+    """Return the part of a format that contradicts the name, None for a consistent format.
 
-    A known name means llmb's own data, and a name that looks like a known one has its bits.
+    A known name means llmb's own data. A name that looks like a known name has the known bits.
     """
     if not _NAME.fullmatch(name):
         return f"{name!r} as its name: use up to 24 of A-Z a-z 0-9 . _ + -, a letter first"
@@ -216,10 +217,10 @@ P = TypeVar("P", bound=_Named)
 
 
 def checked(precision: P) -> P:
-    """Return ``precision`` if its declared data are what its name says.
+    """Return ``precision`` if the declared data agree with the name.
 
     Raises:
-        ValueError: they are not.
+        ValueError: data and name disagree.
     """
     if precision.format is not None:
         fault = fault_of(precision.name, precision.bits, precision.dtype, precision.format)

@@ -1,11 +1,11 @@
 """The processes of a run, one module each, named for what the process does.
 
-``offer`` asks a plugin what it offers. ``ceilings`` measures what a device attains. ``worker``
-holds the plugin's model and makes the steps. ``honest_run`` makes the same passes without the
-plugin's changes. ``reference_run`` makes them on the CPU in a wider format. ``collectives``
-measures how fast ranks exchange data. ``torch_facts`` says which torch is here.
-``fork_server`` makes the others by forking itself.
+``offer`` asks a plugin for its devices, formats and options. ``ceilings`` measures the peak rates
+of a device. ``worker`` holds the plugin's model and makes the training steps. ``honest_run``
+repeats the passes without the plugin's changes. ``reference_run`` repeats the passes on the CPU in
+a wider format, for example float64. ``collectives`` measures how fast ranks exchange data.
+``torch_facts`` reports the installed torch. ``fork_server`` makes the processes by forking itself.
 
-Beside them lies what only a worker uses: its kinds of steps (``modes``), the stream of steps, the
+The other modules serve a worker alone: the modes (kinds of steps), the stream of steps, the
 evidence writer and the tamper baseline.
 """

@@ -1,6 +1,6 @@
-"""The calls of a worker that trains nothing, made again by an honest run (rule L1).
+"""The calls of an inference or generation worker, repeated by an honest run (rule L1).
 
-A generated sequence is passed through the model at once, without a cache.
+The honest run passes a generated sequence through the model at once, without a KV cache.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from llmb.workloads.start import values_of
 
 @dataclass(frozen=True)
 class CallReplay:
-    """Replays calls with the worker's tokens and format, and the first weights."""
+    """Replays calls with the worker's tokens and format, and with the initial weights."""
 
     config: RunConfig
     calls: CallsToReplay
-    #: ``[calls, elements]``: what the worker read, of whose tokens logits are made again.
+    #: ``[calls, elements]``: the worker's rows: sampled logits, then the generated tokens.
     read: Tensor
-    #: Is called with the number of each call.
+    #: Called with the number of each call, before the call.
     look: Callable[[int], None]
 
     def rows(self) -> Tensor:
-        """Return the logits that the worker has read, of the calls that were replayed.
+        """Return the sampled logits of the replayed calls, float32 on the host.
 
-        Tokens stand in each row as they do in the worker's. float32 on the host.
+        Generated tokens stand at the end of each row, as in the worker's rows.
 
         Raises:
             RuntimeError: the device has too little memory.
@@ -63,7 +63,7 @@ class CallReplay:
     def _batch(
         self, batches: StepBatches, call: CallToReplay, read: Tensor
     ) -> tuple[Batch, Tensor]:
-        """Return what the model is given in ``call``, and the tokens that it drew, flat."""
+        """Return the model's input in ``call``, and the tokens that the worker drew, flat."""
         new = self.config.new_tokens
         if new is None:
             return batches.make(call.token_seed), read[:0]
@@ -75,7 +75,7 @@ class CallReplay:
     def _logits(
         self, model: nn.Module, batch: Batch, call: CallToReplay, parts: int
     ) -> Iterator[Tensor]:
-        """Yield the logits of ``call`` that were read, float32 on the host, part by part."""
+        """Yield the sampled logits of ``call``, float32 on the host, one micro-batch at a time."""
         sequences, length = batch.ids.shape
         prompt, vocabulary = self.config.prompt_length, workloads.of(self.config).shape.vocab_size
         first = 0 if prompt is None else prompt - 1

@@ -1,6 +1,7 @@
-"""The short-lived process that measures what a device attains: no model, no record.
+"""The short-lived process that measures a device's peak rates: no model, no record.
 
-It holds the plugin's backend and environment. ``llmb.processes.honest_run`` makes the honest run.
+The process holds the plugin's backend and environment. ``llmb.processes.honest_run`` makes the
+honest run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def measure(channel: Channel) -> None:
 
 
 def ceiling(order: CalibrationOrder) -> Ceiling:
-    """Return what the device of ``order`` attains."""
+    """Return the peak rates that the device of ``order`` attains."""
     config = order.config
     plugin = Plugin(config.plugin)
     backend = plugin.backend(config)
@@ -48,7 +49,7 @@ def ceiling(order: CalibrationOrder) -> Ceiling:
 
 
 def rates(order: RatesOrder) -> Rates:
-    """Return what the processor attains on the widest of the model's products but the head's."""
+    """Return the processor's rates on the model's widest matrix product, the head left out."""
     config = order.config
     Plugin(config.plugin).set_environment(config)
     keep_freed_memory()  # as a run does

@@ -1,6 +1,7 @@
-"""The short-lived process, one a rank, that measures what collectives attain: no model, no record.
+"""The short-lived process, started on each rank, that measures the speed of collectives.
 
-It holds the plugin's backend and environment, as ``ceilings`` does.
+The process has no model and writes no record. Like ``ceilings``, the process holds the plugin's
+backend and environment.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from llmb.wire.messages import Collected, Done, Failure, WorkOrder
 
 
 def take_part(channel: Channel) -> None:
-    """Time collectives with the other ranks; what they attained together, every rank says.
+    """Time collectives with the other ranks; every rank reports the common rates.
 
     Raises:
-        RunFailedError: the others did not come, or one of them failed.
-        UnavailableError: the device has no library for it.
+        RunFailedError: another rank did not come, or failed.
+        UnavailableError: the device has no communication library, such as NCCL.
     """
     order = channel.expect(WorkOrder)
     config, place = order.config, order.place

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 class Pristine:
-    """What is remembered of the model before post-processing: text and digests, no tensor."""
+    """The model before post-processing, remembered as text and digests, without any tensor."""
 
     def __init__(self, model: nn.Module, *, described: bool) -> None:
-        """Remember the parameters of ``model``; ``described``: its modules and digests, too."""
+        """Remember the parameters of ``model``; if ``described``, modules and digests too."""
         self.origin = Origin(model)
         self.sizes = {name: p.numel() for name, p in model.named_parameters()}
         self.tree = model_tree.describe(model) if described else {}
@@ -59,7 +59,7 @@ class Announcer:
         self._channel.send(EvidenceFile(name=name, sha256=hashlib.sha256(data).hexdigest()))
 
     def part(self, name: str, keeper: PartKeeper, folder: str) -> None:
-        """Write what was kept of one part into the scratch ``folder``, as ``name``."""
+        """Write the tensors kept of one part as the file ``name`` of the scratch ``folder``."""
         data = save(keeper.tensors)
         (Path(folder) / name).write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
@@ -67,7 +67,7 @@ class Announcer:
 
 
 class EvidenceWriter(Announcer):
-    """What a worker writes; one that leaves no evidence writes nothing."""
+    """Writes a worker's evidence files; writes nothing if the order wants no evidence."""
 
     __slots__ = ("_scratch", "_wanted")
 
@@ -78,7 +78,7 @@ class EvidenceWriter(Announcer):
         self._wanted = order.collect_evidence
 
     def post_processed(self, pristine: Pristine, model: nn.Module, canonical: Canonical) -> None:
-        """Write down what post-processing did to ``pristine``."""
+        """Write down how post-processing changed the model remembered in ``pristine``."""
         if not self._wanted:
             return
         self.write(
@@ -88,7 +88,7 @@ class EvidenceWriter(Announcer):
         self.write(evidence.WEIGHTS, _weights(pristine, model, canonical))
 
     def plugin(self, plugin: Plugin, ranks: Ranks | None = None) -> None:
-        """Write down which files of the plugin ``ranks`` have loaded, and what it declares."""
+        """Write down the plugin files that ``ranks`` have loaded, and the plugin's declarations."""
         if not self._wanted:
             return
         found = evidence.PluginEvidence(
@@ -103,33 +103,31 @@ class EvidenceWriter(Announcer):
         self.write(evidence.PLUGIN, of_all(ranks, found))
 
     def program(self, plugin: Plugin, tensors: Sequence[Tensor]) -> None:
-        """Write down the program that is about to compute ``tensors``, where the device has one."""
+        """Write down the program about to compute ``tensors``, if the device has a program."""
         if self._wanted and (text := plugin.program(tensors)) is not None:
             self.write_bytes(evidence.PROGRAM, plain_text(text).encode())
 
     def phase(self, name: str) -> None:
-        """Say what comes next."""
+        """Announce the phase that begins."""
         self._channel.send(Phase(name=name))
 
     def weights(self, name: str, canonical: Canonical) -> None:
-        """Write all weights to the scratch file ``name``, if they are wanted of this rank."""
+        """Write all weights to the scratch file ``name``, if this rank is asked for weights."""
         if self._scratch is None:
-            for (
-                _
-            ) in canonical.values():  # where they are spread over ranks, all have to give theirs
+            for _ in canonical.values():  # of sharded weights every rank has to give a part
                 pass
             return
         digest = weights_file.write(self._scratch / name, canonical.values())
         self._channel.send(EvidenceFile(name=name, sha256=digest, scratch=True))
 
     def kept_part(self, keeper: PartKeeper, seen: PartSeen) -> None:
-        """Leave what was kept of one part, and where the part is."""
+        """Write the tensors kept of one part, and the location of the part."""
         assert self._scratch is not None
         self.write(PART_SEEN, seen)
         self.part(PART, keeper, str(self._scratch))
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write the file ``name``, if any is wanted."""
+        """Write the file ``name``, if evidence is wanted."""
         if self._wanted:
             super().write_bytes(name, data)
 

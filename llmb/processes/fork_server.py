@@ -1,7 +1,8 @@
 """The clean process that forks the others: torch and llmb are imported, no plugin, no device.
 
-It is made before seeds, nonces, the timed window and audited steps are drawn, and is told none of
-them: an order holds the name of a module, and two file descriptors. See docs/adr/0036.
+The fork server starts before seeds, nonces, the timed window and audited steps are drawn, and never
+learns any of those. An order holds the name of a module and two file descriptors, for example
+``llmb.processes.worker`` with the descriptors of a log and a channel. See docs/adr/0036.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from llmb.plugin.builtin import host
 from llmb.wire.address import give_descriptor, take_descriptor
 from llmb.wire.forking import command
 
-#: What the processes of a run import, and what torch imports as they work. All of it comes before
-#: the first order is answered: nothing may run beside a process that measures.
+#: Modules that the processes of a run import, and modules that torch imports while working. All are
+#: imported before the first order is answered: nothing may run beside a process that measures.
 _IMPORTED = (
     "torch",
     "torch.fx.experimental.symbolic_shapes",  # by the first gradient
@@ -33,16 +34,16 @@ _IMPORTED = (
         for name in ("offer", "ceilings", "worker", "honest_run", "reference_run")
     ),
 )
-#: Processes that load no plugin and make the figures a plugin is judged by: their memory is closed.
+#: Processes without a plugin that compute the figures to judge a plugin by: memory is closed.
 _CLOSED = ("llmb.processes.reference_run",)
 _LONGEST_ORDER = 4096
 _OUTPUT, _ERRORS, _CHANNEL = 1, 2, 3
 
 
 def serve(control: socket.socket) -> None:
-    """Make a process for every order that comes, until the supervisor closes ``control``.
+    """Make a process for every order, until the supervisor closes ``control``.
 
-    It returns in the server alone: a process that was made ends inside.
+    Only the server returns from this function: a forked process ends inside.
     """
     with one_blas_thread():
         for name in _IMPORTED:
@@ -52,14 +53,14 @@ def serve(control: socket.socket) -> None:
     _read_packages()
     namespace.prepare()
     for cleaning in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        cleaning.atexit = False  # torch would take its operators out again, 0.05 s in each process
+        cleaning.atexit = False  # torch would unregister operators, 0.05 s in each process
     while True:
         order, descriptors, _, _ = socket.recv_fds(control, _LONGEST_ORDER, 2)
         if not order:
             return
         module = json.loads(order)["module"]
         threads = len(os.listdir("/proc/self/task"))
-        if threads != 1:  # a fork has only one of them, and locks that the others hold
+        if threads != 1:  # a fork keeps one thread, and locks that the other threads hold
             answer: dict[str, object] = {"refused": f"the fork server has {threads} threads"}
         else:
             log, channel = descriptors
@@ -72,7 +73,7 @@ def serve(control: socket.socket) -> None:
 def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
     """Return the id of a new process that runs ``module``.
 
-    Its parent is the supervisor, which adopts orphans: the process between ends at once.
+    The parent is the supervisor, which adopts orphans: the process between ends at once.
     """
     read, write = os.pipe()
     between = os.fork()
@@ -85,7 +86,10 @@ def _fork(control: socket.socket, module: str, log: int, channel: int) -> int:
 
 
 def _go_on(control: socket.socket, told: int, module: str, log: int, channel: int) -> NoReturn:
-    """Go on as the new process, and write its id to ``told``; the process between ends here."""
+    """Go on as the new process, and write the process id to ``told``.
+
+    The process between ends in this function.
+    """
     first = os.getpid()
     if os.fork():
         os._exit(0)
@@ -99,7 +103,7 @@ def _go_on(control: socket.socket, told: int, module: str, log: int, channel: in
 
 
 def _become(module: str, log: int, channel: int) -> None:
-    """Be what a new process that runs ``module`` would be, and run it to its end."""
+    """Set this process up like a new process for ``module``, and run the module to the end."""
     host.allow_debuggers(yes=module not in _CLOSED)
     os.dup2(log, _OUTPUT)
     os.dup2(log, _ERRORS)
@@ -115,16 +119,16 @@ def _become(module: str, log: int, channel: int) -> None:
 
 
 def _read_packages() -> None:
-    """Read which packages torch and llmb need, and what is whose: it is remembered."""
+    """Read the packages that torch and llmb need, and the owners of files: results are cached."""
     from llmb.observe.origins import Origins
 
     Origins(host.__name__, "llmb").of(sys.modules["torch"].__file__ or "")
 
 
 def _draw_anew() -> None:
-    """Seed what draws random numbers from the system, as a new process does.
+    """Seed the random number generators from the system, as a new process does.
 
-    Python does so itself after a fork; torch and numpy keep the state they were imported with.
+    Python reseeds ``random`` after a fork; torch and numpy keep the state of the import.
     """
     sys.modules["torch"].default_generator.seed()
     if "numpy.random" in sys.modules:

@@ -1,6 +1,6 @@
 """The process that makes an honest run on the device: no post-processing, no record.
 
-It holds the plugin's backend and environment, never the model as the plugin changes it.
+The process holds the plugin's backend and environment, never the model as the plugin changes it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from llmb.wire.messages import (
     Unmade,
 )
 
-#: Characters of an error that the supervisor is told of.
+#: Longest part of an error message that is sent to the supervisor, in characters.
 _LONGEST = 300
 
 
@@ -62,12 +62,12 @@ def answer(channel: Channel) -> None:
 
 
 def make(channel: Channel, order: HonestOrder) -> None:
-    """Make the worker's passes and audited optimizer steps again, and leave what they show."""
+    """Repeat the worker's passes and audited optimizer steps, and write the results as files."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     installed = discovery.find(config.plugin)
     channel.send(Phase(name="what importing changes"))
-    if order.library_modules:  # before anything of the plugin is there
+    if order.library_modules:  # before any code of the plugin is loaded
         module, owner = installed.module, installed.distribution
         announce.write(evidence.LIBRARY, library_baseline(order.library_modules, module, owner))
     watch = unreachable_watch(anew=bool(order.library_modules))
@@ -76,9 +76,9 @@ def make(channel: Channel, order: HonestOrder) -> None:
     backend = plugin.backend(config)
     plugin.set_environment(config)
     exactness.look(0)
-    set_float32_products(config.precision)  # whatever the plugin's environment says of them
+    set_float32_products(config.precision)  # whatever mode the plugin's environment sets
     if backend.device_type == "cpu":
-        keep_freed_memory()  # every pass has the same sizes again
+        keep_freed_memory()  # every pass allocates the same sizes again
     apart = partial(_apart, channel)
     finish = backend.synchronize if is_lazy(backend) else None
     with Rerun(inputs_for(order), finish) as rerun:
@@ -86,8 +86,8 @@ def make(channel: Channel, order: HonestOrder) -> None:
         values, steps = audited_steps(rerun) if trains else ({}, None)
         if order.only is not None:
             rerun.keeper = PartKeeper(order.only, audited.IS_HONEST)
-        # The honest run first. Each part fails alone: a device without float64 loses its reference
-        # and keeps the honest run, the replay and the rest.
+        # The honest run first. Each part fails alone. Example: a device without float64 loses the
+        # reference and keeps the honest run, the replay and the rest.
         with apart("an honest run"):
             if trains:
                 shown = honest_passes(channel, order, rerun, values)
@@ -124,7 +124,7 @@ def make(channel: Channel, order: HonestOrder) -> None:
             announce.write_bytes(audited.REPLAYED, save({audited.ROWS: again}))
     with apart("the look at what was replaced"):
         channel.send(Phase(name="what was replaced"))
-        # What the yardstick is made with must be torch's own as well.
+        # The functions that compute the expected values must be torch's own as well.
         module, owner = plugin.module_name, plugin.distribution
         exactness.look(0)
         strangers = exactness.strangers(module, owner)
@@ -137,17 +137,17 @@ def make(channel: Channel, order: HonestOrder) -> None:
 
 @contextmanager
 def _apart(channel: Channel, what: str) -> Iterator[None]:
-    """Let the part ``what`` of the honest run fail alone: the supervisor is told the reason.
+    """Let the part ``what`` of the honest run fail alone: the supervisor receives the reason.
 
     Example: ``the reference on the device failed: TypeError: Cannot convert a MPS Tensor to
-    float64 dtype``. An error of llmb's own, such as weights that were altered, ends all parts.
+    float64 dtype``. An error of llmb's own, such as altered weights, ends all parts.
     """
     try:
         yield
     except LlmbError:
         raise
     except Exception as error:
-        if is_out_of_space(error):  # the other parts would find no room either
+        if is_out_of_space(error):  # the other parts would not find room either
             raise
         traceback.print_exc()
         first = (str(error).splitlines() or [""])[0]
@@ -155,7 +155,7 @@ def _apart(channel: Channel, what: str) -> Iterator[None]:
 
 
 def honest_outputs(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
-    """Return the logits of honest runs in each class; none in a format that llmb cannot compute."""
+    """Return the logits of honest runs in each class; none in a format unknown to llmb."""
     config, found = order.config, dict[str, Tensor]()
     if config.precision.judged_as is None:
         return found
@@ -174,9 +174,9 @@ def honest_outputs(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[s
 
 @contextmanager
 def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Give room for what the border to ``name`` shows; ``found`` gets all of it, or nothing.
+    """Yield a dictionary for results of the border to ``name``; ``found`` gets all or nothing.
 
-    A device without bfloat16 loses the border to BF16 and keeps its honest run.
+    Example: a device without bfloat16 loses the border to BF16 and keeps the honest run.
     """
     channel.send(Phase(name=f"the border to {name}"))
     its: dict[str, Tensor] = {}
@@ -186,7 +186,7 @@ def _border(channel: Channel, name: str, found: dict[str, Tensor]) -> Iterator[d
 
 
 def outputs_reference(channel: Channel, order: HonestOrder, rerun: Rerun) -> dict[str, Tensor]:
-    """Return the reference's logits of the passes that are too much work for the host."""
+    """Return the reference logits of the passes that are too much work for the host."""
     found: dict[str, Tensor] = {}
     if not order.reference_passes:
         return found
@@ -200,9 +200,9 @@ def outputs_reference(channel: Channel, order: HonestOrder, rerun: Rerun) -> dic
 def honest_passes(
     channel: Channel, order: HonestOrder, rerun: Rerun, values: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the passes show in the declared format, and the probes in narrower ones.
+    """Return gradients and losses in the declared format, and of the probes in narrower formats.
 
-    Nothing in a format that llmb cannot compute in.
+    The result is empty if llmb cannot compute in the declared format.
     """
     config, found = order.config, dict[str, Tensor]()
     if config.precision.judged_as is None:
@@ -235,8 +235,8 @@ def device_reference(
 ) -> dict[str, Tensor]:
     """Return the reference of the passes that are too much work for the host.
 
-    With it comes the probe ``branches``, which the verifier computes as well: so it can be seen
-    whether the device's wider format is one.
+    The probe ``branches`` is included. The reference run computes ``branches`` as well, so a
+    comparison shows whether the device's wider format is really wider.
     """
     if not order.reference_passes:
         return {}
@@ -254,7 +254,7 @@ def device_reference(
 def optimizer_steps(
     order: HonestOrder, values: Mapping[str, Tensor], steps: audited.StepsEvidence
 ) -> dict[str, Tensor]:
-    """Return what torch's optimizer makes of the audited steps, each at its own learning rate."""
+    """Return the results of torch's optimizer for the audited steps, at each step's own rate."""
     usual = workloads.of(order.config).recipe.optimizer
     found: dict[str, Tensor] = {}
     for step in steps.steps:
@@ -272,7 +272,7 @@ def whole_steps(
     steps: audited.StepsEvidence,
     exactness: Exactness,
 ) -> Tensor | None:
-    """Return gradients of the worker's steps, made again from the first; None where none can be."""
+    """Return gradients of the worker's steps, repeated from the first step; None without steps."""
     if order.stream is None or not steps.steps:
         return None
     channel.send(Phase(name=f"{len(order.stream.token_seeds)} steps again"))
@@ -284,10 +284,10 @@ def whole_steps(
 
 @dataclass(frozen=True)
 class _Replay:
-    """Asks in the pause of each replayed step whether the reference computes that step, too.
+    """Asks in the pause of each replayed step whether the reference computes the step, too.
 
-    What was read of its gradients is committed to before: nobody in this process knows the answer
-    while they are computed.
+    The sampled gradients are committed to before the answer: no code in this process knows the
+    answer while the gradients are computed.
     """
 
     channel: Channel
@@ -309,10 +309,10 @@ class _Replay:
 
 
 def audited_steps(rerun: Rerun) -> tuple[dict[str, Tensor], audited.StepsEvidence]:
-    """Return what the worker read of its audited steps.
+    """Return the tensors and facts that the worker wrote of the audited steps.
 
     Raises:
-        RunFailedError: a file is not the one the worker wrote.
+        RunFailedError: a file differs from the file that the worker wrote.
     """
     read = rerun.inputs.read
     values = load(read(audited.STEP_VALUES))

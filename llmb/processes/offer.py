@@ -1,4 +1,4 @@
-"""The short-lived process that asks one plugin what it offers here; it runs no model."""
+"""The short-lived process that asks one plugin for devices, formats and options; runs no model."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _NO_FP32 = Refused(
 
 
 def answer(channel: Channel) -> None:
-    """Answer one order, and what each run needs for which the plugin is then chosen."""
+    """Answer one order, then answer the terms of each run that chooses the plugin."""
     order = channel.expect(OfferOrder)
     plugin = Plugin(order.plugin)
-    discovery.source_root(plugin.module_name)  # no run without sources to show: say so now
+    discovery.source_root(plugin.module_name)  # no run without sources to show: fail early
     options = plugin.options()
     config = _provisional(order, options)
     try:
         backend = _usable_backend(plugin, config)
-    except PluginFaultError:  # not what this machine lacks: the plugin is broken
+    except PluginFaultError:  # the plugin is broken, the machine lacks nothing
         raise
     except UnavailableError as error:
         channel.send(_offer(plugin, options, config, reason=str(error)))
@@ -53,7 +53,7 @@ def answer(channel: Channel) -> None:
 def _terms(plugin: Plugin, backend: Answers, config: RunConfig) -> Terms:
     return Terms(
         environment=plugin.environment_variables(config),
-        # Of a lazy device, whose audited steps are programs of their own, one more.
+        # A lazy device, with separate programs for audited steps, gets one more.
         warmup_steps=min(
             MOST_WARMUP_STEPS, plugin.warmup_steps(config) + backend.lacks.eager_kernels
         ),
@@ -117,7 +117,7 @@ def _offer(
     formats = plugin.precisions(config) if backend else ()
     check_dtypes(plugin.name, formats, _dtypes())
     lacks = backend.lacks if backend else Lacks()
-    if lacks.full_float32_products:  # what is called FP32 would be found to be something else
+    if lacks.full_float32_products:  # products called FP32 would be measured as a narrower format
         formats = tuple(_NO_FP32 if offered.name == FP32.name else offered for offered in formats)
     if backend is not None:
         backend.check_energy()

@@ -23,12 +23,12 @@ from llmb.wire.messages import KeptStep, RecomputeOrder
 def recomputed(order: RecomputeOrder) -> Tensor:
     """Return the gradients of the steps of ``order``, ``[steps, elements]``, float32.
 
-    The elements of each row are those that the honest run showed of that step. Example: steps 7 and
-    31 give two rows. There are no rows where the device needs its plugin.
+    The elements of each row are the elements that the honest run showed of the step. Example: steps
+    7 and 31 give two rows. The result has no rows if torch cannot use the device without a plugin.
 
     Raises:
-        RunFailedError: a file was altered, or the honest run shows other gradients than it had
-            before it knew which steps are checked.
+        RunFailedError: a file was altered, or the honest run shows other gradients than the run
+            had before the checked steps were known.
     """
     where = load(_read(order, audited.LEDGER_VALUES))[audited.WHERE]
     shown = load(_read(order, audited.REPLAYED))[audited.ROWS]
@@ -44,9 +44,9 @@ def recomputed(order: RecomputeOrder) -> Tensor:
 
 
 def _is_known(device: str) -> bool:
-    """Tell whether torch can compute on ``device`` by itself, without a package that adds it.
+    """Tell whether torch can compute on ``device`` without a package that adds the device.
 
-    A device that torch knows, and that has no memory or driver left, is known: the step then fails.
+    A device known to torch counts even without free memory or a driver: the step then fails.
     """
     try:
         torch.empty(1, device=torch.device(device))
@@ -54,7 +54,7 @@ def _is_known(device: str) -> bool:
         NotImplementedError,
         ImportError,
         AssertionError,
-    ):  # torch knows its name, and has no kernels for it
+    ):  # torch knows the device's name, and has no kernels for the device
         return False
     except RuntimeError as error:
         return "device type at start of device string" not in str(error)

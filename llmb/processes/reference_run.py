@@ -1,6 +1,6 @@
-"""The process that computes what is right: the reference on the CPU, in a wider format, no plugin.
+"""The process that computes the expected values: on the CPU, in a wider format, without a plugin.
 
-It runs once the worker has gone, so no worker has ever seen a reference value.
+The process runs after the worker has ended, so no worker has ever seen a reference value.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from llmb.workloads.start import values_of
 def answer(channel: Channel) -> None:
     """Answer orders until the channel is closed.
 
-    A second ``ReferenceOrder`` is for what a device failed to do. The steps that an honest run has
-    replayed are recomputed once it has gone.
+    A second ``ReferenceOrder`` is for passes that a device failed to make. Replayed steps are
+    recomputed after the honest run has ended.
     """
     while (order := channel.receive()) is not None:
         if isinstance(order, RecomputeOrder):
@@ -48,11 +48,11 @@ def answer(channel: Channel) -> None:
 
 
 def make(channel: Channel, order: ReferenceOrder) -> None:
-    """Make the passes of ``order``, and leave what they show."""
+    """Make the passes of ``order``, and write the results as files."""
     config = order.config
     announce = Announcer(channel, order.evidence_folder)
     right = wide(config.precision, "cpu")
-    keep_freed_memory()  # every pass has the same sizes again
+    keep_freed_memory()  # every pass allocates the same sizes again
     shown: dict[str, Tensor] = {}
     with Rerun(inputs_for(order), shared=order.shared) as rerun:
         if order.only is None:
@@ -79,7 +79,7 @@ def make(channel: Channel, order: ReferenceOrder) -> None:
 
 
 def recompute(channel: Channel, order: RecomputeOrder) -> None:
-    """Leave the gradients of replayed steps, as they are right."""
+    """Write the reference gradients of replayed steps."""
     channel.send(Phase(name=f"{len(order.steps)} replayed steps without the plugin"))
     rows = save({audited.ROWS: recomputed(order)})
     Announcer(channel, order.evidence_folder).write_bytes(audited.RECOMPUTED, rows)
@@ -87,7 +87,7 @@ def recompute(channel: Channel, order: RecomputeOrder) -> None:
 
 
 def outputs(channel: Channel, order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]:
-    """Return the right logits, and those of an honest run on the host, by ``host/...``."""
+    """Return the reference logits, and the logits of an honest run on the host (``host/...``)."""
     config, found = order.config, dict[str, Tensor]()
     again = outputs_of(rerun)
     for name in order.passes:
@@ -104,9 +104,10 @@ def outputs(channel: Channel, order: ReferenceOrder, rerun: Rerun) -> dict[str, 
 
 
 def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]:
-    """Return what an honest run in the declared format shows here, by ``host/...``.
+    """Return the results of an honest run on the CPU in the declared format, as ``host/...``.
 
-    The honest run's process has the vendor's backend in it: its figures are held against these.
+    The process of the honest run has loaded the vendor's backend: the honest figures of the device
+    are compared with the figures of the CPU.
     """
     found: dict[str, Tensor] = {}
     if order.config.precision.judged_as is None:
@@ -124,16 +125,16 @@ def honest_on_the_host(order: ReferenceOrder, rerun: Rerun) -> dict[str, Tensor]
 
 
 def places(order: ReferenceOrder, rerun: Rerun) -> Tensor:
-    """Return which elements of the gradients the worker has shown of its audited step.
+    """Return the indices of the gradient elements that the worker showed of the audited step.
 
     Raises:
-        RunFailedError: the file is not the one the worker wrote.
+        RunFailedError: the file differs from the file that the worker wrote.
     """
     return load(rerun.inputs.read(audited.STEP_VALUES))[f"{order.step}/where"].long()
 
 
 def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
-    """Return what every parameter must have been after post-processing, made from the seed."""
+    """Return the expected digest of every parameter after post-processing, made from the seed."""
     shape = rerun.inputs.shape
     model = bare(shape)
     cast = getattr(torch, order.config.precision.stored_dtype)
@@ -150,7 +151,7 @@ def pristine(order: ReferenceOrder, rerun: Rerun) -> audited.PristineEvidence:
         moved = None
         if live is not None and live.shape == value.shape:
             largest = float((live.float() - value.float()).abs().max())
-            # A weight that is no number any more has moved as far as one can say.
+            # A weight that became NaN or infinite counts as the largest finite move.
             moved = largest if math.isfinite(largest) else sys.float_info.max
         return audited.PristineDigest(
             name=name,

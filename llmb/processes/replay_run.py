@@ -1,7 +1,7 @@
-"""The process that makes a bundle's run again from config, seed and nonce, without any plugin.
+"""The process that repeats a bundle's run from config, seed and nonce, without any plugin.
 
-``llmb verify --recompute`` starts it. It leaves the weights for ``reference_run``, which then makes
-the probes and the pristine weights.
+``llmb verify --recompute`` starts the process. The process leaves the weights for
+``reference_run``, which then makes the probes and the pristine weights.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from llmb.wire.channel import Channel, serve
 from llmb.wire.messages import Done, EvidenceFile, Phase, ReplayOrder, Tick
 from llmb.workloads.start import values_of
 
-#: Of a model, by elements, that the parameters in the rows of a ledger must be: few places of one
-#: stored parameter that holds all may miss a gain.
+#: Fraction of a model's elements that belongs to the parameters in the rows of a ledger, at least:
+#: a few sampled elements of a single stored parameter that holds the whole model may miss a gain.
 _SHOWN = 0.9
 
 
@@ -44,12 +44,12 @@ def answer(channel: Channel) -> None:
 
 
 def make(channel: Channel, order: ReplayOrder) -> None:
-    """Make steps or calls of ``order``, and leave what they show and the weights at their end.
+    """Make steps or calls of ``order``, and write the results and the weights at the end.
 
     Raises:
         BundleRefusedError: the elements that the bundle names are no sample of this model.
     """
-    keep_freed_memory()  # every step has the same sizes again
+    keep_freed_memory()  # every step allocates the same sizes again
     set_float32_products(order.config.precision)
     watch, found = _StepNotes(channel, order), dict[str, Tensor]()
     if order.stream is not None:
@@ -86,17 +86,17 @@ class _StepNotes:
     _count: int = 0
 
     def next(self) -> int:
-        """Return a number that grows by one with each question, from 0."""
+        """Return the number of earlier questions: 0, then 1, then 2."""
         self._count += 1
         return self._count - 1
 
     def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
-        """Look at ``step`` before its update; a replay that begins anew begins with step 0."""
+        """Look at ``step`` before the update; a replay that starts again begins with step 0."""
         if step == 0:
             self._losses.clear()
             self._samples = FenceSamples(model.parameters(), self._order.config.seed)
         assert self._samples is not None
-        if step in self._order.fences:  # so many steps are done
+        if step in self._order.fences:  # exactly ``step`` steps are done
             self._samples.read(self._losses[-1])
         self._losses.append(loss.detach().float().cpu())
         assert self._order.stream is not None
@@ -105,7 +105,7 @@ class _StepNotes:
         self._channel.send(Tick(index=step, ns=clock.now_ns()))
 
     def keep(self, model: nn.Module) -> None:
-        """Leave the weights of ``model`` for the passes that follow."""
+        """Write the weights of ``model`` for the passes that follow."""
         values = [(name, p.detach()) for name, p in model.named_parameters()]
         path = Path(self._order.scratch_folder) / audited.LIVE_WEIGHTS
         digest = weights_file.write(path, values)
@@ -114,7 +114,7 @@ class _StepNotes:
     def tensors(self, *, samples: bool) -> dict[str, Tensor]:
         """Return the loss of each step, and samples of the weights ``[fences, samples]``.
 
-        Those are comparable only where parameters are stored as the reference has them.
+        Samples are comparable only if parameters are stored as in the reference model.
         """
         found = {audited.LOSSES: torch.stack(self._losses)}
         if samples and self._order.fences and self._samples is not None:
@@ -123,7 +123,7 @@ class _StepNotes:
 
 
 def _samples(order: ReplayOrder, model: nn.Module) -> Tensor:
-    """Return the first weights at the places of each fence, which is so early that few moved."""
+    """Return samples of the first weights, one row per fence: early fences move few weights."""
     samples = FenceSamples(model.parameters(), order.config.seed)
     for _ in order.fences:
         samples.read(torch.zeros(()))
@@ -139,7 +139,7 @@ def _kernel(order: ReplayOrder) -> audited.AuditedStep:
         steps_before=None,
         foreach=order.foreach,
         fused=order.fused,
-        capturable=False,  # of CUDA alone
+        capturable=False,  # an option of CUDA alone
         segments=(),
     )
 
@@ -152,24 +152,25 @@ def _first_model(order: ReplayOrder) -> nn.Module:
 
 @dataclass(frozen=True)
 class _RowPlaces:
-    """Whose the elements of a row are, and which they are."""
+    """The parameters that the elements of a row belong to, and the indices of the elements."""
 
     ledger: audited.LedgerEvidence
     #: ``[steps, elements]``, counted through the whole model; -1 where the bundle has no row.
     where: Tensor
-    #: They follow from the nonce: parameters are stored as the reference has them.
+    #: True: indices follow from the nonce, because parameters are stored as in the reference.
     drawn: bool
 
 
 def _places(order: ReplayOrder) -> _RowPlaces:
-    """Return which elements of the gradients are wanted.
+    """Return the sampled indices of the gradients.
 
-    Where a run stores parameters as the reference does, they follow from the nonce. A plugin that
-    stores several in one, or in another order, tells itself where each element lies. There its word
-    is taken, if nearly all parameters are among them and no element is there twice.
+    If a run stores parameters as the reference does, the indices follow from the nonce. A plugin
+    that stores several parameters in one tensor, or in another order, states the index of each
+    element. Such a statement is accepted if nearly all parameters are among the elements and no
+    element occurs twice.
 
     Raises:
-        BundleRefusedError: too many are missing, or an element is there twice.
+        BundleRefusedError: too many parameters are missing, or an element occurs twice.
     """
     assert order.stream is not None
     steps = len(order.stream.token_seeds)
@@ -209,10 +210,10 @@ def _places(order: ReplayOrder) -> _RowPlaces:
 
 
 def _check_places(given: Tensor, ends: Tensor) -> None:
-    """Hold places that the bundle names to the whole model.
+    """Check the indices that the bundle names against the whole model.
 
     Raises:
-        BundleRefusedError: they leave a parameter out, or name an element twice in a step.
+        BundleRefusedError: the indices leave parameters out, or name an element twice in a step.
     """
     if int(given.max()) >= int(ends[-1]) or int(given.min()) < -1:
         raise BundleRefusedError("rows of steps name elements that the model does not have")

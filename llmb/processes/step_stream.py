@@ -1,4 +1,4 @@
-"""The worker's side of the stream of steps: steps as they come, pauses, batches, fences."""
+"""The worker's side of the stream of steps: incoming orders, pauses, batches, fences."""
 
 from __future__ import annotations
 
@@ -38,66 +38,66 @@ from llmb.wire.messages import (
 
 @dataclass(frozen=True)
 class FencePayload:
-    """What a fence tells besides clocks and counters."""
+    """Values of a fence besides clocks and counters."""
 
-    #: ``{"compilations": n}`` of an executor that counts for itself.
+    #: ``{"compilations": n}`` from an executor with a counter of its own, such as thunder.
     compilations: Mapping[str, float] = field(default_factory=dict)
-    #: The scalar that is read back is a training loss.
+    #: True: the scalar that is read back is a training loss.
     is_loss: bool = True
-    #: What the step's prefill took, in mode generate.
+    #: Nanoseconds of the step's prefill, in mode generate.
     prefill_ns: int | None = None
 
 
 class Observer(Protocol):
-    """What looks at steps in their pauses."""
+    """The part of a worker that looks at steps in the pauses."""
 
     def next(self) -> None:
-        """Look once more in the step after an audited one."""
+        """Look once more, in the step after an audited step."""
         ...
 
     def glance(self) -> None:
-        """Read something before it is known whether the step is looked at."""
+        """Take a blind sample, before the worker learns whether the step is audited."""
         ...
 
     def before(self, step: Step, seed: int) -> None:
-        """Look at ``step``; ``seed`` says which elements."""
+        """Look at ``step``; ``seed`` decides the sampled elements."""
         ...
 
     def read(self) -> tuple[int, ...]:
-        """Bring what was seen to the host; return the steps' numbers."""
+        """Bring the samples to the host; return the numbers of the sampled steps."""
         ...
 
     def steps(self) -> tuple[audited.AuditedStep, ...]:
-        """Return what there is to know of the audited steps."""
+        """Return the facts of the audited steps."""
         ...
 
 
-# See ``StepSampler``: with slots nothing can be replaced on the object alone.
+# See ``StepSampler``: slots prevent replacing a method on the object alone.
 @dataclass(slots=True, eq=False)
 class StepStream:
-    """The steps of the run in the order they were sent, until one is asked for as the last."""
+    """The steps of the run in the order of arrival, until a step is requested as the last."""
 
     _channel: Channel
-    #: Looks at the steps that are asked for.
+    #: Looks at the audited steps.
     sampler: Observer
-    #: Reads something of every step, where steps can be repeated.
+    #: Samples every step, if steps can be repeated.
     ledger: StepLedger | None = None
-    #: Compares the types of what each step is made of, where the run is audited.
+    #: Compares the types of the objects that each step is made of, if the run is audited.
     exactness: Exactness | None = None
-    #: Steps completed, and steps that had to wait for their order to arrive.
+    #: Number of completed steps, and of steps that waited for the arrival of an order.
     done: int = 0
     starved: int = 0
-    #: Host time that all pauses took so far, and the longest.
+    #: Host time of all pauses together, and of the longest pause, in nanoseconds.
     pause_ns: int = 0
     longest_pause_ns: int = 0
-    #: The step in whose pause the stream ended, its loss, and the seed of what follows.
+    #: The step of the pause in which the stream ended, the loss, and the seed of the audit after.
     last: Last | None = None
     _orders: deque[StepOrder] = field(default_factory=deque)
-    #: The next step's order comes once the fence before it was stamped: that is no starving.
+    #: After a fence, the next order comes once the fence is stamped: waiting is not starving.
     _waits: bool = True
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield each step; asking for the next one says that the last is done."""
+        """Yield each step; asking for the next step reports the previous step as done."""
         while True:
             while not self._orders:
                 self.starved += not self._waits
@@ -108,11 +108,11 @@ class StepStream:
             self.done += 1
 
     def pause(self, step: Step, loss: Tensor, *results: Tensor) -> bool:
-        """Ask whether ``step`` is looked at, the same way in every step; True ends the stream.
+        """Ask whether ``step`` is audited, the same way in every step; True ends the stream.
 
-        The answer is not in this process before its gradients are, for nobody has given it yet; and
-        of the gradients something is read before the answer comes. ``loss`` are the logits where
-        nothing is trained, and ``results`` what there is besides.
+        The supervisor answers only after the gradients are computed and sampled: this process
+        cannot know the answer earlier. ``loss`` holds the logits in modes without training.
+        ``results`` holds further results of the step.
         """
         begin = clock.now_ns()
         if self.exactness is not None:
@@ -135,11 +135,11 @@ class StepStream:
         return False
 
     def commitment(self) -> str:
-        """Return the digest of what was read of the latest step's gradients, ``""`` of none."""
+        """Return the digest of the latest step's sampled gradients, ``""`` without a ledger."""
         return self.ledger.commitment() if self.ledger is not None else ""
 
     def evidence(self) -> audited.StepsEvidence:
-        """Return what there is to know of the audited steps, and what the pauses cost."""
+        """Return the facts of the audited steps, and the time that the pauses took."""
         return audited.StepsEvidence(
             steps=self.sampler.steps(),
             pause_ns=self.pause_ns,
@@ -153,7 +153,7 @@ class StepStream:
 
 @dataclass(frozen=True)
 class Last:
-    """The step in whose pause the stream ended: its gradients are there, its update is not made."""
+    """The step of the pause in which the stream ended: with gradients, without an update."""
 
     step: Step
     loss: Tensor
@@ -161,20 +161,20 @@ class Last:
 
 
 class Batches:
-    """Fresh tokens on the device: a rank's part of each step, in the batches it accumulates."""
+    """Fresh tokens on the device: a rank's share of each step, split into micro-batches."""
 
     __slots__ = ("_backend", "_batches", "_config", "_replica", "_replicas", "latest")
 
     def __init__(self, config: RunConfig, shape: Shape, backend: Backend, replica: int = 0) -> None:
-        """Make batches for ``config`` at ``shape``, of them the part of ``replica``."""
+        """Make the batches of ``replica`` for ``config`` at ``shape``."""
         self._config, self._backend = config, backend
         self._replica, self._replicas = replica, config.parallelism.replicas
         self._batches = StepBatches(config, shape)
-        #: What the model was given in the latest step.
+        #: The model's input in the latest step.
         self.latest: Sequence[Batch] = ()
 
     def make(self, seed: int) -> Sequence[Batch]:
-        """Begin a step: return what it is made of, on the device."""
+        """Begin a step: return the micro-batches of the step, on the device."""
         self._backend.step_begin()
         whole = self._batches.make(seed)
         if self._replicas > 1:
@@ -190,9 +190,10 @@ def fence(
     stream: StepStream,
     told: FencePayload,
 ) -> Fence:
-    """Wait for the device, read results back, and return what the supervisor stamps.
+    """Wait for the device, read results back, and return the fence for the supervisor to stamp.
 
-    Nothing of the plugin runs between the device's answer and the stamp: its readings come after.
+    No code of the plugin runs between the device's answer and the stamp: the plugin's readings come
+    afterwards.
 
     Raises:
         RunFailedError: the loss is not a finite number.
@@ -214,16 +215,16 @@ def fence(
         audited_steps=stream.sampler.read(),
         pause_ns=stream.pause_ns,
         prefill_ns=told.prefill_ns,
-        # The last: what is read above takes long on some devices, and longer after audited steps.
-        # The supervisor's stamp, which rule T1 holds against this one, comes after all of it.
+        # The last field: the reads above take long on some devices, and longer after audited
+        # steps. Rule T1 compares this stamp with the supervisor's stamp, which comes later still.
         worker_ns=clock.now_ns(),
     )
 
 
 def readings(steps: int, plugin: Plugin, backend: Backend, told: FencePayload) -> Readings:
-    """Return what the device's memory, energy and gauges are after the fence of ``steps`` steps.
+    """Return memory, energy and gauges of the device after the fence of ``steps`` steps.
 
-    Rule N2 knows this function: what plugin code does in it, llmb has asked for.
+    Rule N2 knows this function: llmb has asked for all that plugin code does in the function.
     """
     energy = backend.energy()
     return Readings(

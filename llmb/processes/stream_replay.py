@@ -1,4 +1,4 @@
-"""The steps of a worker's stream, done again by an honest run with the pristine model (rule L1)."""
+"""The steps of a worker's stream, repeated by an honest run with the pristine model (rule L1)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from llmb.workloads.start import values_of
 
 
 class Overseer(Protocol):
-    """What is asked in the pause of each replayed step, when its gradients are there."""
+    """The object that is called in the pause of each replayed step, after the backward pass."""
 
     def pause(self, step: int, row: Tensor, model: nn.Module, loss: Tensor) -> None:
-        """Look at ``step``, of whose gradients ``row`` was read, and its ``loss``."""
+        """Look at ``step``: at ``row``, sampled from the gradients, and at the ``loss``."""
         ...
 
 
@@ -42,20 +42,20 @@ class StreamReplay:
 
     config: RunConfig
     stream: StreamToReplay
-    #: ``[steps, elements]``: which elements of the gradients are wanted of each step, counted
-    #: through all parameters. -1 is padding of the worker's: its row has zero there.
+    #: ``[steps, elements]``: the indices of the sampled gradient elements of each step, counted
+    #: through all parameters. -1 is padding of the worker's row: the replayed row has zero there.
     where: Tensor
-    #: The parameters that these elements belong to, and the moments that follow them in turn.
+    #: The parameters that the sampled elements belong to, and the moments that follow in turn.
     ledger: LedgerEvidence
-    #: An audited step of the worker, which says what its optimizer's kernel is.
+    #: An audited step of the worker, with the optimizer's kernel (``foreach``, ``fused``).
     kernel: AuditedStep
     overseer: Overseer
 
     def rows(self) -> Tensor:
-        """Return what the ledger has of the steps that were replayed, float32 on the host.
+        """Return the ledger's samples of the replayed steps, float32 on the host.
 
-        The shape is ``[steps, elements]``: gradients at ``where``, then of a moment the elements at
-        every second place.
+        The shape is ``[steps, elements]``: gradients at ``where``, then elements of a moment at
+        every second index.
 
         Raises:
             RuntimeError: the device has too little memory.
@@ -139,10 +139,10 @@ class StreamReplay:
         return as_computed(self.config, numerics.dtype, numerics.device)
 
     def _forward(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass: autocast where weights are kept wider.
+        """Return the context of a forward pass: autocast if weights are stored in a wider format.
 
-        A device may know of none, where a plugin narrows in its own way: then all is computed in
-        the type of the weights, as near to the run as one honest run is to another.
+        Without autocast on a device (a plugin narrows in its own way), all is computed in the type
+        of the weights: as near to the run as two honest runs are to each other.
         """
         precision = self.config.precision
         if precision.stored_dtype == precision.dtype:
@@ -155,7 +155,7 @@ class StreamReplay:
 
 
 def every_second(ledger: LedgerEvidence) -> Tensor:
-    """Return the columns of the gradients at whose places moments are read, int64."""
+    """Return the columns of the gradient elements that moments are sampled at, int64."""
     columns, first = [], 0
     for segment in ledger.segments:
         columns.append(torch.arange(first, first + segment.elements, 2))

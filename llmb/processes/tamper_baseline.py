@@ -1,4 +1,4 @@
-"""What a worker's process is like before any code of the plugin, to be compared with later."""
+"""The state of a worker's process before any code of the plugin, for a later comparison."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class TamperBaseline:
-    """What the process was like before any code of the plugin, for rules N1, N2 and P2."""
+    """The state of the process before any code of the plugin, for rules N1, N2 and P2."""
 
     __slots__ = ("_disguised", "_names", "_own", "_surroundings", "exactness", "types")
 
     def __init__(
         self, *, census: bool, anew: bool = False, invited: Collection[CodeType] = ()
     ) -> None:
-        """Look; with ``census`` listen for compiled programs, too.
+        """Record the state; with ``census`` listen for compiled programs, too.
 
-        ``anew``: what the fork server has seen of torch does not count, it was changed on purpose.
-        ``invited`` is the code of those functions of llmb that call a plugin's hooks at a fence.
+        ``anew``: ignore the fork server's view of torch, because torch was changed on purpose.
+        ``invited`` is the code of llmb's functions that call a plugin's hooks at a fence.
         """
         self._names = namespace.unreachable_watch(anew=anew)
         self.exactness = Exactness()
@@ -40,18 +40,18 @@ class TamperBaseline:
         self._disguised: set[str] = set()
 
     def know(self, thread: Thread) -> None:
-        """Take ``thread``, which the harness itself has started, for no stranger."""
+        """Accept ``thread``, which the harness itself has started."""
         self._surroundings.know(thread)
 
     def look(self, steps: int, stamp_ns: int) -> None:
-        """Look who is there at the fence after ``steps`` steps, stamped ``stamp_ns``."""
+        """Look for new threads at the fence after ``steps`` steps, stamped ``stamp_ns``."""
         self._surroundings.look(steps, stamp_ns)
 
     def close(self, own: Mapping[type, object], steps: int) -> None:
-        """Look again, at the end of the stream: what is put back later does not count.
+        """Look again at the end of the stream: restoring a function later does not help a plugin.
 
-        ``own`` are objects of the harness by their classes: with another class they would have
-        other methods. ``steps`` were done.
+        ``own`` maps classes of the harness to objects. An object with another class would have
+        other methods. ``steps`` steps were done.
         """
         self._surroundings.look(steps, clock.now_ns())
         self._own = dict(own)
@@ -62,7 +62,7 @@ class TamperBaseline:
         self._disguised |= {k.__qualname__ for k, it in self._own.items() if type(it) is not k}
 
     def write(self, writer: EvidenceWriter, plugin: Plugin, ranks: Ranks | None = None) -> None:
-        """Write down what has changed since, in the processes of all ``ranks``."""
+        """Write down the changes since the baseline, in the processes of all ``ranks``."""
         module, owner = plugin.module_name, plugin.distribution
         found = self._names.evidence(module, owner)
         self._look()

@@ -1,6 +1,6 @@
-"""The short-lived process that says what torch is like here, even of one that cannot be imported.
+"""The short-lived process that describes the installed torch, even a torch that fails to import.
 
-Nothing in it imports torch before the supervisor listens, so a torch that hangs is noticed too.
+No module here imports torch before the supervisor listens, so a hanging import is noticed too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmb.wire.messages import TorchFacts
 
 
 def tell(channel: Channel) -> None:
-    """Import torch, and send what there is to say of it."""
+    """Import torch, and send version, build and devices, or the error."""
     began_ns = clock.now_ns()
     try:
         torch = import_module("torch")
@@ -29,7 +29,7 @@ def tell(channel: Channel) -> None:
     def ask(what: str, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except Exception as error:  # a broken driver shows in any of them
+        except Exception as error:  # a broken driver may raise in any question
             troubles.append(f"{what}: {_told(error)}")
             return None
 
@@ -53,13 +53,13 @@ def _told(error: BaseException) -> str:
 
 
 def _accelerator(torch: Any) -> str | None:
-    # Without the check: what the build is made for, whether such a device is there or not.
+    # Without the check: the device type the build is made for, even if no such device is present.
     compiled = torch.accelerator.current_accelerator(check_available=False)
     return None if compiled is None else str(compiled.type)
 
 
 def _build(torch: Any) -> dict[str, str]:
-    """Return the public facts of ``torch.version``, whichever this build has."""
+    """Return the public facts of ``torch.version`` in this build, such as ``cuda`` or ``hip``."""
     facts = vars(torch.version)
     names = [name for name, value in facts.items() if isinstance(value, (str, bool))]
     return {name: str(facts[name]) for name in names if not name.startswith("_")}

@@ -1,7 +1,7 @@
 """The process that holds the plugin: model, post-processing, steps, evidence.
 
-Read ``work`` from top to bottom. It is told the seed of the model but of no token, takes the steps
-of the stream as they come, and cannot tell where the timed window lies.
+Read ``work`` from top to bottom. The worker knows the seed of the model but no seed of tokens,
+takes the steps of the stream as the steps come, and cannot tell where the timed window lies.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def work(channel: Channel) -> None:
 
 
 def carry_out(channel: Channel, company: ExitStack) -> None:
-    """Do all that a worker does; other ranks are met in ``company``, which tells them its end."""
+    """Do a worker's work; ``company`` holds the connection to other ranks, and closes it."""
     order = channel.expect(WorkOrder)
     config, writer = order.config, EvidenceWriter(channel, order)
     workload = workloads.of(config)
@@ -164,7 +164,7 @@ def look_back(
     before: TamperBaseline | None,
     fences: Sequence[tuple[Fence, Readings]],
 ) -> None:
-    """Do what is only done once the stream has ended: the audit leaves other weights."""
+    """Do the work after the stream has ended: the audit changes the weights."""
     if order.audited and stream.last is not None:
         if before is not None:
             writer.phase("being audited: what was replaced")
@@ -185,11 +185,11 @@ def met(
     company: ExitStack,
     before: TamperBaseline | None,
 ) -> tuple[Ranks | None, RunConfig, Channel]:
-    """Meet the other ranks, if there are any; return them, the run, and the channel of all.
+    """Meet the other ranks, if any; return the ranks, the run, and the common channel.
 
     Raises:
-        RunFailedError: they did not come, or are not as rank 0.
-        UnavailableError: the device has no library for it.
+        RunFailedError: a rank did not come, or differs from rank 0.
+        UnavailableError: the device has no communication library, such as NCCL.
     """
     if order.place is None:
         return None, order.config, channel
@@ -199,7 +199,7 @@ def met(
             "this torch was built without distributed: use one rank"
         )
     channel.send(Phase(name=f"meeting {order.place.world_size - 1} other ranks"))
-    from llmb.parallel.ranks import Ranks  # what only ranks need takes long to import
+    from llmb.parallel.ranks import Ranks  # modules for ranks alone take long to import
 
     def give_up(reason: str) -> None:
         channel.send(Failure(error=RunFailedError.__name__, message=reason))
@@ -213,7 +213,7 @@ def met(
 
 
 def laid_out(config: RunConfig, ranks: Ranks | None) -> Layout | None:
-    """Return what each rank has of the model, None for one rank: a collective call."""
+    """Return the part of the model on each rank, None for one rank: a collective call."""
     if ranks is None:
         return None
     from llmb.parallel.layout import Layout
@@ -222,7 +222,7 @@ def laid_out(config: RunConfig, ranks: Ranks | None) -> Layout | None:
 
 
 def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
-    """Return ``done`` with the loss of all ranks' parts, once the device has it."""
+    """Return ``done`` with the mean loss of all ranks, after the device has computed the loss."""
     if ranks is None:
         return done
     backend.synchronize()
@@ -230,7 +230,7 @@ def whole(done: StepDone, ranks: Ranks | None, backend: Backend) -> StepDone:
 
 
 def model_of(config: RunConfig, workload: Workload) -> nn.Module:
-    """Return the reference's model with its first weights, in the type they are stored in."""
+    """Return the reference model with the initial weights, in the stored dtype."""
     dtype = getattr(torch, config.precision.stored_dtype)
     values = values_of(config, workload)
     return build(workload.shape, config.seed, dtype, config.device, values)
@@ -240,7 +240,7 @@ def backend_of(plugin: Plugin, config: RunConfig) -> Backend:
     """Return the backend of ``plugin``.
 
     Raises:
-        UnavailableError: its device was there when it was asked, and is no more.
+        UnavailableError: the device was available for the offer, and is gone.
     """
     backend = plugin.backend(config)
     if not backend.is_available():

@@ -1,7 +1,7 @@
 """Numbers out of safetensors files without torch: arrays as sequences of floats.
 
-Evidence is kept small (docs/adr/0057): 16-bit numbers are stored as bfloat16, and what counts as a
-distance from something else alone is stored as that distance.
+Evidence is kept small (docs/adr/0057). 16-bit numbers are stored as bfloat16. An array that only
+counts as a distance from another array is stored as the distance.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from safetensors import SafetensorError, deserialize
 
 Array = Sequence[float]
 Arrays = Mapping[str, Array]
-#: Of one array: a sample of 1,024 elements of each of 4,096 parameters.
+#: Longest array, in elements: a sample of 1,024 elements of each of 4,096 parameters.
 MAX_ELEMENTS = 4 * 2**20
-#: Of one file, in a header of about 100 bytes an array. The largest honest one, of a model with 580
-#: parameters, has 2,523 arrays: with 4,096 parameters it would have 18,000.
+#: Most arrays of a file; the header has about 100 bytes per array. Example: the largest honest
+#: file, of a model with 580 parameters, has 2,523 arrays; 4,096 parameters would give 18,000.
 MAX_ARRAYS = 50_000
 MAX_HEADER_BYTES = 8 * 2**20
-#: So many different numbers make a file's content one that no other run has by chance.
+#: A file with 64 different numbers is unique: no other run has the same numbers by chance.
 _TELLING = 64
-#: Of each array, in bytes, to find so many.
+#: Bytes of each array to search for 64 different numbers.
 _LOOKED_AT = 2**14
 _CHUNK = 2**24
 
 
-#: The array that holds the scales of all differences, float32, in the order of their names.
+#: The array that holds the float32 scales of all differences, in the order of the array names.
 SCALES = "scales"
-#: Bytes of one number, of the types that are read.
+#: Bytes per number of each supported type.
 _BYTES = {"F32": 4, "BF16": 2, "F64": 8, "I64": 8, "I32": 4, "I8": 1, "U8": 1}
-#: A difference is stored in steps of its largest element over this.
+#: A difference is stored in steps of 1/127 of the largest element.
 _STEPS = 127
 
 
 class Apart(tuple[float, ...]):
-    """One number in the place of an array: its distance from the array that is right."""
+    """One number in place of an array: the distance of the array from the reference array."""
 
     @property
     def distance(self) -> float:
-        """The L2 distance; infinite where the array had a NaN, or another length."""
+        """The L2 distance; infinite if the array had a NaN, or another length."""
         return self[0]
 
 
 class ScaledDifference(tuple[float, ...]):
-    """What an array that is right is less than the worker's, element by element."""
+    """The worker's array minus the reference array, element by element."""
 
 
 class Same(tuple[float, ...]):
-    """Nothing, in the place of an array whose numbers are those of another array."""
+    """An empty stand-in for an array with the same numbers as another array."""
 
 
 def read(data: bytes) -> dict[str, Array]:
     """Return every float32 or bfloat16 array of a safetensors file, flat, by name.
 
-    Others are left out.
+    Arrays of other types are left out.
 
     Raises:
-        ValueError: not a safetensors file, too many arrays, or one too long to be a sample.
+        ValueError: not a safetensors file, too many arrays, or an array too long to be a sample.
     """
     return {
         name: _widened(entry) for name, entry in _checked(data) if entry["dtype"] in ("F32", "BF16")
@@ -73,10 +73,10 @@ def read(data: bytes) -> dict[str, Array]:
 
 
 def read_reduced(data: bytes) -> dict[str, Array]:
-    """Return the same, and what stands in the place of an array.
+    """Return the arrays of ``read``, and the stand-ins of reduced arrays.
 
-    That is ``Apart`` (float64, one number), ``ScaledDifference`` (int8, with its scale) or ``Same``
-    (uint8, without a number).
+    A stand-in is ``Apart`` (float64, one number), ``ScaledDifference`` (int8, with a scale) or
+    ``Same`` (uint8, without a number).
 
     Raises:
         ValueError: as ``read`` does, or a difference has no scale.
@@ -100,7 +100,7 @@ def read_reduced(data: bytes) -> dict[str, Array]:
 
 
 def resolved(right: Arrays, worker: Arrays) -> dict[str, Array]:
-    """Return ``right`` with arrays in the place of differences from the ``worker``'s.
+    """Return ``right`` with every difference from the ``worker``'s array turned into an array.
 
     Raises:
         ValueError: the worker's array is missing, or has another length.
@@ -117,7 +117,7 @@ def resolved(right: Arrays, worker: Arrays) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """One array as it is stored: its type in the library's words, its shape, and its bytes."""
+    """One stored array: the type in the library's words (such as F32), the shape and the bytes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -125,7 +125,7 @@ class StoredArray:
 
 
 def packed(data: bytes) -> dict[str, StoredArray]:
-    """Return every array of a safetensors file as it is stored, by name.
+    """Return every stored array of a safetensors file, by name.
 
     Raises:
         ValueError: not a safetensors file, or too many arrays.
@@ -137,7 +137,7 @@ def packed(data: bytes) -> dict[str, StoredArray]:
 
 
 def file_of(arrays: Mapping[str, StoredArray]) -> bytes:
-    """Return a safetensors file of ``arrays``: wide types first, so that each lies where it may."""
+    """Return a safetensors file of ``arrays``: wide types first, so every array is aligned."""
     turn = sorted(arrays.items(), key=lambda item: (-_BYTES[item[1].dtype], item[0]))
     header, end = dict[str, Any](), 0
     for name, one in turn:
@@ -150,7 +150,7 @@ def file_of(arrays: Mapping[str, StoredArray]) -> bytes:
 def _head(header: Mapping[str, Any]) -> bytes:
     """Return eight bytes with the length of the JSON header, and the header.
 
-    So https://huggingface.co/docs/safetensors has it.
+    The format is defined at https://huggingface.co/docs/safetensors.
     """
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -158,36 +158,36 @@ def _head(header: Mapping[str, Any]) -> bytes:
 
 
 def floats(shape: Sequence[int], values: Sequence[float]) -> StoredArray:
-    """Return ``values`` as a float32 array; what is too large for one is infinite."""
+    """Return ``values`` as a float32 array; a value too large for float32 becomes infinite."""
     return StoredArray("F32", tuple(shape), array("f", values).tobytes())
 
 
 def apart(distance: float) -> StoredArray:
-    """Return what stands in the place of an array so far from the one that is right."""
+    """Return the stand-in for an array at ``distance`` from the reference array."""
     return StoredArray("F64", (1,), array("d", [distance]).tobytes())
 
 
-#: What stands in the place of an array that has the numbers of another one.
+#: The stand-in for an array with the same numbers as another array.
 SAME = StoredArray("U8", (0,), b"")
 
 
 def difference(worker: Array, right: Array) -> tuple[StoredArray, float]:
     """Return ``worker`` less ``right`` in 8 bits, and the scale of one step.
 
-    Both are finite and of one length. The largest element takes 127 steps, so that each is off by
-    half a step at most: the length of 1,024 Gaussian elements changes by 3e-5 of itself.
+    Both are finite and of one length. The largest element takes 127 steps, so each element is off
+    by half a step at most. Example: the norm of 1,024 Gaussian elements changes by a share of 3e-5.
     """
     less = [one - other for one, other in zip(worker, right, strict=True)]
     scale = max(map(abs, less), default=0.0) / _STEPS
-    (scale,) = array("f", [scale])  # as it is stored
+    (scale,) = array("f", [scale])  # rounded to float32, as stored
     steps = array("b", (round(one / scale) if scale else 0 for one in less))
     return StoredArray("I8", (len(less),), steps.tobytes()), scale
 
 
 def as_bfloat16(one: StoredArray, *, rounded: bool = False) -> StoredArray:
-    """Return a float32 array as bfloat16 if all its numbers are such; any array otherwise as it is.
+    """Return a float32 array as bfloat16 if no number changes; else return the array unchanged.
 
-    ``rounded``: to the nearest number, if all are finite.
+    ``rounded``: round to the nearest bfloat16 numbers first, if all numbers are finite.
     """
     if one.dtype != "F32":
         return one
@@ -195,7 +195,7 @@ def as_bfloat16(one: StoredArray, *, rounded: bool = False) -> StoredArray:
     if rounded and all(map(math.isfinite, memoryview(one.data).cast("f"))):
         words = memoryview(data).cast("I")
         for n, word in enumerate(words):
-            # To even, as torch does it. Nothing finite becomes more than the largest.
+            # Ties to even, like torch. A finite number never exceeds the largest finite number.
             words[n] = min(word + 0x7FFF + (word >> 16 & 1), (word & 0x80000000) + 0x7F7F0000)
             words[n] &= 0xFFFF0000
         words.release()
@@ -233,8 +233,8 @@ def _checked(data: bytes) -> list[tuple[str, dict[str, Any]]]:
 def content_digest(data: bytes) -> str | None:
     """Return sha256, in hex, of the arrays in a safetensors file: name, dtype, shape and numbers.
 
-    The order of the header, its blanks and metadata do not count. None for a file with fewer than
-    64 different words of 4 bytes: two honest runs may both have written it.
+    The order of the header, blanks and metadata do not count. None for a file with fewer than 64
+    different words of 4 bytes: two honest runs may both have written the same file.
 
     Raises:
         ValueError: not a safetensors file, or too many arrays.
@@ -255,16 +255,16 @@ def content_digest(data: bytes) -> str | None:
 def _parsed(data: bytes) -> list[tuple[str, dict[str, Any]]]:
     """Return name and ``dtype``, ``shape``, ``data`` of every array, in any order.
 
-    The length of the header and the number of arrays are looked at first: parsing takes 2 kB and 50
-    microseconds an array.
+    The length of the header and the number of arrays are checked before parsing: parsing takes 2 kB
+    and 50 microseconds per array.
     """
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES:
         raise ValueError(
             f"not a safetensors file: a header of {length} bytes, more than {MAX_HEADER_BYTES}"
         )
-    # Of an array the header has one object, and metadata are one: each has one opening bracket.
-    # A name may hold brackets, too; those of llmb hold none.
+    # The header has one object per array, and one for metadata: each has an opening bracket.
+    # A name may hold brackets, too; names from llmb hold none.
     if data.count(b"{", 8, 8 + length) > MAX_ARRAYS + 2:
         raise ValueError(f"more than {MAX_ARRAYS} arrays")
     try:
@@ -284,7 +284,7 @@ class Form:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -303,7 +303,7 @@ def forms(data: bytes) -> dict[str, Form]:
 
 @dataclass(frozen=True)
 class FileArray:
-    """Where an array of float32 lies in a safetensors file: read when it is asked for."""
+    """The location of a float32 array in a safetensors file, to be read on demand."""
 
     path: Path
     shape: tuple[int, ...]
@@ -313,11 +313,11 @@ class FileArray:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         return (self.end - self.begin) // 4
 
     def sample(self, most: int) -> Array:
-        """Return at most ``most`` of its numbers, equally far apart; all where they are fewer."""
+        """Return at most ``most`` numbers at equal distances; all numbers of a short array."""
         values = array("f")
         with self.path.open("rb") as file:
             file.seek(self.begin)
@@ -342,7 +342,7 @@ def stored(path: Path) -> dict[str, FileArray]:
 
 
 def write(tensors: Mapping[str, FileArray], target: Path, about: Mapping[str, str]) -> None:
-    """Copy ``tensors`` into one safetensors file, whose metadata are ``about``."""
+    """Copy ``tensors`` into one safetensors file with the metadata ``about``."""
     header: dict[str, Any] = {"__metadata__": dict(about)}
     total = 0
     for name, one in tensors.items():

@@ -1,7 +1,7 @@
-"""What the audit's passes leave behind: evidence the judges compare, number by number.
+"""The evidence of the audit's passes, which the judges compare number by number.
 
-Arrays are float32 in safetensors files: a 16-bit number is one exactly. The supervisor makes the
-files smaller once all processes have gone (``llmb.supervision.reduced``).
+Arrays are float32 in safetensors files, which hold 16-bit numbers exactly. The supervisor makes the
+files smaller after all processes have ended (``llmb.supervision.reduced``).
 """
 
 from __future__ import annotations
@@ -13,41 +13,41 @@ from pydantic import Field
 from llmb.config import Frozen, RunConfig
 from llmb.records import evidence
 
-#: File names within ``evidence/repeat-<n>/``; who writes each.
+#: File names within ``evidence/repeat-<n>/``, with the process that writes each file.
 GRADIENTS, PROBED = "gradients.safetensors", "probed.json"  # worker
 STEP_VALUES, STEPS = "steps.safetensors", "steps.json"  # worker
 HONEST, REPLAY = "honest.safetensors", "replay.safetensors"  # honest run
 HONEST_NAMESPACE = "honest-namespace.json"
 REFERENCE, PRISTINE = "reference.safetensors", "pristine.json"  # reference run
-#: Gradients and a moment of every step, or logits of every call: as the worker had them, and as an
-#: honest run repeats them (rule L1).
+#: Gradients and a moment of every step, or logits of every call: from the worker, and from an
+#: honest run that repeats the steps or calls (rule L1).
 LEDGER, LEDGER_VALUES = "ledger.json", "ledger.safetensors"  # worker
 REPLAYED = "replayed.safetensors"  # honest run
 #: The rows of two replayed steps once more, in a wider format and without any plugin.
 RECOMPUTED = "recomputed.safetensors"  # reference run
-#: The arrays in them: ``[steps, elements]``, one row a step. ``WHERE`` says which elements of the
-#: gradients are in a row, and counts through all canonical parameters; -1 is padding.
-#: Places are left out where they follow from the nonce: the plugin stores parameters plainly.
+#: The arrays in the row files: ``[steps, elements]``, one row per step. ``WHERE`` holds the indices
+#: of the gradient elements in a row, counted through all canonical parameters; -1 is padding.
+#: Indices that follow from the nonce are left out: then the plugin stores parameters plainly.
 ROWS, WHERE = "rows", "where"
-#: In ``REPLAYED``: how far the worker's rows are from the honest run's, step by step and in all
-#: steps, of gradients and each moment by its name (``llmb.audit.compared_rows``); and ``ROWS``, the
-#: honest run's own gradients in the steps that are in ``RECOMPUTED``. Of calls: ``LOGITS``.
+#: In ``REPLAYED``: distances of the worker's rows from the honest run's, for each step and for all
+#: steps, of gradients and of each moment by name (``llmb.audit.compared_rows``); and ``ROWS``, the
+#: honest run's own gradients in the steps of ``RECOMPUTED``. Of calls: ``LOGITS``.
 OF_GRADIENTS, OF_ALL_STEPS = "gradients", "/all"
-#: Where a bundle's run is made again: the loss of each step, and samples of the weights at fences.
+#: In a repeated run of a bundle: the loss of each step, and samples of the weights at fences.
 LOSSES, SAMPLES = "losses", "samples"
 #: Passes too large for a host: the reference on the device itself, by the honest run.
 DEVICE_REFERENCE = "device-reference.safetensors"
 
-#: Joins the name of a 16-bit format in an honest run whose loss is computed in float32, as autocast
-#: and fused kernels do it (docs/adr/0027).
+#: Joins the name of a 16-bit format in an honest run with the loss in float32, as computed by
+#: autocast and fused kernels (docs/adr/0027).
 WIDE_LOSS = " with its loss in float32"
 
-#: What is looked at in modes that train nothing, in place of gradients.
+#: Compared in place of gradients, in the modes forward and generate.
 LOGITS = "logits"
-#: Of a row of the ledger, the tokens that were drawn in mode generate.
+#: The part of a ledger row with the tokens drawn in mode generate.
 TOKENS = "tokens"
 
-#: What only they may write: nobody with a plugin in it says what is right.
+#: Files with expected values: no process with a plugin inside may write a reference.
 BY_HONEST_RUN = frozenset(
     {
         *(HONEST, REPLAY, REPLAYED, HONEST_NAMESPACE, DEVICE_REFERENCE),
@@ -56,27 +56,27 @@ BY_HONEST_RUN = frozenset(
 )
 BY_REFERENCE_RUN = frozenset({REFERENCE, PRISTINE, RECOMPUTED})
 
-#: What one part of the model took in, put out and had as gradient, where one judgement is repeated
-#: (``llmb audit --only``): as the worker had it, an honest run and the reference. In the scratch
-#: folder, never in a run directory's evidence.
+#: Input, output and gradient of one part of the model, if one judgement is repeated
+#: (``llmb audit --only``): from the worker, an honest run and the reference. The files are in the
+#: scratch folder, never in a run directory's evidence.
 PART, PART_SEEN = "part.safetensors", "part.json"  # worker
 PART_HONEST, PART_REFERENCE = "part-honest.safetensors", "part-reference.safetensors"
-#: Who the arrays in them are of: ``<who>/<pass>/<input, output or gradient>``.
+#: Names of the arrays in the part files: ``<who>/<pass>/<input, output or gradient>``.
 MEASURED, IS_HONEST, IS_RIGHT = "measured", "honest", "reference"
 WHO = (MEASURED, IS_HONEST, IS_RIGHT)
 INPUT, OUTPUT, GRADIENT = "input", "output", "gradient"
 
-#: Weights that travel from the worker to honest and reference run, and are then deleted.
+#: Weights for the honest and the reference run, written by the worker and deleted afterwards.
 LIVE_WEIGHTS, STEP_WEIGHTS = "live-weights.safetensors", "step-weights.safetensors"
 
 
 def replayed_weights(step: int) -> str:
-    """Return the scratch file with the weights of a replayed step, by its number from 0."""
+    """Return the scratch file with the weights of a replayed step. Example: replayed-7 for 7."""
     return f"replayed-{step}.safetensors"
 
 
 class OnePart(Frozen):
-    """The one part of the model whose judgement is repeated, and the passes that this takes."""
+    """The one part of the model with a repeated judgement, and the passes to repeat."""
 
     #: Canonical name of the parameter. Example: ``model.layers.3.mlp.up_proj.weight``.
     parameter: str
@@ -84,37 +84,37 @@ class OnePart(Frozen):
 
     @property
     def module(self) -> str:
-        """The name of the module that the parameter belongs to."""
+        """The name of the module that holds the parameter."""
         return self.parameter.rpartition(".")[0]
 
 
 class PartSeen(Frozen):
-    """What a worker found of ``OnePart`` in the model as the plugin has left it."""
+    """The part that a worker found for ``OnePart`` in the model after the plugin's changes."""
 
-    #: The module whose input and output were kept; None where there is none.
+    #: The module with the kept input and output; None if no such module exists.
     module: str | None
-    #: The stored parameter that holds it, where steps have shown their gradients (rule L1).
+    #: The stored parameter that holds the parameter, if steps have shown gradients (rule L1).
     stored: str | None
-    #: Why there is no input and no output, None where there are both.
+    #: The reason for a missing input and output, None if both exist.
     why: str | None = None
 
 
 class RerunOrder(Frozen):
-    """Ask for a worker's passes to be made again; honest run and reference run ask for more."""
+    """Order to repeat a worker's passes; honest run and reference run extend the order."""
 
     config: RunConfig
-    #: Signs and the tokens of the probes follow from it.
+    #: Signs and the tokens of the probes follow from this seed.
     seed: int
-    #: Passes to make again, and the seed of the tokens of those that were steps of the stream.
+    #: Passes to repeat, and token seeds of the passes that were steps of the stream.
     passes: tuple[str, ...]
     token_seeds: dict[str, int]
-    #: The audited step whose weights were kept.
+    #: The audited step with kept weights.
     step: int | None
     evidence_folder: str
     scratch_folder: str
-    #: sha256 of every file that may be read, by name.
+    #: sha256 of every readable file, by name.
     digests: dict[str, str]
-    #: The one part that is looked at, where a single judgement is repeated; None in every run.
+    #: The one part to look at, if a single judgement is repeated; None in every run.
     only: OnePart | None = None
 
 
@@ -123,28 +123,28 @@ class Segment(Frozen):
 
     name: str
     dtype: str
-    #: How many elements of its gradient, and of its value, gradient and moments for the replay.
+    #: Number of gradient elements, and of elements of value, gradient and moments for the replay.
     gradients: int = Field(ge=0)
     states: int = Field(ge=0)
 
 
 class AuditedStep(Frozen):
-    """A step of the stream that was looked at in its pause."""
+    """A step of the stream that the worker sampled in the step's pause."""
 
     index: int
     token_seed: int
-    #: Which elements were looked at follows from it.
+    #: Seed of the sampled indices.
     seed: int
-    #: All weights of this step were kept, so its gradients can be compared with the reference's.
+    #: All weights of this step were kept, to compare gradients with the reference.
     weights_kept: bool
     #: AdamW's own step counter before the step, None in the very first.
     steps_before: float | None
-    #: Stored parameters that are trained and had no gradient.
+    #: Trained stored parameters without a gradient.
     without_gradient: tuple[str, ...] = ()
     foreach: bool | None
     fused: bool | None
     capturable: bool
-    #: Values of each parameter that were read: a segment with fewer holds a whole parameter.
+    #: Values read of each parameter: a segment with fewer values holds a whole parameter.
     states: int = Field(default=257, ge=1)
     segments: tuple[Segment, ...]
 
@@ -153,20 +153,20 @@ class StepsEvidence(Frozen):
     """Every audited step of a worker (rules G1 and O2); the numbers are in ``STEP_VALUES``."""
 
     steps: tuple[AuditedStep, ...]
-    #: Nanoseconds of host time that all pauses took, and the longest of them.
+    #: Host time of all pauses together, and of the longest pause, in nanoseconds.
     pause_ns: int
     longest_pause_ns: int
 
 
 Moment = Literal["exp_avg", "exp_avg_sq"]
-#: Of AdamW, in the order in which a row of the ledger has them.
+#: AdamW's moments, in the order of a ledger row.
 MOMENTS: tuple[Moment, ...] = ("exp_avg", "exp_avg_sq")
 
 
 class LedgerSegment(Frozen):
     """The elements of one stored parameter's gradient, or of one sequence's logits, in a row.
 
-    Of a moment of the parameter, half as many follow (``half_of``).
+    In a row with a moment, half as many elements of the moment follow (``half_of``).
     """
 
     name: str
@@ -174,49 +174,49 @@ class LedgerSegment(Frozen):
 
 
 class LedgerEvidence(Frozen):
-    """Whose the elements of each row are, in order (rule L1).
+    """The parameters that the elements of each row belong to, in order (rule L1).
 
     The numbers are in ``LEDGER_VALUES``.
     """
 
     segments: tuple[LedgerSegment, ...]
-    #: What follows the gradients in a row: a moment, as the step before has left it, at every other
-    #: place of the gradients (``half_of``). Steps take turns: the first has the first moment.
+    #: The moment after the gradients in a row, as the previous step has left the moment, at every
+    #: other gradient index (``half_of``). Steps take turns: the first step has the first moment.
     moments: tuple[Moment, ...] = ()
 
 
 def half_of(elements: int) -> int:
-    """Return how many elements of a moment are read where a gradient has ``elements``."""
+    """Return the sample size of a moment beside a gradient sample of ``elements`` elements."""
     return (elements + 1) // 2
 
 
 class ProbedEvidence(Frozen):
     """The last step of the stream and the probes after it (rules E1, E2, E3, P1)."""
 
-    #: Signs, tokens of the probes and channels follow from it.
+    #: Signs, tokens of the probes and channels follow from this seed.
     seed: int
     last_step: int
     token_seed: int
-    #: Passes that were made, in order; ``GRADIENTS`` holds the sketches of each.
+    #: Passes in order; ``GRADIENTS`` holds the sketches of each pass.
     passes: tuple[str, ...]
-    #: ``<pass>/<parameter>`` of every gradient that was not there.
+    #: ``<pass>/<parameter>`` of every missing gradient.
     missing: tuple[str, ...]
-    #: Why a probe could not be made.
+    #: The reason why a probe failed.
     failure: str | None = None
 
 
 class PristineDigest(Frozen):
-    """What a parameter must be after post-processing, by its stored dtype."""
+    """The expected value of a parameter after post-processing, as a digest in the stored dtype."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     sha256: str
-    #: How far any element has moved from here by the end of the stream; None where not measured.
+    #: Largest change of any element from here to the end of the stream; None if not measured.
     largest_move: float | None = None
 
 
 class PristineEvidence(Frozen):
-    """Every parameter as the seed makes it, cast to the type it is stored in (rule W1)."""
+    """Every parameter as made from the seed, cast to the stored dtype (rule W1)."""
 
     parameters: tuple[PristineDigest, ...]

@@ -1,6 +1,6 @@
-"""The safe reader of bundles and records: what a stranger sent, checked before it is believed.
+"""The safe reader of bundles and records, which checks files from strangers before any use.
 
-Nothing here runs, imports or extracts anything of a bundle.
+The reader never runs, imports or extracts content of a bundle.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from llmb.records.submission import Submission
 
 # Version history of the manifest, one line per change; every version is read for ever.
 # llmb.bundle/1  2026-11  first version: ``files``, name -> sha256 and bytes.
-# llmb.bundle/2  2026-11  ``submission`` added: whose the bundle is.
+# llmb.bundle/2  2026-11  ``submission`` added: the submitter and the system of the bundle.
 BUNDLE_SCHEMA: Literal["llmb.bundle/2"] = "llmb.bundle/2"
 _KEYS = {"llmb.bundle/1": {"schema", "files"}, BUNDLE_SCHEMA: {"schema", "submission", "files"}}
 MANIFEST, SIGNATURES, RECORD = "MANIFEST.json", "SIGNATURES/", "record.json"
-#: What no digest of the manifest covers must stay small, and be signatures.
+#: Files that no digest of the manifest covers must be small, and must be signatures.
 MAX_SIGNATURES, MAX_SIGNATURE_BYTES = 16, 16 * 2**10
 _SIGNATURE = re.compile(r"SIGNATURES/[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}\.sig")
-#: What may lie elsewhere: arrays of evidence, of at least so many bytes. All else is in the bundle.
+#: Smallest file that may lie outside the bundle. Only arrays of evidence may lie outside.
 MIN_ELSEWHERE_BYTES = 64 * 2**10
 _ELSEWHERE = re.compile(r"evidence/repeat-(0|[1-9][0-9]{0,3})/[A-Za-z0-9_-]{1,99}\.safetensors")
 
@@ -40,14 +40,14 @@ _Model = TypeVar("_Model", bound=Frozen)
 
 
 class ManifestFile(Frozen):
-    """What a manifest says of one file."""
+    """The manifest's entry of one file."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     bytes: int = Field(ge=0)
 
 
 class Manifest(Frozen):
-    """``MANIFEST.json``: whose a bundle is, and every other file of it but signatures."""
+    """``MANIFEST.json``: the submitter of a bundle, and every other file except signatures."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -57,37 +57,37 @@ class Manifest(Frozen):
     files: dict[str, ManifestFile]
 
 
-#: Gives the bytes of a file that lies elsewhere, or raises EvidenceNotHereError.
+#: Returns the bytes of a file outside the bundle, or raises EvidenceNotHereError.
 Take = Callable[[ManifestFile], bytes]
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The files of a bundle, name -> bytes, whose digests are those of its manifest."""
+    """The files of a bundle, name -> bytes, with the digests of the manifest."""
 
     files: Mapping[str, bytes]
     #: sha256 of MANIFEST.json, in hex.
     bundle_id: str
-    #: Whose it is, by its manifest; None in a bundle of schema ``llmb.bundle/1``.
+    #: Submitter and system, by the manifest; None in a bundle of schema ``llmb.bundle/1``.
     submission: Submission | None = None
-    #: Evidence that the manifest lists and that is not here: only ``read_partly`` leaves any.
+    #: Evidence in the manifest but outside the bundle: only ``read_partly`` leaves any.
     elsewhere: Mapping[str, ManifestFile] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def manifest(self) -> bytes:
-        """What the bundle id is the digest of, and what is signed."""
+        """The bytes that the bundle id is the digest of, and that a signature signs."""
         return self.files[MANIFEST]
 
     @property
     def signatures(self) -> dict[str, bytes]:
-        """The signature files, by name; whether they hold is for others to say."""
+        """The signature files, by name, not verified here."""
         return {name: self.files[name] for name in sorted(self.files) if _is_beside(name)}
 
     def record(self) -> RunRecord:
         """Return the run record of the bundle.
 
         Raises:
-            BundleRefusedError: there is none, or it is not a record this llmb can read.
+            BundleRefusedError: the record is missing, or this llmb cannot read the record.
         """
         return parse_record(self._content(RECORD), RECORD)
 
@@ -106,38 +106,38 @@ class Bundle:
 
 
 def read_bundle(path: Path, take: Take | None = None) -> Bundle:
-    """Return the bundle in the folder or zip ``path``, its file set and digests checked.
+    """Return the bundle in the folder or zip ``path``, with checked file names and digests.
 
     Args:
         path: the bundle.
-        take: gives evidence that lies elsewhere; None where nobody has said where.
+        take: returns evidence outside the bundle; None if no location was given.
 
     Raises:
-        UsageError: there is nothing to read at ``path``.
-        BundleRefusedError: anything about it is not as the manifest says; one line says what.
-        EvidenceNotHereError: all that is here is, and some evidence lies elsewhere.
+        UsageError: nothing is readable at ``path``.
+        BundleRefusedError: a file differs from the manifest; the one-line message names the file.
+        EvidenceNotHereError: all present files are correct, and some evidence lies elsewhere.
     """
     return completed(read_partly(path), take)
 
 
 def read_partly(path: Path) -> Bundle:
-    """Return the bundle at ``path`` as far as it is here: of ``elsewhere`` nothing is known.
+    """Return the present files of the bundle at ``path``; files in ``elsewhere`` stay unchecked.
 
-    Enough for what needs the record alone. Every file that is here was held to the manifest.
+    Enough for readers of the record alone. Every present file was checked against the manifest.
 
     Raises:
         UsageError, BundleRefusedError: as ``read_bundle``.
     """
-    # Not Path.is_dir: it fails with a path that is too long.
+    # Not Path.is_dir, which fails if a path is too long.
     folder = os.path.isdir(path)
     return _bundle(members.read_folder(path) if folder else zip_members.read_zip(path), partly=True)
 
 
 def completed(bundle: Bundle, take: Take | None) -> Bundle:
-    """Return ``bundle`` with what lies elsewhere: the same, then, as if all had been here.
+    """Return ``bundle`` with the files from elsewhere: equal to a bundle with all files present.
 
     Raises:
-        EvidenceNotHereError: nobody has said where it is, or it is not there.
+        EvidenceNotHereError: no location was given, or the evidence is missing at the location.
     """
     if not bundle.elsewhere:
         return bundle
@@ -152,11 +152,11 @@ def completed(bundle: Bundle, take: Take | None) -> Bundle:
 
 
 def from_files(files: Mapping[str, bytes]) -> Bundle:
-    """Return the bundle that ``files`` (manifest included) make, or refuse them.
+    """Return the bundle of ``files`` (manifest included), or refuse the files.
 
     Raises:
-        BundleRefusedError: no manifest or a wrong one, a missing or extra file, a wrong digest,
-            anything but signatures among the signatures.
+        BundleRefusedError: no manifest or a wrong manifest, a missing or extra file, a wrong
+            digest, a file among the signatures that is no signature.
     """
     return _bundle(files, partly=False)
 
@@ -192,7 +192,7 @@ def _bundle(files: Mapping[str, bytes], partly: bool) -> Bundle:
 def _elsewhere(
     listed: Mapping[str, Any], present: set[str], files: Mapping[str, bytes]
 ) -> dict[str, ManifestFile]:
-    """Return what is listed, not present, and may lie elsewhere, within the limits of reading."""
+    """Return listed files that are missing and may lie elsewhere, within the reading limits."""
     found: dict[str, ManifestFile] = {}
     for name in sorted(listed.keys() - present):
         if _ELSEWHERE.fullmatch(name) is None:
@@ -213,8 +213,8 @@ def read_record(path: Path) -> RunRecord:
     """Return the record of a run directory, a bundle (folder or zip) or a record file.
 
     Raises:
-        UsageError: there is nothing to read at ``path``, or the run did not finish.
-        BundleRefusedError: what is there is damaged, forged or newer than this llmb.
+        UsageError: nothing is readable at ``path``, or the run did not finish.
+        BundleRefusedError: the record is damaged, forged or newer than this llmb.
     """
     if os.path.isdir(path):
         if os.path.lexists(path / MANIFEST):
@@ -227,11 +227,11 @@ def read_record(path: Path) -> RunRecord:
 
 
 def parse_record(raw: bytes, name: str) -> RunRecord:
-    """Return the record in ``raw``, which must be exactly what llmb would write for it.
+    """Return the record in ``raw``, which must be in exactly the form that llmb writes.
 
     Raises:
-        BundleRefusedError: not strict JSON, a schema that cannot be read, a wrong field, or fields
-            under names or forms that llmb does not write.
+        BundleRefusedError: not strict JSON, an unreadable schema, a wrong field, or fields under
+            names or forms that llmb does not write.
     """
     data = strict_json.loads(raw, name)
     current = migrations.to_current(data, SCHEMA, name, "a run record")
@@ -242,7 +242,7 @@ def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
     """Return JSON ``data`` as a ``model`` that serialises to the same data again.
 
     Raises:
-        BundleRefusedError: it is not one; the line names the first field that is wrong.
+        BundleRefusedError: the data do not fit; the message names the first wrong field.
     """
     try:
         value = model.model_validate(data)
@@ -252,7 +252,7 @@ def parse_model(model: type[_Model], data: Any, name: str) -> _Model:
         raise BundleRefusedError(
             f"{name!r}: {_field(first['loc'])}: {first['msg']}{more}"
         ) from None
-    # Only what was in the data: a field that a later version adds must not break old records.
+    # Only fields in the data: a field added by a later version must not break old records.
     path = _difference(data, value.model_dump(mode="json", by_alias=True, exclude_unset=True), ())
     if path is not None:
         raise BundleRefusedError(f"{name!r}: {_field(path)} is not in the form llmb writes")
@@ -274,7 +274,7 @@ def _check_signatures(sizes: Mapping[str, int]) -> None:
 
 
 def _listed(raw: bytes) -> tuple[dict[str, Any], Submission | None]:
-    """Return what a manifest says of each file, and of whose the bundle is."""
+    """Return the manifest's entries of the files, and the submission."""
     manifest = strict_json.loads(raw, MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise BundleRefusedError(f"{MANIFEST} has no table of files")
@@ -296,7 +296,7 @@ def _listed(raw: bytes) -> tuple[dict[str, Any], Submission | None]:
 
 
 def _field(path: tuple[int | str, ...]) -> str:
-    # A key of a stranger's may hold anything: only plain ones are printed as they are.
+    # A stranger's key may hold any text: only plain keys are printed unquoted.
     parts = [part if re.fullmatch(r"\w+", str(part), re.ASCII) else repr(part) for part in path]
     return ".".join(map(str, parts)) or "the whole"
 

@@ -16,7 +16,7 @@ def as_json(value: Frozen) -> dict[str, Any]:
 
 
 def canonical_bytes(data: dict[str, Any]) -> bytes:
-    """Return the one canonical encoding of ``data``."""
+    """Return the unique canonical encoding of ``data``."""
     return rfc8785.dumps(data)
 
 

@@ -27,9 +27,10 @@ class SquareProduct(Frozen):
     """Best observed time of a product of two square matrices, ``size`` to a side."""
 
     #: Plain tensors, or the own layout of the second library that torch brings for processors.
+    #: Plain tensors, or the packed layout of torch's second library for processors.
     layout: Literal["plain", "packed"]
     size: int
-    #: 1, or the cores of a processor of which one alone was timed: each could do the same.
+    #: 1, or the number of a processor's cores if one core was timed: all cores are assumed equal.
     at_once: int = Field(ge=1)
     best_s: float
 
@@ -37,7 +38,7 @@ class SquareProduct(Frozen):
 class SustainedProduct(Frozen):
     """The product that takes most of a step, repeated for ``seconds`` without a gap.
 
-    A burst lasts 20 ms: a card whose power is limited may be 5 to 10 % slower over two seconds.
+    A burst lasts 20 ms. A card with a power limit may be 5 to 10 % slower over two seconds.
     """
 
     name: str
@@ -47,7 +48,7 @@ class SustainedProduct(Frozen):
 
 
 class Ceiling(Frozen):
-    """What the device attains on the model's own products, with nothing else going on."""
+    """The peak rates of the device on the model's own products, on an otherwise idle device."""
 
     precision: str
     tokens: int
@@ -57,9 +58,9 @@ class Ceiling(Frozen):
     memory_bytes_per_second: float
     #: Products at sizes that suit the device, not the model.
     squares: tuple[SquareProduct, ...] = ()
-    #: Highest rate among all these products: what no run should exceed (rule K1).
+    #: Highest rate among all these products: no run should exceed the rate (rule K1).
     best_product_flops_per_second: float | None = None
-    #: None on a processor, and in records of before 2026-11-24. ``flops_per_second``, and so
+    #: None on a processor, and in records of before 2026-11-24. ``flops_per_second``, and therefore
     #: ``fraction_of_ceiling``, is of best bursts.
     sustained: SustainedProduct | None = None
 
@@ -67,7 +68,7 @@ class Ceiling(Frozen):
     def sustained_share(self) -> float | None:
         """The sustained product's rate over the rate of the same product's best burst, 0 to 1.
 
-        None where no product was sustained.
+        None without a sustained product.
         """
         held = self.sustained
         for gemm in self.gemms:

@@ -1,8 +1,8 @@
-"""Fields of a bundle that nobody can check: pages mark them as declared.
+"""Fields of a bundle that nobody can check: pages mark such fields as declared.
 
-A field is here if ``llmb verify`` passes with another value of it, and a field of a training run's
-record that is not here can not be changed alone. Both are tested with committed bundles. Whoever
-can write every file of a bundle can change the others together (docs/rules.md).
+A field is listed if ``llmb verify`` passes with another value of the field. A field of a training
+run's record that is not listed cannot be changed alone. Committed bundles test both. Whoever can
+write every file of a bundle can change several fields together (docs/rules.md).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DECLARED = {
     "diff.sources": "which files of llmb were other than the release's, found on the host itself",
     "diff.sources_base": "the release that the host compared with",
 }
-#: What the manifest says of whose a bundle is; of an older one its folders and its system's index.
+#: The manifest's facts on the submitter; of an older bundle, the folders and the system's index.
 DECLARED_BY_PLACE = {
     "submitter": "a signature tells a key; whose it is, allowed_signers says",
     "system": "the submitter's word",
@@ -42,7 +42,7 @@ DECLARED_BY_PLACE = {
     "availability": "the submitter's word",
     "contact": "the submitter's word",
 }
-#: Words of pages that show such a field -> the field.
+#: Words of pages that show a declared field -> the field.
 _SHOWN = {
     "availability": "availability",
     "contact": "contact",
@@ -57,7 +57,7 @@ _SHOWN = {
 
 
 def marked(title: str) -> str:
-    """Return ``title`` of a figure or fact, marked where the field is declared.
+    """Return ``title`` of a figure or fact, marked if the field is declared.
 
     Example: "Device" becomes "Device (declared)", and "MFU" stays.
     """

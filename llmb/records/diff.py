@@ -1,4 +1,4 @@
-"""What changed, twice: as data for the record, and as a unified diff for a reader."""
+"""Changes of model and settings, twice: as data for the record, and as a unified diff."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmb.records.run_record import ModelDiff, SettingChange
 
 
 def unified(before: Mapping[str, str], after: Mapping[str, str], what: str) -> str:
-    """Return the unified diff of two mappings, one ``key: value`` a line, without control bytes."""
+    """Return the unified diff of two mappings, ``key: value`` per line, without control bytes."""
     old, new = ([f"{k}: {v}\n" for k, v in side.items()] for side in (before, after))
     return plain_text(
         "".join(difflib.unified_diff(old, new, f"{what} before", f"{what} after", n=1))
@@ -24,7 +24,7 @@ def unified(before: Mapping[str, str], after: Mapping[str, str], what: str) -> s
 
 
 def model_diff(model: ModelEvidence, weights: WeightsEvidence) -> ModelDiff:
-    """Return which modules and parameters post-processing replaced, added, removed, repacked."""
+    """Return the modules and parameters that post-processing replaced, added, removed, repacked."""
     before, after = model.before, model.after
     return ModelDiff(
         modules_replaced=tuple(k for k in before if k in after and before[k] != after[k]),
@@ -43,7 +43,7 @@ def settings_sides(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the settings before and after the plugin.
 
-    ``set_early``: variables it asked for, which were set before its process began, by name.
+    ``set_early``: variables that the plugin asked for, set before the process began, by name.
     """
     before = {k: v for k, v in settings.before.items() if k not in set_early}
     return before, {**settings.after, **set_early}
@@ -52,7 +52,7 @@ def settings_sides(
 def setting_changes(
     before: Mapping[str, str], after: Mapping[str, str]
 ) -> tuple[SettingChange, ...]:
-    """Return every setting whose value differs."""
+    """Return every setting with a changed value."""
     names = sorted({*before, *after})
     return tuple(
         SettingChange(name=name, before=before.get(name), after=after.get(name))

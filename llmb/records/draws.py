@@ -1,7 +1,7 @@
-"""What llmb draws for each step of a run, from a number that nobody knows before the run has begun.
+"""Random draws for each step of a run, from a nonce that nobody knows before the run has begun.
 
-The supervisor draws the nonce of each repeat, and the worker is told what follows from it in the
-pause of the step. The record holds the nonce, so anybody can draw the same again.
+The supervisor draws the nonce of each repeat. The worker receives the draws of a step in the pause
+of the step. The record holds the nonce, so anybody can repeat the draws.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from llmb.config import Parallelism, Precision
 from llmb.records.seeds import Stamp, derive, nonce_at
 from llmb.reference.recipe import Optimizer
 
-#: Steps between two fences of a training, and steps that follow the window at most, by a draw; one
-#: more where it ends on the parity of an audited one.
+#: Steps between two fences of a training; most steps after the window, by a draw. One more step
+#: follows if the window ends on the parity of an audited step.
 FENCE_EVERY, MOST_TAIL_STEPS = 10, 4
 #: Hexadecimal digits of a nonce (``config.NONCE``): 128 bits.
 DIGITS = 32
-#: Learning rates of AdamW are drawn between the workload's own and this one. At larger ones honest
-#: runs drift apart within a window; copies of weights that are a step late are 4 times as far off
-#: as honest runs (docs/adr/0048).
+#: Learning rates of AdamW are drawn between the workload's own rate and this rate. At larger rates
+#: honest runs drift apart within a window. Weights copied a step late differ 4 times as much as
+#: honest runs (docs/adr/0048).
 LARGEST_RATE = 3e-4
-#: From here on rates are drawn, also where the workload's own is larger (docs/adr/0059).
+#: Lower end of the drawn rates, also for workloads with a larger rate (docs/adr/0059).
 SMALLEST_RATE = 1e-5
-#: A rate above ``LARGEST_RATE`` counts so many times: honest BF16 trainings of twelve layers part
+#: Weight of a rate above ``LARGEST_RATE``. Example: honest BF16 trainings of twelve layers part
 #: after 7 steps at a constant 1e-3 (GPT-2), and after 4 at 6e-4 (BERT).
 _TIMES_OF_FAST = 10.0
-#: Sum of learning rates after which honest runs in 16 bits may have drifted too far apart to be
-#: compared.
+#: Largest sum of learning rates: after more, honest runs in 16 bits may have drifted too far apart
+#: for a comparison.
 HORIZON = 2e-2
-#: Steps whose gradients are kept: a bundle keeps its size (docs/adr/0023). An official window of 50
-#: steps, and what comes before and after, are fewer where at most 14 steps are untimed.
+#: Most steps with kept gradients: a bundle keeps its size (docs/adr/0023). An official window of 50
+#: steps, together with the steps before and after, stays below with at most 14 untimed steps.
 MOST_STEPS = 80
-#: Bits of the narrowest format in which honest runs stay together: in NVFP4 the head was 3 of its
-#: lengths off after 20 steps.
+#: Bits of the narrowest format in which honest runs stay together. Example: in NVFP4 the head
+#: differed by 3 times the head's norm after 20 steps.
 LEAST_BITS = 8
-#: Ranks whose steps one process replays: a node's.
+#: Most ranks that one process replays: the ranks of a node.
 MOST_RANKS = 8
-#: Bytes of weights, gradients and moments together, of a model that ranks share and one process
+#: Most bytes of weights, gradients and moments together, of a sharded model that one process
 #: replays. Example: llama-1.4b has 11.4e9 in BF16, and runs on one device of 24 GB.
 MOST_SHARED_BYTES = 16e9
-#: All steps are replayed that can be within so many seconds, of more a share that is drawn.
+#: All steps are replayed if the replay fits into 120 seconds; of more steps, a drawn share.
 REPLAY_S = 120.0
 
 
@@ -62,47 +62,47 @@ def nonce_of(nonce: str, repeat: int) -> str:
 
 @dataclass(frozen=True)
 class Draws:
-    """What follows from the nonce of one repeat, for each of its steps."""
+    """The draws of one repeat, for each step, all from the nonce of the repeat."""
 
     nonce: str
     optimizer: Optimizer
-    #: Every step is told which elements of its gradients, or of its logits, to show (rule L1).
+    #: True: every step receives indices of gradient or logit elements to show (rule L1).
     ledger: bool
     #: The learning rate is the workload's own in every step.
     constant_rate: bool = False
-    #: Tokens, places and what is audited follow from it, too, from its first step on. The place of
-    #: the window and the learning rates do not: they are drawn before it comes.
+    #: Time stamp that is mixed into tokens, sampled indices and audits from ``stamp.first`` on. The
+    #: window's place and the learning rates do not depend on the stamp, which comes too late.
     stamp: Stamp | None = None
 
     @property
     def window(self) -> int:
-        """The seed from which the place of the window follows, and which steps are audited."""
+        """The seed of the window's place, and of the choice of audited steps."""
         return self._of("window")
 
     def audit(self, step: int) -> int:
-        """Return the seed of what is looked at in an audited step, and of the probes' weights."""
+        """Return the seed of the samples of an audited step, and of the probes' weights."""
         return derive(int(self.nonce_at(step), 16), "audit", step)
 
     def places(self, step: int) -> int:
-        """Return the seed of which elements are read in the pause of ``step``."""
+        """Return the seed of the indices that are sampled in the pause of ``step``."""
         return derive(int(self.nonce_at(step), 16), "places", step)
 
     def nonce_at(self, step: int) -> str:
-        """Return the nonce from which tokens, places and what is audited of ``step`` are drawn."""
+        """Return the nonce for tokens, sampled indices and audit of ``step``."""
         return nonce_at(self.nonce, self.stamp, step)
 
     def rate(self, step: int) -> float:
-        """Return the learning rate of ``step``, which counts from 0.
+        """Return the learning rate of ``step``, counted from 0.
 
-        AdamW's is log-uniform from ``SMALLEST_RATE`` to ``LARGEST_RATE``, whatever the workload's
-        own is; from the workload's own where that is smaller. SGD's is the workload's own: there
-        the length of a step is that of the gradient. So is every rate where no step shows its
-        gradients. Example: the mean is 8.5e-5, of llama-1.4b (1e-5) and of gpt2-125m (1e-3).
+        AdamW's rate is log-uniform from ``SMALLEST_RATE``, or from a smaller rate of the workload,
+        to ``LARGEST_RATE``. SGD's rate is the workload's own, because the length of an SGD step is
+        proportional to the gradient. If no step shows gradients, all rates are the workload's own.
+        Example: the mean is 8.5e-5, for llama-1.4b (1e-5) and for gpt2-125m (1e-3).
         """
         if not self.varies:
             return self.optimizer.lr
         least, share = _smallest(self.optimizer), self._of("rate", step) / 2**63
-        # In so many digits any computer finds the same number.
+        # Six digits, so any computer finds the same number.
         return float(f"{least * (LARGEST_RATE / least) ** share:.6g}")
 
     @property
@@ -111,19 +111,19 @@ class Draws:
         return self.ledger and varies(self.optimizer) and not self.constant_rate
 
     def least_replayed(self, steps: int) -> int:
-        """Return how many of ``steps`` are replayed at least: a quarter or more, drawn evenly.
+        """Return the least number of replayed steps of ``steps``: a quarter or more, drawn evenly.
 
-        Known to nobody outside the supervisor before the stream has ended.
+        Known only to the supervisor before the stream has ended.
         """
         least = -(-steps // 4)
         return least + self._of("replayed") % (steps - least + 1)
 
     def recomputed(self, steps: int) -> tuple[int, ...]:
-        """Return which of ``steps`` that can be replayed are computed once more, without a plugin.
+        """Return the steps of ``steps`` replayable steps that are recomputed without a plugin.
 
-        Two, in order: one of those that are replayed in any case, and one of all. The second is
-        left out where the replay ends before it. Not the first step: a replay that finds too little
-        memory begins anew, which it may only before it has heard of a step that is drawn.
+        Two steps, in order: the first from the steps that are always replayed, the second from all
+        steps. The second is left out if the replay ends earlier. Never the first step: a replay
+        with too little memory starts again, which is allowed only before a drawn step.
         """
         if not steps:
             return ()
@@ -137,14 +137,14 @@ class Draws:
         return self.ledger and self.steps_compared(steps) == steps
 
     def steps_compared(self, steps: int) -> int:
-        """Return of how many of ``steps``, from the first, gradients are kept and compared.
+        """Return how many of ``steps``, from the first, have kept and compared gradients.
 
-        ``MOST_STEPS`` at most, and as long as honest runs stay together.
+        At most ``MOST_STEPS``, and only while honest runs stay together.
         """
         return steps_compared([self.rate(step) for step in range(steps)], self.optimizer)
 
     def calls_compared(self, made: int) -> tuple[int, ...]:
-        """Return which of ``made`` calls that train nothing are kept and compared, in order."""
+        """Return the kept and compared calls of ``made`` calls, in the order of the replay."""
         return calls_compared(self.audit(made - 1), made)
 
     def _of(self, *labels: object) -> int:
@@ -161,9 +161,9 @@ def _smallest(optimizer: Optimizer) -> float:
 
 
 def mean_rate(optimizer: Optimizer, *, constant: bool) -> float:
-    """Return the mean of the learning rates that are drawn, the workload's own if it is constant.
+    """Return the mean of the drawn learning rates, or the workload's own rate if constant.
 
-    Example: 8.5e-5. It is that of a log-uniform distribution, (b - a) / ln(b / a).
+    Example: 8.5e-5, the mean of a log-uniform distribution, (b - a) / ln(b / a).
     """
     if constant or not varies(optimizer):
         return optimizer.lr
@@ -172,10 +172,10 @@ def mean_rate(optimizer: Optimizer, *, constant: bool) -> float:
 
 
 def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
-    """Return of how many steps from the first the gradients are kept and compared.
+    """Return how many steps, from the first, have kept and compared gradients.
 
-    ``MOST_STEPS`` at most, and as long as honest runs stay together. Example: 80 steps at rates
-    that are drawn, which add up to 0.007 in the mean; 3 at a constant 1e-3.
+    At most ``MOST_STEPS``, and only while honest runs stay together. Example: 80 steps at drawn
+    rates, with a mean sum of 0.007; 3 at a constant 1e-3.
     """
     total = 0.0
     for step, one in enumerate(rates[:MOST_STEPS]):
@@ -186,20 +186,20 @@ def steps_compared(rates: Sequence[float], optimizer: Optimizer) -> int:
 
 
 def calls_compared(seed: int, made: int) -> tuple[int, ...]:
-    """Return numbers of ``MOST_STEPS`` of ``made`` calls at most, in the order of their replay.
+    """Return the numbers of at most ``MOST_STEPS`` of ``made`` calls, in the order of the replay.
 
-    No call depends on another where nothing is trained, so any may be chosen. The ``seed`` is that
-    of the last step's audit, and is told when all have been made.
+    Without training no call depends on another, so any call may be chosen. The ``seed`` is the seed
+    of the last call's audit, known only after all calls.
     """
     turn = sorted(range(made), key=lambda call: derive(seed, "call", call))
     return tuple(turn[:MOST_STEPS])
 
 
 def drift(rates: Sequence[float], optimizer: Optimizer) -> float:
-    """Return how far honest runs can have drifted apart in steps of these ``rates``.
+    """Return how far honest runs can have drifted apart in steps of ``rates``.
 
-    It is to be held against ``HORIZON``. Steps of SGD are as long as their gradients, which are
-    small: 0.
+    Compare the result with ``HORIZON``. SGD gives 0: a step is as long as the gradient, and
+    gradients are small.
     """
     if optimizer.name == "SGD":
         return 0.0
@@ -212,15 +212,15 @@ def fence_every(mode: str) -> int:
 
 
 def longest_stream(mode: str, warmup_steps: int, timed_steps: int) -> int:
-    """Return how many steps a repeat has at most: START may lie a fence later, and a tail follows.
+    """Return the most steps of a repeat: START may lie a fence later, and a tail follows.
 
-    Example: 66 for 3 untimed and 50 timed steps; the last has no update.
+    Example: 66 for 3 untimed and 50 timed steps; the last step has no update.
     """
     return warmup_steps + fence_every(mode) + timed_steps + MOST_TAIL_STEPS + 2
 
 
 def state_bytes(parameters: int, precision: Precision, optimizer: Optimizer) -> int:
-    """Return the bytes of the weights, gradients and moments of so many ``parameters``."""
+    """Return the bytes of weights, gradients and moments of ``parameters`` parameters."""
     return (2 + optimizer.moments) * precision.bytes_per_value * parameters
 
 
@@ -233,11 +233,11 @@ def why_no_ledger(
     dropout: float,
     records_steps: bool,
 ) -> str | None:
-    """Return why no step of a run can be replayed (rule L1), None where all can.
+    """Return why no step of a run can be replayed (rule L1), None if all steps can.
 
-    ``state`` are the run's ``state_bytes``. They are held to a constant and not to the memory of
-    the device: a plugin reports that memory, and could report too little. ``records_steps``: the
-    device records a step, compiles it and runs it later.
+    ``state`` is the run's ``state_bytes``, compared with a constant and not with the device's
+    memory: a plugin reports the memory, and could report too little. ``records_steps``: the device
+    records a step, compiles the step and runs the program later. Example: XLA.
     """
     if precision.judged_as is None:
         return "nobody knows what an honest run in this format computes"

@@ -1,4 +1,4 @@
-"""What a worker writes down for others to judge: the files under ``evidence/`` of a run."""
+"""The worker's evidence, for others to judge: the files under ``evidence/`` of a run."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ NAMESPACE, LIBRARY, SURROUNDINGS, LITMUS = (
     "litmus.json",  # of the run, not of a repeat
 )
 
-#: What each rank was, where there are several.
+#: Facts of each rank, in a run with several ranks.
 RANKS = "ranks.json"
-#: Which run the evidence of a repeat is of; the supervisor writes it when the window is over.
+#: The run that a repeat's evidence belongs to; the supervisor writes the file after the window.
 REPEAT = "repeat.json"
-#: What each product keeps of its operands (``llmb.records.precision_recipe``).
+#: Precision that each matrix product keeps of the operands (``llmb.records.precision_recipe``).
 PAIRS = "pairs.json"
 
 
 def path(repeat: int, name: str) -> str:
-    """Return where evidence ``name`` of a repeat lies within a run directory or bundle."""
+    """Return the path of evidence ``name`` of a repeat in a run directory or bundle."""
     return f"{EVIDENCE_FOLDER}/repeat-{repeat}/{name}"
 
 
 class RepeatEvidence(Frozen):
-    """Which run, repeat, window and plugin the files beside it are evidence of.
+    """The run, repeat, window and plugin that the files in the same folder are evidence of.
 
-    No worker writes it: a worker does not learn where its window lay. Runs of rules 2 and older
-    have none (``llmb.submission.evidence_files``).
+    The supervisor writes this file, because a worker never learns the place of the window. Runs of
+    rules 2 and older have no such file (``llmb.submission.evidence_files``).
     """
 
     run_id: str = Field(pattern=r"^[0-9a-f]{32}$")
@@ -69,11 +69,11 @@ def plugin_digest(files: Iterable[FileDigest]) -> str:
 
 
 class ParameterGroup(Frozen):
-    """One group of the optimizer, as it stood after the last step."""
+    """One parameter group of the optimizer, after the last step."""
 
     parameters: int
     lr: float
-    #: Of AdamW alone, as ``amsgrad`` and ``capturable``; the next three of SGD alone.
+    #: Of AdamW alone, like ``amsgrad`` and ``capturable``; the three fields after are SGD's.
     betas: tuple[float, float] | None = None
     eps: float | None = None
     weight_decay: float
@@ -88,13 +88,13 @@ class ParameterGroup(Frozen):
 
 
 class OptimizerEvidence(Frozen):
-    """Who stepped, over what, with which constants, how often (rule O1)."""
+    """The optimizer's class, parameters, constants and number of steps (rule O1)."""
 
     class_name: str
     class_is_torchs: bool
     #: ``type(optimizer).step`` is the function torch had before any plugin code was imported.
     step_is_torchs: bool
-    #: Callables put on the instance, which would shadow the class's.
+    #: Callables set on the instance, which would shadow methods of the class.
     instance_overrides: tuple[str, ...]
     step_hooks: int
     trainable: int
@@ -102,15 +102,15 @@ class OptimizerEvidence(Frozen):
     repeated: tuple[str, ...]
     groups: tuple[ParameterGroup, ...]
     steps_expected: int
-    #: Smallest and largest step counter over all parameters; None when there is no state at all.
+    #: Smallest and largest step counter over all parameters; None without optimizer state.
     steps_min: int | None
     steps_max: int | None
-    #: Steps that a gradient scaler left out, not among ``steps_expected``.
+    #: Steps skipped by a gradient scaler, not included in ``steps_expected``.
     skipped: int = Field(default=0, ge=0)
 
 
 class ParameterDigest(Frozen):
-    """One parameter: its form, and the sha256 of its bytes in row-major order."""
+    """One parameter: name, shape, dtype, and the sha256 of the bytes in row-major order."""
 
     name: str
     shape: tuple[int, ...]
@@ -126,35 +126,35 @@ class WeightsEvidence(Frozen):
     processed: tuple[ParameterDigest, ...]
     #: Stored parameters that hold padding besides canonical values, as the plugin declares them.
     padding: tuple[str, ...] = ()
-    #: Canonical parameters that were not found; stored ones that hold none and are not declared;
-    #: stored ones that are not trained, declared padding aside.
+    #: Canonical parameters not found; stored parameters that hold no canonical parameter and are
+    #: not declared; stored parameters that are not trained, declared padding aside.
     missing: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
-    #: Elements of all stored and of all canonical parameters found; None in old records.
+    #: Elements of all stored, and of all found canonical parameters; None in old records.
     stored_elements: int | None = None
     canonical_elements: int | None = None
 
 
 class ModelEvidence(Frozen):
-    """The module tree before and after post-processing: path -> class and its own parameters."""
+    """The module tree before and after post-processing: path -> class and own parameters."""
 
     before: dict[str, str]
     after: dict[str, str]
 
 
 class SettingsEvidence(Frozen):
-    """torch's settings and the environment, before the plugin came in and after its hooks."""
+    """Torch's settings and the environment, before the plugin is loaded and after the hooks."""
 
     before: dict[str, str]
     after: dict[str, str]
 
 
 class PluginEvidence(Frozen):
-    """What of the plugin was loaded (rule S1), and what it says of itself."""
+    """The loaded files of the plugin (rule S1), and the plugin's declarations."""
 
     files: tuple[FileDigest, ...]
-    #: Paths of those whose code, as it was run, is not what the file's text compiles to.
+    #: Paths of files with executed code that differs from the compiled text of the file.
     run_otherwise: tuple[str, ...] = ()
     closed_components: tuple[ClosedComponent, ...]
     declared_patches: tuple[DeclaredPatch, ...]
@@ -168,7 +168,7 @@ _NUMBERS = re.compile(r"(?:bfloat|float|q?u?int|bits)([0-9]+)")
 
 
 def bits_of_numbers(dtype: str) -> int | None:
-    """Return how many bits a value of ``dtype`` has, None where the values are no operands.
+    """Return the bits of a value of ``dtype``, None if such values are no operands.
 
     Integers of more than 8 bits index and count, booleans mask.
     """
@@ -178,10 +178,10 @@ def bits_of_numbers(dtype: str) -> int | None:
 
 
 class OperatorTypes(Frozen):
-    """An operator, and the types of the tensors it took and gave in so many calls."""
+    """An operator with the types of input and output tensors, and the number of such calls."""
 
-    #: "cast": to a type of 8 bits or fewer; "foreign": of a library that is not torch, so that its
-    #: name does not tell what it does, nor its types what is inside.
+    #: "product": a matrix product. "cast": to a type of 8 bits or fewer. "foreign": an operator
+    #: from a library other than torch, so neither name nor types show the computation inside.
     kind: Literal["product", "cast", "foreign"]
     operator: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:]{1,100}$")]
     #: Every type once, in the order of the arguments.
@@ -191,23 +191,24 @@ class OperatorTypes(Frozen):
 
 
 class TypesEvidence(Frozen):
-    """The types that the operators of a training step have (rule P2)."""
+    """The tensor types of a training step's operators (rule P2)."""
 
-    #: Run by one untimed forward and backward, compiled or not; all threads.
+    #: Operators run by one untimed forward and backward pass, compiled or not, in all threads.
     executed: tuple[OperatorTypes, ...]
-    #: In the programs that torch.compile made, or took from a cache, in this process.
+    #: Operators in programs that torch.compile made, or took from a cache, in this process.
     compiled: tuple[OperatorTypes, ...]
-    #: Frames that torch.compile compiled, and those of them whose operators are not known.
+    #: Frames that torch.compile compiled, and the number of those with unknown operators.
     compiled_frames: int = Field(ge=0)
     unread_frames: int = Field(ge=0)
-    #: Why ``executed`` is empty; None where the step was watched.
+    #: The reason for an empty ``executed``; None if the step was watched.
     obstacle: str | None = Field(default=None, max_length=300)
+    #: Number of further kinds of calls, not listed here.
     #: Kinds of call beyond those that are listed.
     omitted: int = Field(default=0, ge=0)
 
 
-#: Whose a piece of code is: "needed" by torch or llmb, "library": by the plugin only, "other": an
-#: installed package that nobody asked for, "compiler": a product of torch's compilers.
+#: The owner of a piece of code. "needed": by torch or llmb; "library": by the plugin only; "other":
+#: an installed package that nothing requires; "compiler": a product of torch's compilers.
 Origin = Literal[
     "python", "llmb", "needed", "library", "plugin", "other", "compiler", "system", "unknown"
 ]
@@ -215,32 +216,32 @@ _Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Replacement(Frozen):
-    """A name of torch, llmb or Python that stands for something else than it did, or should."""
+    """A name of torch, llmb or Python that refers to another object than before the plugin."""
 
     name: str = Field(max_length=500)
-    #: "foreign": nobody saw what stood there before; what stands there is not torch's own code.
+    #: "foreign": the earlier object is unknown; the present object is not torch's own code.
     kind: Literal["callable", "kernel", "foreign"]
     dispatch_key: str | None = None
     origin: Origin
     distribution: str | None = None
-    #: Module and name of what stands there now, or the source file of a kernel.
+    #: Module and name of the present object, or the source file of a kernel.
     place: str | None = None
-    #: Of its Python code, what it wraps included; None where it has none.
+    #: sha256 of the replacement's bytecode, wrapped functions included; None for native code.
     sha256: _Sha256 | None = None
 
 
 class Library(Frozen):
-    """A package that the plugin needs, with the modules of it that were imported."""
+    """A package that the plugin needs, with the package's imported modules."""
 
     distribution: str
     version: str | None
-    #: Of the list of its files and their digests (RECORD); None where there is none.
+    #: Of the list of files and digests (RECORD); None without such a list.
     sha256: _Sha256 | None
     modules: tuple[str, ...]
 
 
 class Stranger(Frozen):
-    """An object that a step was made of, or that Python or torch called, and should not have."""
+    """An unexpected object that a step was made of, or that Python or torch called."""
 
     #: Such as "gradient", "state of the optimizer", "hook of all modules".
     what: str = Field(max_length=100)
@@ -248,29 +249,29 @@ class Stranger(Frozen):
     type: str = Field(max_length=500)
     origin: Origin
     distribution: str | None = None
-    #: The step, counted from 0, in which it was first seen, and how many looks saw it.
+    #: The first step with the object, counted from 0, and the number of looks that saw the object.
     first_step: int = Field(ge=0)
     looks: int = Field(ge=1)
 
 
 class NamespaceEvidence(Frozen):
-    """What of torch and llmb is not what it was before the plugin was loaded (rule N1)."""
+    """Parts of torch and llmb that changed after the plugin was loaded (rule N1)."""
 
-    #: How many names and operators were compared.
+    #: Number of compared names, and of compared operators.
     callables: int = Field(ge=0)
     operators: int = Field(ge=0)
     replaced: tuple[Replacement, ...]
-    #: Kernels for other devices than the CPU, where torch itself has none.
+    #: Kernels for devices other than the CPU, for operators without a kernel of torch's own.
     device_kernels: int = Field(ge=0)
     libraries: tuple[Library, ...]
     strangers: tuple[Stranger, ...] = ()
 
 
 class LibraryBaseline(Frozen):
-    """What importing the plugin's libraries, and nothing of the plugin, replaces (rule N1)."""
+    """Replacements made by importing the plugin's libraries, without the plugin (rule N1)."""
 
     imported: tuple[str, ...]
-    #: Module -> why it could not be imported.
+    #: Module -> error of the failed import.
     failed: dict[str, str]
     replaced: tuple[Replacement, ...]
 
@@ -281,7 +282,7 @@ PresenceKind = Literal[
 
 
 class Presence(Frozen):
-    """Something in or beside the worker that was not there before the plugin was loaded."""
+    """Something in or beside the worker that appeared after the plugin was loaded."""
 
     kind: PresenceKind
     name: str = Field(max_length=500)
@@ -290,7 +291,7 @@ class Presence(Frozen):
 
 
 class Act(Frozen):
-    """What a line of code that is not torch's had Python do, by the audit event (PEP 578)."""
+    """A Python audit event (PEP 578) caused by a line of code outside torch."""
 
     #: Example: "sys.setprofile".
     event: str = Field(max_length=100)
@@ -299,56 +300,56 @@ class Act(Frozen):
     origin: Origin
     distribution: str | None = None
     count: int = Field(ge=1)
-    #: Blocks between fences in which it was done, each by the steps before it; -1: before the
-    #: first fence.
+    #: Blocks between fences with such an event, each by the number of steps before the block; -1:
+    #: before the first fence.
     blocks: tuple[int, ...] = Field(max_length=10_000)
-    #: llmb had asked for readings at a fence.
+    #: True: llmb had asked for readings at a fence.
     invited: bool = False
 
 
 class ThreadSeen(Frozen):
-    """A thread that was not there before the plugin, at the fences of the stream."""
+    """A thread that appeared after the plugin was loaded, at the fences of the stream."""
 
     name: str = Field(max_length=500)
     origin: Origin
     distribution: str | None = None
-    #: Steps before the first and the last fence at which it was there.
+    #: Numbers of steps before the first and the last fence at which the thread existed.
     first: int = Field(ge=0)
     last: int = Field(ge=0)
-    #: Between these two: its CPU time, None where the system does not tell, and the time that went
-    #: by, both in seconds.
+    #: Between both fences: CPU time of the thread (None if the system does not report CPU time)
+    #: and elapsed time, both in seconds.
     cpu_s: float | None = Field(ge=0)
     wall_s: float = Field(ge=0)
 
 
 class SurroundingsEvidence(Frozen):
-    """What came to the worker's process after the plugin was loaded (rule N2)."""
+    """Changes in the worker's process state after the plugin was loaded (rule N2)."""
 
     found: tuple[Presence, ...]
-    #: Libraries that the loader was told to load before all others.
+    #: Libraries that the loader was told to load before all others, such as by LD_PRELOAD.
     preloaded: tuple[Presence, ...]
-    #: Python's collector: objects set aside from it, and whether it is on, before and after.
+    #: Python's garbage collector: number of frozen objects, and enabled or not, before and after.
     frozen_objects: tuple[int, int]
     collecting: tuple[bool, bool]
     native_threads: tuple[int, int] | None
-    #: What was done in the course of the stream, and how much more than is listed.
+    #: Audit events during the stream, and the number of events not listed here.
     acts: tuple[Act, ...] = ()
     acts_omitted: int = Field(default=0, ge=0)
     threads: tuple[ThreadSeen, ...] = ()
-    #: CPU seconds so far, by the steps before each fence: of all child processes, and of threads
-    #: that have ended.
+    #: CPU seconds so far, by the number of steps before each fence: of all child processes, and of
+    #: ended threads.
     children_cpu_s: dict[int, float] = Field(default_factory=dict, max_length=100_000)
     ended_threads_cpu_s: dict[int, float] = Field(default_factory=dict, max_length=100_000)
 
 
 class LitmusEvidence(Frozen):
-    """How wide the device's matrix products are inside, from sums that tell (rule P3)."""
+    """The internal width of the device's matrix products, shown by special sums (rule P3)."""
 
     dtype: str
     #: A product of ones over ``length`` elements; ``length`` itself if no count was lost.
     length: int
     ones: float
-    #: Smallest sum of ``big + 1 - big`` in several orders; ``big + 1`` is no value of the operands.
+    #: Smallest sum of ``big + 1 - big`` in several orders; the operands cannot hold ``big + 1``.
     big: float
     kept: float
     #: Significant bits that an operand keeps on its way into the product.
@@ -356,33 +357,33 @@ class LitmusEvidence(Frozen):
 
 
 class RankEvidence(Frozen):
-    """One rank, as its own worker saw it."""
+    """One rank, as measured by the rank's own worker."""
 
     rank: int
     #: First 12 hex digits of the sha256 of the host name.
     host: str
     device: str
     peak_memory_bytes: int | None
-    #: Its own clock at each fence: comparable with itself alone.
+    #: The rank's own clock at each fence, not comparable with clocks of other ranks.
     fence_ns: tuple[int, ...]
-    #: Seconds of a step without a word to the others, the median of three;
-    #: None where the ranks share parameters, and none can do it alone.
+    #: Seconds of a step without communication, the median of three;
+    #: None if the ranks share parameters, because no rank can then make a step alone.
     alone_s: float | None
 
 
 class CollectiveEvidence(Frozen):
-    """One kind of communication of rank 0 in one step, counted in an untimed one."""
+    """One kind of communication of rank 0 in one step, counted in an untimed step."""
 
     kind: str
     calls: int
-    #: What the rank gave in, all calls together.
+    #: Bytes that the rank put in, all calls together.
     bytes: int
 
 
 class RanksEvidence(Frozen):
-    """Every rank of the run, in order, and what rank 0 says to the others in a step."""
+    """Every rank of the run, in order, and the communication of rank 0 in a step."""
 
     ranks: tuple[RankEvidence, ...]
     collectives: tuple[CollectiveEvidence, ...]
-    #: What they communicated with, in torch.distributed's words: nccl, xccl, gloo, ...
+    #: The communication library, by torch.distributed's names: nccl, xccl, gloo, ...
     library: str | None = None

@@ -1,4 +1,4 @@
-"""One observation of the audit, and the verdict a set of them adds up to."""
+"""One observation of the audit, and the verdict over all observations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from enum import Enum
 
 from llmb.config import Frozen
 
-#: Versions of the rules that a run is judged by, the latest last. Another one comes with every new
-#: rule. A change to a judgement breaks with earlier runs: then it is the only one.
+#: Versions of the rules to judge a run by, the latest last. Every new rule adds a version. A
+#: changed judgement breaks with earlier runs: the tuple then holds the new version alone.
 JUDGED_VERSIONS = ("2", "3")
 RULES_VERSION = JUDGED_VERSIONS[-1]
 
@@ -15,13 +15,13 @@ RULES_VERSION = JUDGED_VERSIONS[-1]
 def alike(one: str, other: str) -> bool:
     """Tell whether figures by two versions of the rules may be compared and ranked together.
 
-    They may where the versions differ by new rules alone.
+    Allowed if the versions differ by new rules alone. Example: "2" and "3".
     """
     return one == other or {one, other} <= set(JUDGED_VERSIONS)
 
 
 class Level(str, Enum):
-    """What a broken rule does to the verdict."""
+    """The effect of a broken rule on the verdict."""
 
     BLOCK = "block"
     FLAG = "flag"
@@ -29,7 +29,7 @@ class Level(str, Enum):
 
 
 class Status(str, Enum):
-    """How an observation ended."""
+    """The result of an observation."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -40,7 +40,7 @@ class Status(str, Enum):
 
 
 class Verdict(str, Enum):
-    """What the audit says of a run as a whole (rules.md); never "certified"."""
+    """The audit's verdict on a run as a whole (rules.md); never "certified"."""
 
     INVALID = "INVALID"
     UNVERIFIED = "UNVERIFIED"
@@ -50,7 +50,7 @@ class Verdict(str, Enum):
 
 
 class Finding(Frozen):
-    """One rule, observed or not: what was measured, what is honest, where the limit lies."""
+    """One rule, observed or not: the measured value, the honest value and the limit."""
 
     id: str
     level: Level
@@ -61,7 +61,7 @@ class Finding(Frozen):
     limit: str | None = None
     basis: str | None = None
     message: str
-    #: Files of the run directory that show it.
+    #: Files of the run directory with the evidence.
     evidence: tuple[str, ...] = ()
 
 
@@ -75,12 +75,12 @@ class Reproduction(Frozen):
 
 
 class Audit(Frozen):
-    """Every finding of one run, and their sum."""
+    """Every finding of one run, and the verdict."""
 
     rules_version: str
     verdict: Verdict
-    #: Always empty: a bundle cannot know who will repeat it (``llmb.reproduction`` derives that).
+    #: Always empty: a bundle cannot know later repetitions (``llmb.reproduction`` derives links).
     reproductions: tuple[Reproduction, ...] = ()
     findings: tuple[Finding, ...]
-    #: What this audit cannot see, in sentences.
+    #: Limits of this audit, in sentences.
     limits: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a device lacks, as its backend declares it, and what a run does without it, in sentences."""
+"""Missing abilities of a device, as declared by the backend, and the consequences for a run."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from pydantic import Field
 
 from llmb.config import Frozen, Precision
 
-#: Matrix products of a calibration, which a device that compiles may compile one by one, with the
-#: other programs of the process; and of a worker before its first step.
+#: Programs of a calibration's matrix products, with the other programs of the process, on a device
+#: that compiles each product; and programs of a worker before the first step.
 _PROGRAMS = 30
 
 
 class Lacks(Frozen):
-    """What a device does not have. A backend that declares nothing lacks nothing.
+    """Missing abilities of a device. A backend that declares nothing lacks nothing.
 
-    A declaration makes the audit no milder: a reference that cannot be computed on the device is
-    computed on the host, by a process without the plugin.
+    A declaration does not make the audit milder. If the device cannot compute a reference, a host
+    process without the plugin computes the reference.
     """
 
     #: Tensors of float64. Example: MPS, Intel Arc.
     float64: bool = False
-    #: Float32 matrix products are narrower, and nothing makes them full. A device that can be asked
-    #: for full ones lacks nothing: its backend has a method ``full_float32_products``.
+    #: Float32 matrix products are narrower, and no setting makes them full. A device with a setting
+    #: for full products lacks nothing: the backend then has a method ``full_float32_products``.
     full_float32_products: bool = False
     #: Kernels that run when called: a step is recorded, compiled and run later. Example: XLA.
     eager_kernels: bool = False
     #: Counters of total, free and peak memory.
     memory_figures: bool = False
-    #: Minutes the device's compiler takes for a program of a step, None where it takes seconds.
+    #: Minutes to compile the program of a step, None for a compiler that takes seconds.
     minutes_per_program: float | None = Field(default=None, gt=0, le=240)
 
     def named(self) -> tuple[str, ...]:
-        """Return what is lacking, by name and in the order above: ``("float64", ...)``."""
+        """Return the names of missing abilities, in the order above: ``("float64", ...)``."""
         names = {
             "float64": self.float64,
             "full FP32 products": self.full_float32_products,
@@ -44,15 +44,15 @@ class Lacks(Frozen):
         return tuple(found)
 
     def wide_format(self, precision: Precision) -> bool:
-        """Tell whether the device lacks the format that a run in ``precision`` is judged in.
+        """Tell whether the device lacks the format for judging a run in ``precision``.
 
-        That is float64 for a run on float32 values, and float32 with full products for others.
+        The judging format is float64 for a run on float32 values, else float32 with full products.
         """
         return self.float64 if precision.dtype == "float32" else self.full_float32_products
 
     def patience_s(self, usual_s: float) -> float:
-        """Return how long a process may be silent that has programs compiled, ``usual_s`` or more.
+        """Return how long a process that compiles may be silent, at least ``usual_s`` seconds.
 
-        Example: half an hour in place of ten minutes where a program takes a minute.
+        Example: half an hour in place of ten minutes if a program takes a minute.
         """
         return max(usual_s, _PROGRAMS * 60 * (self.minutes_per_program or 0))

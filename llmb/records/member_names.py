@@ -1,4 +1,4 @@
-"""Which file names a bundle may have: those that mean one file on every system, and look it."""
+"""File names allowed in a bundle: the same file on every system, without look-alike characters."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ MAX_CHARACTERS = 240
 _FORBIDDEN = frozenset('\\:<>"|?*')
 #: Control, format (bidi among them), surrogate, private, unassigned, line and paragraph separator.
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-#: Letters, marks and symbols that show nothing: Unicode's Default_Ignorable_Code_Point beyond the
+#: Letters, marks and symbols without a visible shape: Unicode's Default_Ignorable_Code_Point beyond
 #: categories above, and the blank Braille pattern.
 _BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0"
     + "".join(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 )
-#: More marks on one letter than any script stacks would cover the lines around.
+#: Most marks on one letter, as no script stacks more; more marks would cover the lines around.
 _MOST_MARKS = 3
 _RESERVED = frozenset(
     {"CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"}
     | {f"{port}{digit}" for port in ("COM", "LPT") for digit in "0123456789¹²³"}
 )
 
-#: What shells, Markdown and HTML give a meaning to, beyond what no file name may hold.
+#: Characters with a meaning in shells, Markdown or HTML, beyond those that no file name may hold.
 _MARKUP = frozenset("&`'$;~#%=[]{}")
-#: Alphabets with letters that look the same: Unicode Technical Standard 39, section 5.
+#: Alphabets with look-alike letters: Unicode Technical Standard 39, section 5.
 _LOOK_ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE"})
 
 
 def part_fault(part: str) -> str | None:
-    """Return why ``part`` cannot be one part of a path on every system, or None if it can."""
+    """Return why ``part`` cannot be a path part on every system, or None for a valid part."""
     if part in ("", ".", "..") or "/" in part:
         return "is not a name of its own"
     if len(part) > MAX_CHARACTERS:
@@ -54,9 +54,9 @@ def part_fault(part: str) -> str | None:
 
 
 def title_fault(text: str) -> str | None:
-    """Return why ``text`` cannot be the name of a submitter or system, or None if it can.
+    """Return why ``text`` cannot be the name of a submitter or system, or None for a valid name.
 
-    It names a folder and is shown to people, so it must not look like another one.
+    The text names a folder and is shown to people, so two names must not look alike.
     """
     if text[:1] in (".", "-"):
         return "begins with a dot or dash"
@@ -77,11 +77,11 @@ def check(names: Iterable[str], empty_folders: Iterable[str] = ()) -> None:
 
     Args:
         names: the paths of files.
-        empty_folders: paths of folders that are named by themselves.
+        empty_folders: paths of folders listed without files.
 
     Raises:
-        BundleRefusedError: a bad path, two that fall together when case or Unicode form is
-            ignored (the same name twice among them), or a file used as a folder.
+        BundleRefusedError: a bad path, two paths that are equal without case or Unicode form (a
+            repeated name included), or a file used as a folder.
     """
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
@@ -126,7 +126,7 @@ def _alphabet(character: str) -> str:
 
 
 def _key(name: str) -> str:
-    """Return what is left of ``name`` when case and compatible characters are made equal."""
+    """Return ``name`` with case and compatible characters made equal, for comparison."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 

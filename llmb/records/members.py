@@ -1,4 +1,4 @@
-"""The files of an untrusted folder, read into memory within limits; zips are zip_members'."""
+"""The files of an untrusted folder, read into memory within limits; ``zip_members`` reads zips."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MAX_FILES = 2000
 MAX_FILE_BYTES = 64 * 2**20
 MAX_TOTAL_BYTES = 256 * 2**20
 MAX_FOLDER_DEPTH = 16
-#: Of all kinds, folders and unwanted files included: so many are looked at.
+#: Most entries to look at, of all kinds, folders and unwanted files included.
 _MAX_ENTRIES = 10 * MAX_FILES
 _OPEN = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-# Opening a fifo would wait for a writer for ever, a terminal could become the controlling one.
+# Opening a fifo would wait for a writer for ever; a terminal could become the controlling terminal.
 _OPEN_FILE = _OPEN | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _OPEN_FOLDER = _OPEN | getattr(os, "O_DIRECTORY", 0)
 
 
 @dataclass
 class Basket:
-    """Files as they come in, counted against the limits."""
+    """Collected files, counted against the limits."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     _total: int = 0
@@ -45,7 +45,7 @@ class Basket:
         return sorted(names)
 
     def expect(self, name: str, size: int) -> None:
-        """Refuse before reading what would pass a limit; ``size`` in bytes, as declared."""
+        """Refuse a file above a limit before reading; ``size`` in bytes, as declared."""
         if size > MAX_FILE_BYTES:
             raise BundleRefusedError(f"{name!r} has {size} bytes, more than {MAX_FILE_BYTES}")
         if self._total + size > MAX_TOTAL_BYTES:
@@ -62,7 +62,7 @@ class Basket:
         self.files[name] = content
 
     def count(self, name: str, size: int) -> None:
-        """Count a file of ``size`` bytes that is not taken in here, or refuse it."""
+        """Count a file of ``size`` bytes without content, or refuse the file."""
         self.expect(name, size)
         self._total += size
         self._count += 1
@@ -72,9 +72,9 @@ def read_file(path: Path, limit: int = MAX_FILE_BYTES, *, follow: bool = True) -
     """Return a regular file named by the user, up to ``limit`` bytes.
 
     Args:
-        path: where it lies.
+        path: the path of the file.
         limit: bytes.
-        follow: read what a link leads to; else a link is refused.
+        follow: read the target of a link; else a link is refused.
 
     Raises:
         UsageError: no such file, or not readable.
@@ -94,7 +94,7 @@ def read_folder(path: Path, wanted: Callable[[str], bool] = lambda name: True) -
     Raises:
         UsageError: ``path`` is not a readable folder.
         BundleRefusedError: a link, device, fifo or socket, a bad name, a limit passed, or a file
-            that changed while it was read.
+            that changed during reading.
     """
     basket = Basket()
     try:
@@ -139,7 +139,7 @@ def _take(folder: int, entry: str, name: str, mode: int, basket: Basket) -> None
 
 
 def _read_open(descriptor: int, name: str, limit: int) -> bytes:
-    """Return what an open descriptor holds, and close it."""
+    """Return the content of an open descriptor, and close the descriptor."""
     before = os.fstat(descriptor)
     if not stat.S_ISREG(before.st_mode):
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Older versions of llmb's documents, brought to the present one: a schema change is written here.
+"""Older versions of llmb's documents, converted to the present version.
 
-To change a schema: raise its constant, write a function that makes the new form of the old one,
-and add it to ``STEPS``. Steps are never removed: what was readable once is readable for ever.
+To change a schema: raise the schema's constant, write a function from the old form to the new form,
+and add the function to ``STEPS``. Steps are never removed: a readable version stays readable.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ Step = Callable[[Data], Data]
 
 
 def _availability(index: Data) -> Data:
-    """Return an index of version 1 as version 2, which says whether a system can be bought."""
+    """Return an index of version 1 as version 2, with the availability of the system."""
     return {**index, "availability": None}
 
 
-#: Schema of a document -> how the next version of it is made.
+#: Schema of a document -> function that makes the next version.
 STEPS: dict[str, Step] = {"llmb.system-index/1": _availability}
 
 
 def to_current(data: Any, current: str, name: str, what: str) -> Data:
-    """Return JSON ``data`` in the form of schema ``current``, whatever older one it is of.
+    """Return JSON ``data`` in the form of schema ``current``, converted from any older version.
 
     Args:
-        data: a document as it was read; left as it is.
+        data: a document as read; not modified.
         current: the schema this llmb writes, "<family>/<version>".
         name: the file, for messages.
         what: the kind of document, for messages, with its article.
 
     Raises:
-        BundleRefusedError: another kind of document, a version of the future, one of before all
-            steps, or not what its own version was.
+        BundleRefusedError: another kind of document, a future version, a version older than all
+            steps, or a document that does not fit the stated version.
     """
     family, _, newest = current.rpartition("/")
     version = _version(data, family)

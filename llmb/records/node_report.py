@@ -1,4 +1,4 @@
-"""What ``llmb node`` found on one node: every step, device by device, and a plain yes or no."""
+"""The report of ``llmb node`` on one node: every step, device by device, and a plain yes or no."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from llmb.config import Frozen
 SCHEMA: Literal["llmb.node/1"] = "llmb.node/1"
 
 StepName = Literal["doctor", "ceilings", "collectives", "alone", "together", "ddp"]
-#: "left out": there is nothing to do with one device.
+#: "left out": the step needs several devices.
 StepStatus = Literal["done", "failed", "left out"]
-#: "send_receive": each rank sends to the next one and receives from the one before.
+#: "send_receive": each rank sends to the next rank and receives from the previous rank.
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_receive"]
 
 
@@ -21,65 +21,66 @@ class CollectiveRate(Frozen):
     """How fast all ranks together carry out one collective of one size."""
 
     kind: CollectiveKind
-    #: Of the whole: what an all-gather ends with, what a reduce-scatter begins with; of a message.
+    #: Size of the full tensor: the output of an all-gather, the input of a reduce-scatter; or of a
+    #: message.
     bytes: int = Field(ge=1)
-    #: Mean of a row of calls, of the slowest rank.
+    #: Mean over consecutive calls, of the slowest rank.
     seconds: float = Field(gt=0)
-    #: What a link carries, comparable between collectives and numbers of ranks.
+    #: Bus bandwidth of a link, comparable between collectives and numbers of ranks.
     bus_bytes_per_second: float
 
 
 class NodeStep(Frozen):
-    """How one step of the examination ended."""
+    """The result of one step of the examination."""
 
     name: StepName
     status: StepStatus
     seconds: float
-    #: Why it failed or was left out; of a step that is done, what to know of it.
+    #: Reasons for a failed or left out step; remarks on a step that is done.
     messages: tuple[str, ...] = ()
 
 
 class DeviceCeiling(Frozen):
-    """What a device attains with nothing else going on."""
+    """The peak rates of an otherwise idle device."""
 
     #: Highest rate of any matrix product, in FLOP/s.
     product_flops_per_second: float
-    #: That over the datasheet's peak, None where none is known.
+    #: The highest rate over the datasheet's peak, None without a known peak.
     of_datasheet: float | None
     memory_bytes_per_second: float
 
 
 class Speed(Frozen):
-    """The figures of one run; its directory lies in ``run``, below the report's folder."""
+    """The figures of one run; ``run`` is the run's directory, below the report's folder."""
 
     run: str
     tokens_per_second: float
     ci95: tuple[float, float] | None
-    #: FLOP/s of the model over the datasheet's peak (MFU), and over what its products attain here.
+    #: FLOP/s of the model over the datasheet's peak (MFU), and over the measured ceiling.
     of_datasheet: float | None
     of_ceiling: float | None
 
 
 class NodeDevice(Frozen):
-    """One device of the node, None for what was not measured."""
+    """One device of the node; None for a value that was not measured."""
 
     index: int
     name: str
     description: str | None
     ceiling: DeviceCeiling | None = None
     alone: Speed | None = None
-    #: While all other devices were at work as well, each by itself.
+    #: Speed while all other devices worked as well, each on a run alone.
     together: Speed | None = None
 
 
 class Limits(Frozen):
-    """Shares below which something is not as it should be."""
+    """Ratios below which the report warns of a problem."""
 
-    #: Of a device in the median of the others; of the node in a submission of the same device.
+    #: Of a device to the median of the others; of the node to a submission of the same device.
     device: float
-    #: Of a device's speed beside the others in its speed alone.
+    #: Of a device's speed beside busy devices to the device's speed alone.
     together: float
-    #: Of all devices as ranks of one run in all devices side by side.
+    #: Of all devices as ranks of one run to all devices side by side.
     efficiency: float
 
 
@@ -94,12 +95,12 @@ class Outlier(Frozen):
 
     @property
     def share(self) -> float:
-        """The device's part of what the others have."""
+        """The device's value over the median of the other devices."""
         return self.value / self.others
 
 
 class Nearest(Frozen):
-    """The submission of the same device whose run is most like this node's."""
+    """The submission of the same device with the run most similar to this node's run."""
 
     path: str
     submitter: str | None
@@ -109,14 +110,14 @@ class Nearest(Frozen):
     batch_size: int
     devices: int
     tokens_per_second_per_device: float
-    #: This node's device over it, None where they did not do the same.
+    #: Speed of this node's device over the submission's, None if the work differs.
     ratio: float | None
-    #: What differs, where they did not.
+    #: Differences of the work, if any.
     differs: tuple[str, ...]
 
 
 class NodeReport(Frozen):
-    """Everything ``llmb node`` found."""
+    """The complete report of ``llmb node``."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -139,5 +140,5 @@ class NodeReport(Frozen):
     outliers: tuple[Outlier, ...]
     nearest: Nearest | None
     verdict: Literal["yes", "no"]
-    #: Why not; nothing where the verdict is yes.
+    #: Reasons for a "no"; empty if the verdict is yes.
     reasons: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Which elements of each parameter are in a row of the ledger: it follows from the nonce (L1)."""
+"""The sampled elements of each parameter in a ledger row, which follow from the nonce (rule L1)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
-#: Parameters up to which each shows as many elements as are asked for. Of more, each shows fewer: a
-#: bundle keeps its size (docs/adr/0023).
+#: Up to 128 parameters, each parameter shows the full number of elements. With more parameters,
+#: each shows fewer: a bundle keeps its size (docs/adr/0023).
 _AT_FULL_LENGTH = 128
-#: Elements of each gradient, or of each sequence's logits, that are read in a step.
+#: Elements of each gradient, or of each sequence's logits, sampled in a step.
 ELEMENTS = 64
 
 
 def fewer(count: int, parameters: int) -> int:
-    """Return how many elements each of ``parameters`` shows, ``count`` where they are not many."""
+    """Return the number of elements per parameter: ``count``, or fewer for many ``parameters``."""
     return min(count, max(1, count * _AT_FULL_LENGTH // max(1, parameters)))
 
 
@@ -23,9 +23,9 @@ def drawn_places(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield first element, stride and number of the elements of each parameter of ``shapes``.
 
-    They are ``count``, or all where there are no more. The distance has no factor in common with
-    the columns, or few columns would stand for all: of a head those elements are all large or all
-    small.
+    At most ``count`` elements; all elements of a small parameter. The stride has no common factor
+    with the number of columns, because otherwise a few columns would stand for all. Example: in a
+    head, such elements are all large or all small.
     """
     draw = random.Random(f"places:{seed}")
     for shape in shapes:
@@ -47,8 +47,8 @@ def drawn_places(
 def plain_row(seed: int, shapes: Sequence[Sequence[int]]) -> list[int]:
     """Return the elements that a step reads with ``seed``, counted through the whole model.
 
-    So it is where parameters are stored as the reference has them. Example: the second element of a
-    second parameter, after one of 10 elements, is number 11.
+    Valid if parameters are stored as in the reference. Example: the second element of a second
+    parameter, after a first parameter of 10 elements, is number 11.
     """
     found, before = list[int](), 0
     drawn = drawn_places(seed, shapes, fewer(ELEMENTS, len(shapes)))

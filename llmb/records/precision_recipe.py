@@ -1,4 +1,4 @@
-"""The measured precision recipe: which format each matrix product of a step was seen to keep."""
+"""The measured precision recipe: the number format of each matrix product of a step."""
 
 from __future__ import annotations
 
@@ -12,76 +12,76 @@ FORWARD: Literal["forward"] = "forward"
 INPUT: Literal["input gradient"] = "input gradient"
 WEIGHT: Literal["weight gradient"] = "weight gradient"
 Direction = Literal["forward", "input gradient", "weight gradient"]
-#: Scores, and their product with the values.
+#: Attention scores, and the product of scores and values.
 QK, PV = "QK^T", "PV"
-#: Of a product: "q", "gate", "head", "QK^T", or the name of another family's matrices.
+#: Name of a product: "q", "gate", "head", "QK^T", or the name of another family's matrices.
 ProductName = Annotated[str, Field(min_length=1, max_length=100)]
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 
 
 class PairSeen(Frozen):
-    """Of one product in one layer: how far apart lies what is equal in exact arithmetic."""
+    """The difference of two results of one product that exact arithmetic would make equal."""
 
     product: ProductName
     direction: Direction
     layer: int = Field(ge=0)
-    #: Norm of the difference, and of what both should be; both 0 where they were not finite.
+    #: Norm of the difference, and of the exact result; both 0 if not finite.
     difference: float = Field(ge=0)
     length: float = Field(ge=0)
 
 
 class PairsEvidence(Frozen):
-    """What the probe ``pairs`` of a worker showed, and in which types torch held its state."""
+    """The results of the probe ``pairs`` of a worker, and the types of torch's state."""
 
     seen: tuple[PairSeen, ...] = Field(default=(), max_length=100_000)
-    #: Why nothing was seen; None where something was.
+    #: The reason for an empty ``seen``; None if pairs were measured.
     obstacle: str | None = Field(default=None, max_length=500)
-    #: torch's names of the types of stored parameters, their gradients and the optimizer's moments.
+    #: Torch's names of the types of stored parameters, of gradients and of optimizer moments.
     weights: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
     moments: tuple[str, ...] = ()
 
 
 class RecipeRow(Frozen):
-    """One kind of product in one direction, in the layers that measured alike."""
+    """One kind of product in one direction, in the layers with the same measured format."""
 
     product: ProductName
     direction: Direction
     #: Name of the format; None: not measured.
     format: str | None
-    #: How many layers.
+    #: Number of layers.
     layers: int = Field(ge=1)
-    #: Of the FLOPs of a training step, attention counted as a full square.
+    #: Share of the FLOPs of a training step, attention counted as a full square.
     flops_share: Share
     #: Explicit bits of the significand, the fewest among these layers.
     significand_bits: float | None = None
-    #: Why it was not measured.
+    #: The reason for a missing measurement.
     why: str | None = None
 
 
 class FormatShare(Frozen):
-    """A format, and its share of the FLOPs of a step; None: not measured."""
+    """A format, and the format's share of the FLOPs of a step; None: not measured."""
 
     format: str | None
     flops_share: Share
 
 
 class StateRow(Frozen):
-    """Something of a step that is no matrix product, with its types; None: not measured."""
+    """A part of a step other than matrix products, with data types; None: not measured."""
 
     name: str
     value: str | None
-    #: How it was seen, or why it was not.
+    #: The method of measurement, or the reason for a missing measurement.
     how: str
 
 
 class PrecisionRecipe(Frozen):
-    """The measured precision of a run: of its matrix products, and of what lies between them."""
+    """The measured precision of a run: of matrix products, and of the state between products."""
 
     rows: tuple[RecipeRow, ...]
-    #: The largest first; they add up to 1.
+    #: The largest first; the sum is 1.
     shares: tuple[FormatShare, ...]
-    #: The narrowest format that was measured, and the one with the largest share.
+    #: The narrowest measured format, and the format with the largest share.
     lowest: str | None
     largest: str | None
     state: tuple[StateRow, ...]
@@ -99,7 +99,7 @@ class PrecisionRecipe(Frozen):
 
 
 def _whole_percents(shares: list[float]) -> list[str]:
-    """Return ``shares`` in whole per cents that add up to 100; a small one is "<1 %"."""
+    """Return ``shares`` in whole per cents with the sum 100; a small share is "<1 %"."""
     floors = [int(100 * share + 1e-9) for share in shares]
     order = sorted(range(len(shares)), key=lambda n: floors[n] - 100 * shares[n])
     for n in order[: max(0, round(100 * sum(shares)) - sum(floors))]:

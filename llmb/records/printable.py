@@ -1,4 +1,4 @@
-"""Text of strangers, made fit for a line of a terminal or a page: nothing in it acts or hides."""
+"""Text of strangers, made safe for a terminal or a page: no control codes, no hidden characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which version of llmb made a record, and whether its model family computes the same here."""
+"""The version of llmb that made a record, and a comparison with the model family's code here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Provenance:
     """The reference of a record beside the reference of this llmb."""
 
     family: str
-    #: Version of llmb and digest of its whole reference: of the record, and of this llmb.
+    #: Version of llmb and digest of the whole reference: of the record, and of this llmb.
     version: str
     digest: str
     version_here: str
     digest_here: str
-    #: Why the family computes the same here though its code changed, one reason per change; empty
-    #: where the code is the same; None where the family computes otherwise, or nobody can tell.
+    #: Why changed code of the family computes the same here, with a reason per change; empty if the
+    #: code is the same; None if the family computes otherwise, or if nobody can tell.
     reasons: tuple[str, ...] | None
 
     @property
@@ -43,11 +43,11 @@ class Provenance:
 
 
 def provenance(record: RunRecord, digest_here: str | None = None) -> Provenance:
-    """Return who made ``record``, beside this llmb.
+    """Return the version that made ``record``, beside this llmb.
 
     Args:
         record: a run of any version.
-        digest_here: of the reference as it lies on disk; None: the pinned one.
+        digest_here: of the reference on disk; None: the pinned digest.
     """
     here = digest_here or pins.reference_digest(pins.pinned_digests())
     family, theirs = record.workload.family, record.reference_digest

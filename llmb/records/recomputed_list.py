@@ -1,6 +1,7 @@
-"""``recomputed.json`` beside the submitters' folders: whose runs a maintainer has computed again.
+"""``recomputed.json`` beside the submitters' folders: the runs that a maintainer has recomputed.
 
-A bundle cannot say so of itself. A pull request cannot change the file (``llmb verify --tree``).
+A bundle cannot state the recomputation of the bundle's own run. A pull request cannot change the
+file (``llmb verify --tree``).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ SCHEMA: Literal["llmb.recomputed/1"] = "llmb.recomputed/1"
 
 
 class Recomputation(Frozen):
-    """One run that was computed again from its seed and nonce, and agreed with its evidence."""
+    """A run that was recomputed from seed and nonce, and agreed with the run's evidence."""
 
     llmb_version: str = Field(max_length=100)
     #: Day of the computation, UTC.
     date: str = Field(pattern=r"^\d{4}-\d{2}-\d{2}$")
-    #: Steps that were computed again, and steps that the evidence shows.
+    #: Number of recomputed steps, and of steps in the evidence.
     steps: int = Field(ge=0)
     of_steps: int = Field(ge=0)
 
 
 class RecomputedList(Frozen):
-    """Bundle id -> how its run was computed again."""
+    """Bundle id -> facts of the recomputation."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -43,10 +44,10 @@ class RecomputedList(Frozen):
 
 
 def read_recomputed(folder: Path) -> RecomputedList:
-    """Return the list in ``folder``, an empty one where there is none.
+    """Return the list in ``folder``, an empty list without a file.
 
     Raises:
-        BundleRefusedError: the file is not such a list.
+        BundleRefusedError: the file is no list of recomputed bundles.
     """
     path = folder / RECOMPUTED
     if not path.is_file():

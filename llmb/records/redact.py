@@ -1,4 +1,4 @@
-"""What must not leave the machine: secrets, and where things lie on it."""
+"""Redaction of text that leaves the machine: secrets, paths, host names and user names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from llmb.config import environment
 _WORDS = r"(?:KEY|TOKEN|SECRET|PASS(?:W|PHRASE|\b)|_PWD\b|_PAT\b|CREDENTIAL|AUTH|COOKIE)"
 _SECRET = re.compile(_WORDS, re.IGNORECASE)
 _LOGIN = re.compile(r"//[^/\s]+@")  # user and password in an address
-#: What is set to a value, in a shell or in JSON (a colon alone is not enough: ``KeyError: 'x'``).
-#: Text may be anything a stranger wrote: what follows a word has a longest length.
+#: An assignment in a shell or in JSON (a colon alone is not enough: ``KeyError: 'x'``). Strangers
+#: may write any text, so the pattern limits the length after a word.
 _ASSIGNED = re.compile(
     rf"""({_WORDS}\w{{0,40}}(?:\ ?=\ ?|["']\ ?:\ ?)["']?|\bBearer\ )[^\s&;,"']+""", re.IGNORECASE
 )
-#: A shorter name is in too many words, and a shorter value is no secret.
+#: A shorter name occurs in too many words, and a shorter value is no secret.
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 8
 _NOBODY = {"root", "localhost", "llmb", "torch"}
-#: Variables that steer torch, its compilers, its libraries or the allocator; what torchrun tells a
-#: rank of itself is another in every run.
+#: Variables that steer torch, compilers, libraries or the allocator. Torchrun's variables about a
+#: rank (TORCHELASTIC_...) are left out, because the values differ in every run.
 _STEERING = re.compile(
     r"(?!TORCHELASTIC_)(OMP|KMP|GOMP|MKL|DNNL|ONEDNN|ATEN|TORCH|PYTORCH|TRITON|INDUCTOR|MALLOC|GLIBC|THP|LD_PRELOAD"
     r"|LLMB|NCCL|GLOO|UCX|PJRT|NUMBA|OPENBLAS|VECLIB|CUBLAS|CUDNN|CUDA|NVIDIA|HSA|HIP|ROCR|XLA|SYCL|ZE|NEURON)"
@@ -41,7 +41,7 @@ def redact_environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_paths(text: str) -> str:
-    """Return ``text`` with the places of this machine shortened: interpreter, cwd, home, tmp."""
+    """Return ``text`` with paths of this machine shortened: interpreter, cwd, home, tmp."""
     places = (
         (Path(sys.prefix), "<python>"),
         (_working_folder(), "<cwd>"),
@@ -57,14 +57,14 @@ def redact_paths(text: str) -> str:
 def _working_folder() -> Path:
     try:
         return Path.cwd()
-    except OSError:  # it has been deleted
+    except OSError:  # the folder has been deleted
         return Path("/")
 
 
 def redact_everything(value: Any) -> Any:
-    """Return JSON data without this machine's places, its names, its users', and secrets.
+    """Return JSON data without this machine's paths, host names, user names and secrets.
 
-    For what is written by strangers, such as a vendor's error message. Keys of objects are kept.
+    For text written by strangers, such as a vendor's error message. Keys of objects are kept.
     """
     if isinstance(value, dict):
         return {key: redact_everything(each) for key, each in value.items()}
@@ -74,7 +74,7 @@ def redact_everything(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` without this machine's places, its names, its users', and secrets."""
+    """Return ``text`` without this machine's paths, host names, user names and secrets."""
     variables = environment()
     for name, value in variables.items():
         if _SECRET.search(name) and len(value) >= _SHORTEST_SECRET:

@@ -1,6 +1,6 @@
-"""Every published reference: which version of llmb had it, and whether two compute the same.
+"""Every published reference: the version of llmb, and a comparison of two references.
 
-The table is ``references.json``. A row ties a version and the digest of its whole reference to one
+The table is ``references.json``. A row has a version, the digest of the whole reference, and a
 digest per model family; ``python tests/versions.py`` writes the row of this version.
 """
 
@@ -25,13 +25,13 @@ class Reference:
     version: str
     #: sha256 over all files of ``llmb/reference`` (``pins.reference_digest``).
     digest: str
-    #: Family -> sha256 over the code that this family's workloads run, without comments.
+    #: Family -> sha256 over the code of the family's workloads, without comments.
     families: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """A person's word that two codes of one family compute the same, held by a test of numbers."""
+    """A person's statement, tested with numbers, that two codes of a family compute the same."""
 
     family: str
     #: Digests of the family's code, as in ``Reference.families``.
@@ -42,13 +42,13 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class ReferenceTable:
-    """Rows from the oldest to the newest, and the changes that change no number."""
+    """Rows from the oldest to the newest, and the changes of code that change no number."""
 
     references: tuple[Reference, ...]
     confirmed: tuple[Confirmed, ...] = ()
 
     def find(self, digest: str) -> Reference | None:
-        """Return the newest row with ``digest``; None where nobody published it."""
+        """Return the newest row with ``digest``; None for an unpublished digest."""
         return next((row for row in reversed(self.references) if row.digest == digest), None)
 
     def has(self, version: str, digest: str) -> bool:
@@ -60,13 +60,13 @@ class ReferenceTable:
 
         Args:
             family: such as "llama".
-            digest: of the one whole reference.
-            other: of the other.
+            digest: of the first whole reference.
+            other: of the second whole reference.
 
         Returns:
-            Nothing where the family's code is the same; the reasons of each confirmed change
-            between the two, in the order of the table; None where they compute otherwise, or where
-            nothing is known of one of them.
+            An empty tuple if the family's code is the same; the reasons of each confirmed change
+            between both references, in the order of the table; None if the results differ, or if a
+            reference is unknown.
         """
         if digest == other:
             return ()
@@ -80,7 +80,7 @@ class ReferenceTable:
 
 
 def _path(start: str, end: str, lines: Iterable[Confirmed]) -> list[Confirmed] | None:
-    """Return the lines that lead from one code to the other, None where none do."""
+    """Return the lines that lead from ``start`` to ``end``, None without a path."""
     ways: dict[str, list[Confirmed]] = {start: []}
     todo = [start]
     while todo:
@@ -98,7 +98,7 @@ def parse(text: str) -> ReferenceTable:
     """Return the table in ``text``.
 
     Raises:
-        KeyError, TypeError: a row lacks a field, or has one too many.
+        KeyError, TypeError: a row lacks a field, or has a field too many.
     """
     data: dict[str, Any] = json.loads(text)
     return ReferenceTable(
@@ -114,7 +114,7 @@ def table() -> ReferenceTable:
 
 
 def is_up_to(version: str, last: str) -> bool:
-    """Tell whether ``version`` of llmb is ``last`` or an older one; False where it is none at all.
+    """Tell whether ``version`` of llmb is ``last`` or older; False for text that is no version.
 
     Example: 0.1.0 is up to 0.1.0, 0.2.0 is not.
     """

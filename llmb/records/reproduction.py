@@ -1,7 +1,7 @@
-"""The link from a run to the bundle that it repeats: bundles are immutable, so it points backwards.
+"""The link from a run to the repeated bundle: bundles are immutable, so links point backwards.
 
-Which runs repeat a bundle is derived from these links (``llmb.reproduction``), never written into
-the bundle itself.
+``llmb.reproduction`` derives the repetitions of a bundle from such links, which are never written
+into the repeated bundle.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from llmb.config import Frozen
 
 
 class Original(Frozen):
-    """The bundle that a run repeats, and what it says it attained."""
+    """The bundle that a run repeats, and the bundle's stated throughput."""
 
-    #: sha256 of its manifest.
+    #: sha256 of the bundle's manifest.
     bundle_id: str = Field(pattern=r"^[0-9a-f]{64}$")
     run_id: str = Field(pattern=r"^[0-9a-f]{32}$")
     tokens_per_second: float = Field(gt=0)
@@ -22,7 +22,7 @@ class Original(Frozen):
 
 
 class ReproductionOf(Original):
-    """That bundle as the record of the repetition has it, and how far the two are apart."""
+    """The repeated bundle in the record of the repetition, with the difference in throughput."""
 
-    #: How much more tokens per second there are here than in the original, in percent of those.
+    #: Tokens per second of this run minus those of the original, in percent of the original.
     difference_percent: float

@@ -1,4 +1,4 @@
-"""The folder a run writes as it goes; ``record.json`` appears last, by rename, or not at all."""
+"""The folder that a run writes; ``record.json`` appears last, by rename, or not at all."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from llmb.records.redact import redact_paths
 RECORD, AUDIT, SYSTEM, LOG = "record.json", "audit.json", "system.json", "log.txt"
 MODEL_DIFF, SETTINGS_DIFF, SOURCES_DIFF = "model.diff", "settings.diff", "sources.diff"
 PLUGIN_FOLDER = "plugin"
-#: Traces for whoever made the run; no part of a bundle.
+#: Traces for the user who made the run; not part of a bundle.
 PROFILE_FOLDER = "profile"
-#: Name of the folder with the last collective calls of each rank, where a run of ranks failed.
+#: Name of the folder with the last collective calls of each rank, if a run of ranks failed.
 CALLS_FOLDER = "collectives"
-#: Whole weights of a run whose audit was interrupted, until ``llmb audit --resume`` finishes it.
+#: Whole weights of a run with an interrupted audit, until ``llmb audit --resume`` finishes.
 UNFINISHED = "unfinished"
-#: Given back when the disk is full, so that the reason can still be written down.
+#: A reserve file, deleted if the disk is full, to make room for the reason in the log.
 _RESERVE, _RESERVE_BYTES = ".reserve", 64 * 1024
 
 
 class RunDirectory:
-    """One run's folder. Every write that fails says which file and why."""
+    """One run's folder. An error of a failed write names the file and the reason."""
 
     def __init__(self, output: Path, created: datetime, label: str) -> None:
         """Create ``output``/<utc>-``label``.
@@ -76,7 +76,7 @@ class RunDirectory:
 
     @contextmanager
     def scratch_folder(self, repeat: int) -> Iterator[Path]:
-        """Give a folder for what must not stay: whole weights, for as long as the audit lasts."""
+        """Yield a folder for files that must not stay: whole weights, while the audit lasts."""
         folder = self.path / f".scratch-{repeat}"
         with self._guard(folder):
             folder.mkdir()
@@ -100,13 +100,13 @@ class RunDirectory:
             target.write_bytes(data)
 
     def log(self, text: str) -> None:
-        """Append a line to ``log.txt``, without the places of this machine."""
+        """Append a line to ``log.txt``, without paths of this machine."""
         with self._guard(self.path / LOG):
             self._log.write((redact_paths(text.rstrip("\n")) + "\n").encode())
 
     @contextmanager
     def child_log(self) -> Iterator[IO[bytes]]:
-        """Give a file for a child's output; what came is appended to the log afterwards."""
+        """Yield a file for a child's output; the output is appended to the log afterwards."""
         with tempfile.TemporaryFile() as output:
             try:
                 yield output
@@ -147,10 +147,10 @@ class RunDirectory:
 
 
 def check_writable(output: Path) -> None:
-    """Make sure that a run directory can be made in ``output``, before any work is done.
+    """Check that a run directory can be made in ``output``, before any work is done.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: ``output`` is not writable.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ def check_writable(output: Path) -> None:
 
 
 def make_first_free(output: Path, name: str) -> Path:
-    """Create and return ``output/name``, with a number where two runs start in one second."""
+    """Create and return ``output/name``, with a number if two runs start in the same second."""
     for number in range(1000):
         path = output / (f"{name}-{number}" if number else name)
         with suppress(FileExistsError):

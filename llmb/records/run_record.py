@@ -1,6 +1,6 @@
 """The run record, ``record.json``: raw values first, headline numbers beside them.
 
-Everything derived can be recomputed from the raw values here, and ``llmb verify`` does.
+All derived values can be recomputed from the raw values, and ``llmb verify`` checks the results.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class WorkloadFacts(Frozen):
-    """What was trained."""
+    """The workload of the run: model, size, tokens and optimizer."""
 
     name: str
     family: str = "llama"
@@ -58,10 +58,10 @@ class WorkloadFacts(Frozen):
     flops_per_token: int
     tokens_per_step: int
     shapes: dict[str, int | float | None]
-    #: "random", or what was read: "data" and the first 12 digits of its digest.
+    #: "random", or the data source: "data" and the first 12 digits of the digest.
     tokens: str = "random"
     optimizer: Optimizer = OFFICIAL_OPTIMIZER
-    #: Largest norm of all gradients together; None where they are not clipped.
+    #: Largest norm of all gradients together; None if gradients are not clipped.
     clip_grad_norm: float | None = None
 
 
@@ -74,9 +74,9 @@ class FileDigest(Frozen):
 
 
 class ClosedComponent(Frozen):
-    """A native library that a plugin ships or uses, and whose source the bundle does not show."""
+    """A native library that a plugin ships or uses, without source code in the bundle."""
 
-    #: Path relative to the folder of Python's packages, or the file's name if it lies elsewhere.
+    #: Path relative to the folder of Python's packages, or the file name of a library elsewhere.
     name: str
     version: str | None
     sha256: str
@@ -86,27 +86,27 @@ class ClosedComponent(Frozen):
 
 
 class DeclaredPatch(Frozen):
-    """A callable (dotted name or glob) that a plugin says it replaces, and why."""
+    """A callable (dotted name or glob) that a plugin declares as replaced, with the reason."""
 
     target: str
     reason: str
 
 
-#: Of one core: what a declared helper thread may ask for at most.
+#: Largest share of one core that a declared helper thread may ask for.
 MOST_HELPER_SHARE = 0.05
 
 
 class DeclaredHelper(Frozen):
-    """A thread that a plugin says it keeps beside the steps: its name (or a glob), and why."""
+    """A thread that a plugin runs beside the steps: the name (or a glob), and the reason."""
 
     name: str = Field(min_length=1, max_length=200)
     reason: str = Field(min_length=1, max_length=2000)
-    #: CPU time of one core that it needs at most. Example: 0.01 is 10 ms in a second.
+    #: Largest CPU time, as a share of one core. Example: 0.01 is 10 ms in a second.
     cpu_share: float = Field(gt=0, le=MOST_HELPER_SHARE)
 
 
 class PluginFacts(Frozen):
-    """Which plugin ran, down to the digest of every Python file of it that was loaded."""
+    """The plugin of the run, with the digest of every loaded Python file of the plugin."""
 
     name: str
     distribution: str
@@ -117,14 +117,14 @@ class PluginFacts(Frozen):
     strict: bool
     declared_patches: tuple[DeclaredPatch, ...] = ()
     declared_helpers: tuple[DeclaredHelper, ...] = ()
-    #: Names of the environment variables it asked for.
+    #: Names of the environment variables that the plugin asked for.
     environment: tuple[str, ...] = ()
-    #: What the device lacks, as the plugin's backend declares it.
+    #: Missing abilities of the device, as the plugin's backend declares.
     lacks: Lacks = Lacks()
 
 
 class Rank(Frozen):
-    """One rank of the run, as its own supervisor saw it."""
+    """One rank of the run, as measured by the rank's own supervisor."""
 
     rank: int
     #: First 12 hex digits of the sha256 of the host name: tells hosts apart, names none.
@@ -132,12 +132,12 @@ class Rank(Frozen):
     device: str
     peak_memory_bytes: int | None
     fence_ns: tuple[int, ...]
-    #: Seconds of a step without a word to the others; None where no rank can make one alone.
+    #: Seconds of a step without communication; None if no rank can make a step alone.
     alone_s: float | None = None
 
 
 class Topology(Frozen):
-    """How many of what, and how they were laid out."""
+    """Numbers of nodes, devices and ranks, and the mesh of the ranks."""
 
     nodes: int
     devices_per_node: int
@@ -147,7 +147,7 @@ class Topology(Frozen):
 
 
 class PrecisionBits(Frozen):
-    """Effective bits, measured; None where they were not."""
+    """Effective bits, measured; None if not measured."""
 
     forward_min: float | None = None
     gradient_min: float | None = None
@@ -156,7 +156,7 @@ class PrecisionBits(Frozen):
 
 
 class PrecisionFacts(Frozen):
-    """The format that was claimed and the format that was seen to compute."""
+    """The declared format, and the format that the audit measured."""
 
     declared: str
     effective: str | None
@@ -165,32 +165,32 @@ class PrecisionFacts(Frozen):
 
 
 class Tail(Frozen):
-    """What followed a timed window, by the supervisor's stamps in nanoseconds."""
+    """The steps after a timed window, by the supervisor's stamps in nanoseconds."""
 
-    #: Steps that were done after STOP.
+    #: Number of steps done after STOP.
     steps: int = Field(ge=0)
-    #: When the gradients of the step after them were there, in whose pause the worker was told that
-    #: it is the last, and when it answered.
+    #: Time when the gradients of the next step were computed, in a pause that made this step the
+    #: last; time when the worker learned of the end; time of the worker's answer.
     paused_ns: int
     told_ns: int
     ended_ns: int
 
 
 class TimeStamps(Frozen):
-    """What the clock of somebody else says of a window (``llmb.records.time_stamp``)."""
+    """The times of a window by a foreign clock (``llmb.records.time_stamp``)."""
 
-    #: Two tokens of a time-stamping authority. A witness who watches the run would be another kind.
+    #: Two tokens of a time-stamping authority. A person who watches the run would be another kind.
     kind: Literal["rfc3161"] = "rfc3161"
-    #: Its address, as it was asked; whose tokens they are, only their certificates tell.
+    #: Requested address; only the certificates in the tokens prove the authority.
     authority: str = Field(max_length=500)
-    #: sha256 of the token that was asked for at START, from which tokens, places and what is
-    #: audited follow from step ``mixed_from`` on.
+    #: sha256 of the token requested at START. Tokens, sampled indices and audited steps follow from
+    #: the digest, from step ``mixed_from`` on.
     start_sha256: Sha256
     mixed_from: int = Field(ge=0)
-    #: The authority's times of START and STOP. None where the second token did not come.
+    #: The authority's times of START and STOP. None if the second token did not come.
     start_utc: str = Field(max_length=40)
     stop_utc: str | None = Field(max_length=40)
-    #: Between them, and what the two times may be off by, together.
+    #: Seconds between both times, and the error of both times together.
     seconds: float | None
     uncertainty_s: float | None
     #: Tokens of the steps from ``mixed_from`` to STOP, over ``seconds + uncertainty_s``.
@@ -214,9 +214,9 @@ class RepeatTiming(Frozen):
     fence_steps: tuple[int, ...]
     step_ns: tuple[int, ...]
     step_clock: StepClock
-    #: Steps at which the worker had to wait for a seed: each makes the figure too low.
+    #: Steps that waited for a seed: each such step makes the reported throughput too low.
     starved_steps: int
-    #: None where nothing is trained.
+    #: None in the modes forward and generate.
     loss_first: float | None
     loss_last: float | None
     peak_memory_bytes: int | None
@@ -225,46 +225,45 @@ class RepeatTiming(Frozen):
     energy_stop_j: float | None
     #: CPU seconds of the worker within the window, by the kernel's account.
     cpu_s: float | None
-    #: The plugin's gauges and counters at each fence, empty where it has none.
+    #: The plugin's gauges and counters at each fence, empty if the plugin has none.
     telemetry: tuple[dict[str, float], ...] = ()
-    #: Steps that were audited, counted from 0; empty where none was, or none was asked for.
+    #: Audited steps, counted from 0; empty without audited steps.
     audited_steps: tuple[int, ...] = ()
-    #: Tokens of each step from the first; empty where every step has ``tokens_per_step``.
+    #: Tokens of each step from the first; empty if every step has ``tokens_per_step``.
     step_tokens: tuple[int, ...] = ()
     #: Mode generate: nanoseconds of the prefill of each step from the first, until the first token
-    #: of every sequence is there, on the worker's clock. Empty elsewhere.
+    #: of every sequence is computed, on the worker's clock. Empty in other modes.
     prefill_ns: tuple[int, ...] = ()
-    #: The window's place, tokens, audited steps, places, learning rates and how much is replayed
-    #: follow from it (``llmb.records.draws``); that of the first repeat is the run's own.
+    #: Source of the window's place, tokens, audited steps, sampled indices, learning rates and the
+    #: share of replayed steps (``llmb.records.draws``). The first repeat has the run's own nonce.
     nonce: str | None = Field(default=None, pattern=NONCE)
-    #: sha256 over what was read of the gradients, or logits, of each step from the first, as it was
-    #: told in the pause of the next; those of the steps after STOP with them. Empty where no step
-    #: is replayed.
+    #: sha256 over the samples of the gradients, or logits, of each step from the first, as reported
+    #: in the pause of the next step; steps after STOP included. Empty if no step is replayed.
     commitments: tuple[Sha256, ...] = ()
-    #: sha256 over the loss and the sampled elements of all parameters, as the worker read them back
-    #: at each fence and told their digest there (``evidence/repeat-<n>/fences.safetensors``).
+    #: sha256 over the loss and the sampled elements of all parameters, as the worker read the
+    #: values at each fence and reported the digest (``evidence/repeat-<n>/fences.safetensors``).
     fence_bits: tuple[Sha256, ...] = ()
-    #: None where the worker ended before it had answered.
+    #: None if the worker ended before an answer.
     tail: Tail | None = None
-    #: None without ``--timestamp``, and where the authority gave no token in time.
+    #: None without ``--timestamp``, or if the authority gave no token in time.
     time_stamps: TimeStamps | None = None
 
     @property
     def stamp(self) -> Stamp | None:
-        """The time stamp that was mixed into what is drawn, None where there is none."""
+        """The time stamp that was mixed into the draws, None without a time stamp."""
         found = self.time_stamps
         return None if found is None else Stamp(found.start_sha256, found.mixed_from)
 
     def nonce_at(self, step: int) -> str | None:
-        """Return the nonce from which ``step`` was drawn, None by rules 2 and older."""
+        """Return the nonce that ``step`` was drawn from, None by rules 2 and older."""
         return None if self.nonce is None else nonce_at(self.nonce, self.stamp, step)
 
 
 class Timing(RepeatTiming):
-    """The timing of the median repeat, and every repeat's own."""
+    """The timing of the median repeat, and the timing of every repeat."""
 
     clock: str
-    #: Which of ``repeats`` the fields above are: the one with the median throughput.
+    #: Index of the repeat with the median throughput, which the fields above are copied from.
     headline_repeat: int
     repeats: tuple[RepeatTiming, ...]
 
@@ -279,7 +278,7 @@ class StepTime(Frozen):
 
 
 class Mfu(Frozen):
-    """Model FLOP/s over a datasheet peak, and where that peak is written."""
+    """Model FLOP/s over a datasheet peak, and the source of the peak."""
 
     value: float
     peak_flops: float
@@ -287,7 +286,7 @@ class Mfu(Frozen):
 
 
 class Energy(Frozen):
-    """Energy of the timed window, and how it was come by."""
+    """Energy of the timed window, and the method of measurement."""
 
     joules: float
     tokens_per_joule: float
@@ -296,7 +295,7 @@ class Energy(Frozen):
 
 
 class Metric(Frozen):
-    """A number a workload adds, with the formula it is by."""
+    """A number that a workload adds, with the formula. Example: time to first token."""
 
     name: str
     value: float
@@ -315,7 +314,7 @@ class Result(Frozen):
     fraction_of_ceiling: float | None
     peak_memory_bytes: int | None
     energy: Energy | None
-    #: None where nothing is trained.
+    #: None in the modes forward and generate.
     loss_first: float | None
     loss_last: float | None
     metrics: tuple[Metric, ...] = ()
@@ -349,47 +348,47 @@ class Rates(Frozen):
 
 
 class Duration(Frozen):
-    """How long a run was estimated to take before it began, and how long it took."""
+    """The duration of a run, as estimated before the run and as measured."""
 
     estimated_s: float = Field(gt=0)
-    #: From the command to the record, the estimate's own measurement included.
+    #: From the command to the record, the measurement for the estimate included.
     real_s: float = Field(gt=0)
-    #: Seconds in which the run was to end, for which its size was chosen; None where it was named.
+    #: Time limit in seconds for which the workload's size was chosen; None for a named workload.
     within_s: float | None = None
-    #: What the estimate was made of: rates, and seconds in which a process with torch started.
+    #: Inputs of the estimate: rates, and seconds to start a process with torch.
     rates: Rates
     start_s: float = Field(gt=0)
 
 
 class Interruption(Frozen):
-    """What ended a run before its end, and what `llmb audit --resume` needs to finish its audit."""
+    """The cause of an early end, and the files for `llmb audit --resume` to finish the audit."""
 
-    #: The name of a signal, such as SIGTERM; of a failure, its message.
+    #: The name of a signal, such as SIGTERM, or the message of a failure.
     by: str
     #: In words, such as "in the honest run".
     phase: str
-    #: The first repeat whose audit, or window, was not finished; it counts from 0.
+    #: The first repeat with an unfinished audit or window, counted from 0.
     repeat: int = Field(ge=0)
-    #: How many repeats were asked for; the record has those whose window was complete.
+    #: Number of requested repeats; the record has the repeats with a complete window.
     repeats: int = Field(ge=1)
-    #: sha256 of each file of the worker's evidence, by its path in the run directory, where the
+    #: sha256 of each file of the worker's evidence, by path in the run directory, if the
     #: audit of the repeat can be finished.
     evidence: dict[str, str] = Field(default_factory=dict)
-    #: Files of whole weights in the folder ``unfinished`` of the run directory, with their digests.
+    #: Files of whole weights in the folder ``unfinished`` of the run directory, with digests.
     weights: dict[str, str] = Field(default_factory=dict)
-    #: When `llmb audit --resume` finished the audit; None where nobody did.
+    #: Time when `llmb audit --resume` finished the audit; None for an unfinished audit.
     resumed_utc: str | None = None
 
     @property
     def text(self) -> str:
-        """What happened, as one of the reasons why the run is no official run."""
+        """The early end, as one of the reasons why the run is no official run."""
         of = f"repeat {self.repeat + 1} of {self.repeats}, " if self.repeats > 1 else ""
         later = "" if self.resumed_utc is None else "; its audit was finished afterwards"
         return f"ended early ({of}{self.phase}: {self.by}{later})"
 
 
 class ModelDiff(Frozen):
-    """What post-processing did to the module tree."""
+    """Changes of the module tree by post-processing."""
 
     modules_replaced: tuple[str, ...]
     modules_added: tuple[str, ...]
@@ -406,11 +405,11 @@ class SettingChange(Frozen):
 
 
 class Diff(Frozen):
-    """What the plugin changed; the readable forms are ``*.diff`` beside the record."""
+    """Changes by the plugin; the readable forms are ``*.diff`` beside the record."""
 
     model: ModelDiff
     settings: tuple[SettingChange, ...]
-    #: Files of llmb that differ from the release, None where no release could be compared.
+    #: Files of llmb that differ from the release, None without a release to compare with.
     sources: tuple[str, ...] | None
     sources_base: str
 
@@ -429,29 +428,29 @@ class RunRecord(Frozen):
     class_: RunClass = Field(alias="class")
     waivers: tuple[str, ...]
     config: RunConfig
-    #: Who committed to ``config.seed`` before the run, None where nobody did.
+    #: The third party's commitment to ``config.seed`` before the run, None without a commitment.
     seed_commitment: SeedCommitment | None = None
-    #: The bundle that the run repeats, None where it repeats none.
+    #: The bundle that the run repeats, None for a run that repeats no bundle.
     reproduction_of: ReproductionOf | None = None
     workload: WorkloadFacts
     plugin: PluginFacts
     topology: Topology
     system: SystemDescription
     precision: PrecisionFacts
-    #: What each matrix product was seen to keep; None where no probe looked.
+    #: Measured precision of each matrix product; None if no probe measured products.
     precision_recipe: PrecisionRecipe | None = None
     timing: Timing
     ceilings: Ceilings | None
     batch_size_search: SearchLog | None
-    #: Of a run whose length was estimated: an official training run on a processor.
+    #: Estimated and real duration of an official training run on a processor; None otherwise.
     duration: Duration | None = None
     #: How each kind of process was started: ``forked`` by the fork server, or ``spawned`` and why;
     #: None in records before version 0.2.0.
     processes: dict[str, str] | None = None
     result: Result
-    #: What ended the run early; None where nothing did.
+    #: Cause of an early end; None for a complete run.
     interruption: Interruption | None = None
-    #: Plain sentences on noise and spread, for a reader.
+    #: Plain sentences on noise and variation, for a reader.
     warnings: tuple[str, ...]
     audit: Audit
     diff: Diff

@@ -1,6 +1,6 @@
-"""A seed that a third party committed to by its hash and revealed later, and the file it is in.
+"""A seed that a third party committed to by a hash and revealed later, and the file of the seed.
 
-That the hash was published before the plugin was frozen is for people to see: no file shows it.
+No file proves that the hash was published before the plugin was frozen: people have to check.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llmb.errors import BundleRefusedError, UsageError
 from llmb.records import strict_json
 
 SCHEMA: Literal["llmb.seed-commitment/1"] = "llmb.seed-commitment/1"
-#: A document that somebody writes by hand; more is not read.
+#: Longest document to read: people write commitments by hand.
 MAX_BYTES = 16 * 2**10
 
 
@@ -29,7 +29,7 @@ Words = Annotated[str, Field(max_length=200), AfterValidator(_plain)]
 
 
 class SeedCommitment(Frozen):
-    """A revealed commitment as its file has it; whether the hash holds is ``digest``'s to say."""
+    """A revealed commitment as written in the file; ``digest`` checks the hash."""
 
     model_config = ConfigDict(populate_by_name=True)  # the rest is inherited from Frozen
 
@@ -37,15 +37,15 @@ class SeedCommitment(Frozen):
     #: The sha256, in hex, that was published while the seed was unknown.
     commitment: str = Field(pattern=r"^[0-9a-f]{64}$")
     seed: int = Field(strict=True, ge=0, lt=2**63)
-    #: 16 random bytes or more: without them the seed could be searched for.
+    #: 16 random bytes or more: without a salt the seed could be found by search.
     salt: str = Field(pattern=r"^([0-9a-f]{2}){16,64}$")
     committed_by: Words
-    #: Where and when the commitment was published, as its author says.
+    #: Place and time of the publication, as stated by the author.
     published_at: Words | None = None
 
     @property
     def digest(self) -> str:
-        """The commitment that seed and salt give."""
+        """The commitment computed from seed and salt."""
         return hashlib.sha256(f"llmb-seed:{self.seed}:{self.salt}".encode()).hexdigest()
 
 
@@ -53,7 +53,7 @@ def parse(raw: bytes, name: str) -> SeedCommitment:
     """Return the revealed commitment in the file contents ``raw``; ``name`` is for messages.
 
     Raises:
-        UsageError: not strict JSON of this schema, not revealed yet, or seed and salt do not give
+        UsageError: not strict JSON of this schema, not revealed yet, or seed and salt do not match
             the commitment.
     """
     try:

@@ -1,4 +1,4 @@
-"""llmb's own sources against the release: what of the harness is not as published."""
+"""A comparison of llmb's own sources with the release, to find changed files of the harness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGE = Path(llmb.__file__).resolve().parent
 
 @dataclass(frozen=True)
 class SourcesDiff:
-    """Files of llmb that differ from ``base``; None where there was nothing to compare with."""
+    """Files of llmb that differ from ``base``; None without a release to compare with."""
 
     base: str
     changed: tuple[str, ...] | None
@@ -74,6 +74,6 @@ def _git(*arguments: str) -> str | None:
     command = ["git", "-C", str(_PACKAGE), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):  # no git here
+    except (OSError, subprocess.TimeoutExpired):  # git is not installed
         return None
     return done.stdout if done.returncode == 0 else None

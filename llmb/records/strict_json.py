@@ -1,4 +1,4 @@
-"""JSON from strangers: one meaning per text, bounded in size, depth and digits, or refused."""
+"""JSON from strangers: unambiguous and bounded in size, depth and digits, or refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from llmb.errors import BundleRefusedError
 MAX_BYTES = 8 * 2**20
 MAX_DEPTH = 32
 MAX_INTEGER_DIGITS = 20
-#: A value takes up to 250 bytes when parsed, a wrong one a kilobyte; 10,000 ranks have 150,000.
+#: A value takes up to 250 bytes when parsed, a wrong value a kilobyte; 10,000 ranks have 150,000.
 MAX_VALUES = 250_000
 
 
 def loads(raw: bytes, name: str) -> Any:
-    """Return the JSON value in ``raw``; ``name`` stands for it in messages.
+    """Return the JSON value in ``raw``; ``name`` is the name of the file in messages.
 
     Raises:
         BundleRefusedError: not UTF-8, not JSON, too large or deep, too many values, a key twice, a
@@ -35,7 +35,7 @@ def loads(raw: bytes, name: str) -> Any:
             parse_float=_finite,
             parse_constant=_constant,
         )
-        # A lone surrogate parses, but no UTF-8 file can hold it: it would break every writer.
+        # A lone surrogate parses, but no UTF-8 file can hold a surrogate: every writer would fail.
         json.dumps(data, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
         raise BundleRefusedError(f"{name!r} is not UTF-8 at byte {error.start}") from None
@@ -58,8 +58,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def _check_shape(text: str) -> None:
-    # Before parsing, because a deep text can exhaust the parser's own stack, and one of brackets
-    # alone the memory. Escapes go first, so that what is left of a string ends at its first quote.
+    # Before parsing, because a deep text can exhaust the parser's stack, and a text of brackets
+    # alone the memory. Escapes are removed first, so the rest of a string ends at the first quote.
     bare = re.sub(r'"[^"]*"?', "", text.replace("\\\\", "").replace('\\"', ""))
     if sum(map(bare.count, ",[{")) > MAX_VALUES:
         raise ValueError(f"more than {MAX_VALUES} values")

@@ -1,4 +1,4 @@
-"""Whose a bundle is: what its manifest says, and a signature of the manifest signs with it."""
+"""The submitter and system of a bundle, stated in the manifest and covered by a signature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 from llmb.config import Frozen
 from llmb.records import member_names
 
-#: As MLPerf divides systems: to be had by everybody, within the next round, or neither.
+#: MLPerf's categories: available to everybody, available within the next round, or neither.
 #: Source: MLCommons, submission rules, "Availability Category".
 Availability = Literal["available", "preview", "research"]
 
@@ -20,9 +20,9 @@ _LONGEST_SLUG, _LONGEST_LINE = 60, 200
 
 
 def slug_fault(text: str) -> str | None:
-    """Return why ``text`` cannot be the id of a submitter or system, or None if it can.
+    """Return why ``text`` cannot be the id of a submitter or system, or None for a valid id.
 
-    An id has letters of one alphabet in one case, so that no two look alike. Example: ``box-8x``.
+    An id has letters of one alphabet in one case, so no two ids look alike. Example: ``box-8x``.
     """
     if _SLUG.fullmatch(text) is None:
         return "is not made of a-z and 0-9, with single dashes between them"
@@ -32,7 +32,7 @@ def slug_fault(text: str) -> str | None:
 
 
 def slug_of(text: str) -> str | None:
-    """Return the id nearest to ``text``, None where nothing of the text can be part of one.
+    """Return the id nearest to ``text``, None if no part of the text fits into an id.
 
     Example: ``Acme, Inc.`` gives ``acme-inc``.
     """
@@ -42,7 +42,7 @@ def slug_of(text: str) -> str | None:
 
 
 def line_fault(text: str, longest: int = _LONGEST_LINE) -> str | None:
-    """Return why ``text`` cannot be a name or an address for people to read, or None if it can."""
+    """Return why ``text`` cannot be a name or address for people, or None for a valid text."""
     if not text.strip() or not text.isprintable():
         return "must be one line of printable text"
     if text != text.strip():
@@ -71,14 +71,14 @@ Line = Annotated[str, Field(min_length=1, max_length=_LONGEST_LINE), AfterValida
 
 
 class Submission(Frozen):
-    """Who hands a bundle in, and of which system; nobody but a signature vouches for it."""
+    """The submitter and the system of a bundle; only a signature can confirm the statement."""
 
-    #: Ids, and the names of the two folders that the bundle lies in.
+    #: Ids, and the names of the two folders that contain the bundle.
     submitter: Slug
     system: Slug
-    #: For people to read, beside the ids; None where nothing was said.
+    #: Readable names beside the ids; None if not stated.
     organisation: Line | None = None
     system_name: Line | None = None
     availability: Availability | None = None
-    #: Where questions reach the submitter: an address of mail or of a page.
+    #: Contact for questions: a mail address or a web page.
     contact: Line | None = None

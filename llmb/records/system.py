@@ -1,4 +1,4 @@
-"""The machine a run was done on, as far as it could be read; None where it could not."""
+"""The machine of a run; None for facts that could not be read."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ class Device(Frozen):
 
 
 class HostLoad(Frozen):
-    """What else the host was doing, read once."""
+    """The load of the host by other programs, read once."""
 
     #: Mean run-queue length over the last minute.
     load_1min: float | None
-    #: CPU time the hypervisor gave to others since boot, in seconds.
+    #: CPU time the hypervisor gave to other machines since boot, in seconds.
     steal_s: float | None
-    #: All CPU time since boot, idle included, over all cores: what ``steal_s`` is a share of.
+    #: All CPU time since boot, idle included, over all cores: the base of ``steal_s``.
     total_cpu_s: float | None = None
-    #: Times the container's CPU quota stopped it since it started.
+    #: How often the CPU quota has stopped the container since the container's start.
     throttled_periods: int | None
     #: Present clock of the first core.
     frequency_mhz: float | None
 
 
 class SystemDescription(Frozen):
-    """Hardware and software of the run, host load before and after it."""
+    """Hardware and software of the run, host load before and after the run."""
 
     cpu: Cpu
     memory: HostMemory
@@ -58,9 +58,9 @@ class SystemDescription(Frozen):
     os: str
     python: str
     torch: str | None
-    #: Version of everything the backend and the plugin named: driver, firmware, libraries.
+    #: Versions reported by the backend and the plugin: driver, firmware, libraries.
     drivers: dict[str, str] = Field(default_factory=dict)
-    #: Variables that steer torch or its libraries; values that look secret are redacted.
+    #: Variables that steer torch or libraries; values that look secret are redacted.
     env: dict[str, str] = Field(default_factory=dict)
     load_before: HostLoad
     load_after: HostLoad

@@ -1,6 +1,6 @@
-"""The index of a submitted system, ``system.json`` above its bundles: what was handed in, by whom.
+"""The index of a submitted system, ``system.json`` above the bundles: submitter and bundles.
 
-Outside every bundle and its digests: it says what a submitter declares, and where bundles lie.
+The index is outside every bundle and every digest: a submitter declares facts and lists bundles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PRECISIONS = ("FP32", "TF32", "FP16", "BF16")
 
 
 def reason_fault(text: str) -> str | None:
-    """Return why ``text`` cannot be the reason for a missing precision, or None if it can."""
+    """Return why ``text`` cannot explain a missing precision, or None for a valid text."""
     return line_fault(text, _LONGEST_REASON)
 
 
@@ -56,21 +56,21 @@ Title = Annotated[str, AfterValidator(_name)]
 
 
 class Submitted(Frozen):
-    """The bundles of one precision, by path below the system, or why there is none."""
+    """The bundles of one precision, by path below the system, or the reason for no bundle."""
 
     bundles: tuple[Annotated[str, AfterValidator(_path)], ...] = ()
     missing: Annotated[str, AfterValidator(_reason)] | None = None
 
 
 class SystemIndex(Frozen):
-    """Everything one submitter has handed in for one system."""
+    """All bundles that one submitter has submitted for one system."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     schema_: Literal["llmb.system-index/2"] = Field(alias="schema", default=INDEX_SCHEMA)
     submitter: Title
     system: Title
-    #: Declared by the submitter, None where nothing was.
+    #: Declared by the submitter, None if not declared.
     availability: Availability | None = None
     precisions: dict[Title, Submitted]
 
@@ -79,9 +79,9 @@ def read_index(path: Path) -> SystemIndex:
     """Return the index in file ``path``, which lies in ``<submitter>/<system>/``.
 
     Raises:
-        UsageError: there is no such file.
-        BundleRefusedError: not an index this llmb can read, or it names another submitter or
-            system than the folders it lies in.
+        UsageError: the file does not exist.
+        BundleRefusedError: this llmb cannot read the index, or the index names another submitter or
+            system than the folders around the file.
     """
     data = strict_json.loads(members.read_file(path), str(path))
     current = migrations.to_current(data, INDEX_SCHEMA, str(path), "an index of a system")

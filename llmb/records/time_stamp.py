@@ -1,8 +1,8 @@
-"""Time stamps of RFC 3161: what is sent to an authority, and what its tokens say.
+"""Time stamps of RFC 3161: requests to an authority, and the content of the authority's tokens.
 
-An authority signs a digest together with the time of its own clock. Two tokens bound a timed
-window: what follows from the first was not known before its time, and what the second is over was
-known by its time. The library that reads tokens (rfc3161-client) is optional.
+An authority signs a digest together with the time of the authority's clock. Two tokens bound a
+timed window: draws from the first token were unknown before the token's time, and the content of
+the second token was known by the token's time. The library for tokens (rfc3161-client) is optional.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ MAX_BYTES = 64 * 2**10
 #: Media types of a question and an answer over HTTP (RFC 3161, 3.4).
 QUERY_TYPE, REPLY_TYPE = "application/timestamp-query", "application/timestamp-reply"
 #: Seconds by which a time without a fraction may be off: two such times, cut or rounded in the same
-#: way, are at most a second further apart than they say.
+#: way, have a true distance of at most a second more than the stated distance.
 _WHOLE_S = 0.5
 _GRANTED = 0
-#: Share of a run's own figure that a foreign clock should leave at least. An authority with times
-#: in whole seconds and an accuracy of one second left 0.90 and 0.92 of windows of 32 and 34 s.
+#: Share of a run's own figure that a foreign clock should leave at least. Example: an authority
+#: with whole seconds and an accuracy of one second left 0.90 and 0.92 of windows of 32 and 34 s.
 LEAST_SHARE = 0.9
 INSTALL = "pip install 'llmb[timestamps]'"
 
 
 @dataclass(frozen=True)
 class Token:
-    """An authority's answer, read; whose it is, ``held_to`` tells."""
+    """An authority's parsed answer; ``held_to`` checks the signature."""
 
     #: Over the token alone, in hex.
     sha256: str
-    #: The sha256 of the message that it is over.
+    #: The sha256 of the stamped message.
     imprint: bytes
     time: datetime
-    #: Seconds by which the time may be off: the stated accuracy, at least a fraction not told.
+    #: Seconds by which the time may be off: the stated accuracy, at least a missing fraction.
     uncertainty_s: float
-    #: Whose token it is, by its own account: the number of the certificate, and its issuer.
+    #: The authority, as stated in the token: number and issuer of the certificate.
     authority: str
     response: TimeStampResponse
 
     @property
     def utc(self) -> str:
-        """The time as records have it. Example: "2026-11-27T01:19:44Z"."""
+        """The time in the form of records. Example: "2026-11-27T01:19:44Z"."""
         return self.time.isoformat().replace("+00:00", "Z")
 
 
@@ -74,10 +74,10 @@ def question(message: bytes, *, with_certificate: bool) -> bytes:
 def read(answer: bytes, message: bytes) -> Token:
     """Return the token in an authority's ``answer``, which must be over ``message``.
 
-    Its signature is not looked at.
+    The signature is not checked.
 
     Raises:
-        BundleRefusedError: it is no answer, a refusal, or over something else.
+        BundleRefusedError: no answer, a refusal, or a token over another message.
         UnavailableError: the library is not installed.
     """
     _needed()
@@ -110,10 +110,10 @@ def read(answer: bytes, message: bytes) -> Token:
 
 
 def held_to(token: Token, message: bytes, certificates: Sequence[Certificate]) -> str | None:
-    """Return why ``token`` is not of an authority in ``certificates``, None where it is.
+    """Return why ``token`` is not from an authority in ``certificates``, None for a valid token.
 
     Certificates count at the time of the token. A token without a certificate needs the
-    authority's own among ``certificates``, one with its chain needs the root alone.
+    authority's own certificate in ``certificates``; a token with a chain needs the root alone.
     """
     from rfc3161_client import VerifierBuilder
 
@@ -131,10 +131,10 @@ def held_to(token: Token, message: bytes, certificates: Sequence[Certificate]) -
 
 
 def authorities(pem: bytes, name: str) -> list[Certificate]:
-    """Return the certificates in a file of them; ``name`` is for messages.
+    """Return the certificates in a PEM file; ``name`` is for messages.
 
     Raises:
-        BundleRefusedError: it holds none.
+        BundleRefusedError: the file holds no certificate.
         UnavailableError: the library is not installed.
     """
     _needed()
@@ -147,13 +147,13 @@ def authorities(pem: bytes, name: str) -> list[Certificate]:
 
 
 def start_message(run_id: str, repeat: int, nonce: str) -> bytes:
-    """Return what is stamped at START: which repeat of which run it is."""
+    """Return the message stamped at START, with the run and the number of the repeat."""
     return _message({"at": "start", "run_id": run_id, "repeat": repeat, "nonce": nonce})
 
 
 @dataclass(frozen=True)
 class AtStop:
-    """What was known of a window when it was over, and is stamped at STOP."""
+    """The known facts of a window at the end, which are stamped at STOP."""
 
     nonce: str | None
     warmup_steps: int
@@ -164,15 +164,15 @@ class AtStop:
     step_ns: tuple[int, ...]
     #: Digests of loss and sampled weights at each fence.
     fence_bits: tuple[str, ...]
-    #: Digests of each step's gradients; the last step's is told after STOP.
+    #: Digests of each step's gradients; the last step's digest comes after STOP.
     commitments: tuple[str, ...]
 
     @classmethod
     def of(cls, timing: RepeatTiming) -> AtStop:
-        """Return what a finished repeat knew at its STOP.
+        """Return the known facts of a finished repeat at STOP.
 
         Raises:
-            ValueError: it has no fence there.
+            ValueError: the repeat has no fence at STOP.
         """
         stop = timing.warmup_steps + timing.timed_steps
         fences = timing.fence_steps.index(stop) + 1
@@ -189,7 +189,7 @@ class AtStop:
 
 
 def stop_message(run_id: str, repeat: int, start_sha256: str, known: AtStop) -> bytes:
-    """Return what is stamped at STOP: the first token, and all that is ``known`` of the window."""
+    """Return the message stamped at STOP: the first token, and the ``known`` facts."""
     return _message(
         {
             "at": "stop",
@@ -204,18 +204,18 @@ def stop_message(run_id: str, repeat: int, start_sha256: str, known: AtStop) -> 
 def said(
     authority: str, start: Token, stop: Token | None, *, mixed_from: int, tokens: int
 ) -> TimeStamps:
-    """Return what the tokens of START and STOP say of a window.
+    """Return the window's times and rate by the tokens of START and STOP.
 
     Args:
-        authority: the address they are from.
+        authority: the address that sent the tokens.
         start: the token of START.
-        stop: that of STOP, None where it did not come.
-        mixed_from: the first step whose draws follow from the first token.
+        stop: the token of STOP, None if the token did not come.
+        mixed_from: the first step with draws from the first token.
         tokens: tokens of the steps from ``mixed_from`` to STOP.
 
-    Nobody can have begun these steps before the first time, and their results were there at the
-    second. So they took ``seconds + uncertainty_s`` at most. Example: 512 tokens a step, 49 steps,
-    34 s by the authority, whose times have no fraction and no stated accuracy: at least
+    Nobody can have begun these steps before the first time, and the results existed at the second
+    time. The steps took at most ``seconds + uncertainty_s``. Example: 512 tokens a step, 49 steps,
+    34 s by an authority with whole seconds and no stated accuracy: at least
     512 x 49 / (34 + 1) = 717 tokens/s.
     """
     seconds = uncertainty = rate = None
@@ -259,8 +259,8 @@ def _uncertainty_s(response: TimeStampResponse) -> float:
     stated, found = info.accuracy, 0.0
     if stated is not None:
         found = (stated.seconds or 0) + (stated.millis or 0) / 1e3 + (stated.micros or 0) / 1e6
-    # Whether a fraction was told the library does not say: of times that have one, one in a
-    # thousand is taken for one that has none.
+    # The library does not report whether a fraction was stated: of times with a fraction, one in a
+    # thousand (a fraction of 0) counts as a time without.
     return found if info.gen_time.microsecond else max(found, _WHOLE_S)
 
 

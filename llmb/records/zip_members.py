@@ -1,8 +1,8 @@
 """The files of an untrusted zip, read into memory within limits; never extracted.
 
-Stricter than the format: only a zip that every reader takes for the same files is read. Its members
-lie one after the other from the first byte, then comes the directory, then its end, and nothing
-else; what a member's two headers say agrees. (Format: PKWARE, APPNOTE.TXT 6.3.10.)
+Stricter than the format: only a zip that all readers take for the same files is read. The members
+lie one after the other from the first byte, then follow the directory and the end record, without
+other bytes. Both headers of a member must agree. (Format: PKWARE, APPNOTE.TXT 6.3.10.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llmb.records import member_names
 from llmb.records.members import MAX_FILES, MAX_TOTAL_BYTES, Basket, read_file
 
 MAX_RATIO = 200
-#: An archive of stored members is its total, and headers.
+#: Largest archive of stored members: the total size and headers.
 _MAX_ARCHIVE_BYTES = MAX_TOTAL_BYTES + 4 * 2**20
 #: zipfile builds an object for every header before anybody can count them.
 _MAX_DIRECTORY_BYTES = 2 * 2**20
@@ -30,7 +30,7 @@ _MAX_DIRECTORY_BYTES = 2 * 2**20
 _END = struct.Struct("<4s4H2LH")
 #: APPNOTE 4.3.7: signature, version, flags, method, time, date, crc, two sizes, two lengths.
 _LOCAL = struct.Struct("<4s5H3L2H")
-#: APPNOTE 4.4.4: how hard was tried to compress, and that the name is UTF-8.
+#: APPNOTE 4.4.4: the level of compression, and the flag of UTF-8 names.
 _PLAIN_FLAGS = 0x0002 | 0x0004 | 0x0800
 _UTF8_FLAG, _ENCRYPTED, _DESCRIPTOR = 0x0800, 0x0001 | 0x0040 | 0x2000, 0x0008
 #: Extra fields that give another size or name: ZIP64, Info-ZIP's Unicode path and comment.
@@ -54,7 +54,7 @@ def read_zip(path: Path) -> dict[str, bytes]:
 
     Raises:
         UsageError: no such file.
-        BundleRefusedError: not a sound zip, or one that two readers may read differently;
+        BundleRefusedError: not a sound zip, or a zip that two readers may read differently;
             encrypted, a link or device, a bad or doubled name, a wrong size or checksum, a bomb.
     """
     return read_bytes(read_file(path, _MAX_ARCHIVE_BYTES), str(path))
@@ -104,7 +104,7 @@ def _read(raw: bytes) -> dict[str, bytes]:
 
 @dataclass(frozen=True)
 class _Directory:
-    """Where the directory of a zip lies, as its last bytes say."""
+    """The location of a zip's directory, by the last bytes of the zip."""
 
     entries: int
     place: int
@@ -169,7 +169,7 @@ def _extra_ids(extra: bytes) -> set[int]:
 
 
 def _data_start(raw: bytes, member: zipfile.ZipInfo) -> int:
-    """Return where the data of ``member`` begin, whose two headers must agree."""
+    """Return the start of the data of ``member``, after a check that both headers agree."""
     at = member.header_offset
     signature, _, flags, method, _, _, crc, packed, size, name_length, extra_length = (
         _LOCAL.unpack_from(raw, at)

@@ -1,4 +1,4 @@
-"""What is timed in each mode, what is looked at of it, and how the same is done again."""
+"""The modes of a run: the timed work of a step, the samples of the audit, and the repetition."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from llmb.processes.step_stream import FencePayload, Observer, StepStream
 from llmb.processes.tamper_baseline import TamperBaseline
 from llmb.reference.train_loop import StepDone
 
-#: Takes the results of a step while a lazy device has not computed them: its program is in them.
+#: Takes the results of a step, from which a lazy device has yet to make a program.
 Show = Callable[[Sequence[Tensor]], None]
 
 
 class Task(Protocol):
     """The work of one worker in its mode."""
 
-    #: What it is called while it lasts.
+    #: Name of the phase, for messages.
     phase: str
     sampler_class: type
     ledger_class: type
 
     @property
     def ledger(self) -> StepLedger | None:
-        """What reads something of every step, where steps can be repeated."""
+        """The object that samples every step, if steps can be repeated."""
         ...
 
     @property
     def sampler(self) -> Observer:
-        """What looks at its steps."""
+        """The object that looks at audited steps."""
         ...
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
-        """Do the steps of ``stream``, and yield after each; ``show`` the first one's results."""
+        """Do the steps of ``stream``, and yield after each; ``show`` the first step's results."""
         ...
 
     def told(self) -> FencePayload:
-        """Return what a fence tells of this mode."""
+        """Return the mode's values for a fence."""
         ...
 
     def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:
-        """Write down what became of the optimizer in ``steps`` steps, if there is one."""
+        """Write down the state of the optimizer after ``steps`` steps, if any."""
         ...
 
     def whole_step(self) -> None:
-        """Do the latest step again, to be traced: nothing is looked at after it."""
+        """Repeat the latest step for a trace: no audit comes afterwards."""
         ...
 
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
-        """Leave what honest and reference run need."""
+        """Write the files that honest run and reference run need."""
         ...
 
 
 def begin(stage: Stage) -> Task:
-    """Return the work that the mode of ``stage`` asks for.
+    """Return the work for the mode of ``stage``.
 
     Raises:
-        UsageError: the plugin's model cannot be run as the options want.
+        UsageError: the plugin's model does not support the options.
     """
     if stage.config.mode is Mode.TRAIN:
         from llmb.processes.modes.training import Training

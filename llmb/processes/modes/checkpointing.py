@@ -19,7 +19,7 @@ from llmb.reference.models import blocks_of
 from llmb.reference.shapes import Shape
 from llmb.workloads.checkpointing import parse
 
-#: What ``op`` keeps: matrix products and attention, which are dear to compute again.
+#: Operators kept by ``op``: matrix products and attention, which are expensive to recompute.
 _KEPT = frozenset(
     getattr(torch.ops.aten, name)
     for name in (
@@ -38,10 +38,10 @@ _KEPT = frozenset(
 
 
 def checkpoint_blocks(model: nn.Module, shape: Shape, frequency: str) -> None:
-    """Let the blocks of ``model`` that ``frequency`` names compute their activations again.
+    """Let the blocks of ``model`` named by ``frequency`` recompute activations.
 
-    A block's class is exchanged for one whose ``forward`` is checkpointed: names, parameters and
-    state stay as they are.
+    A block's class is replaced by a class with a checkpointed ``forward``: names, parameters and
+    state stay unchanged.
 
     Raises:
         UsageError: the plugin's post-processing has left no blocks to find.
@@ -70,7 +70,7 @@ def _blocks(model: nn.Module, shape: Shape) -> list[nn.Module]:
 
 
 def _checkpointed(kind: type[nn.Module], by_operation: bool) -> type[nn.Module]:
-    """Return ``kind`` with a forward pass whose activations are computed again."""
+    """Return ``kind`` with a forward pass that recomputes activations."""
     more: dict[str, Any] = {}
     if by_operation:
         more["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)

@@ -1,4 +1,4 @@
-"""What each rank of a run was, and what is said between them: once the stream has ended."""
+"""The facts of each rank of a run, and the communication, after the stream has ended."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from llmb.wire.messages import Fence, Readings
 if TYPE_CHECKING:
     from llmb.parallel.ranks import Ranks
 
-#: Steps a rank makes alone, of which the median counts.
+#: Number of steps that a rank makes alone; the median counts.
 _ALONE = 3
 
 
 def compared(
     task: Task, stage: Stage, ranks: Ranks, fences: Sequence[tuple[Fence, Readings]]
 ) -> RanksEvidence:
-    """Return what there is to know of every rank: a collective call.
+    """Return the facts of every rank: a collective call.
 
-    ``fences`` are those of this rank's stream, with the readings that followed each.
+    ``fences`` are the fences of this rank's stream, with the readings after each fence.
     """
-    # What is compiled would not let anything listen; what ranks say does not depend on it.
+    # Compiled code would hide the communication, which is the same without compilation.
     with torch.compiler.set_stance("force_eager"), Collectives() as seen:
         task.whole_step()
     mine = RankEvidence(
@@ -53,7 +53,7 @@ def compared(
 
 
 def _alone_s(task: Task, stage: Stage) -> float | None:
-    """Return the time of a step in which no other rank takes part, None where there is none."""
+    """Return the time of a step without other ranks, None if a rank cannot make a step alone."""
     if stage.layout is None or stage.layout.is_sharded:
         return None
     taken = []

@@ -1,4 +1,4 @@
-"""What runs a model's Python code: nothing, torch's compiler, or thunder."""
+"""The executors of a model's Python code: none (eager), torch's compiler, or thunder."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 from llmb.config import THUNDER, RunConfig
 from llmb.errors import UnavailableError
 
-#: A model, or a step, as it is called.
+#: A callable model, or a callable step.
 Program = Callable[..., Any]
 
-#: What thunder 0.2.6 looks up on torch.Tensor and calls nowhere; torch 2.13 has it no longer.
+#: Methods of torch.Tensor that thunder 0.2.6 looks up and never calls; removed from torch 2.13.
 _GONE = ("align_as", "align_to", "has_names", "refine_names", "rename")
 
 
 def prepare(config: RunConfig) -> bool:
-    """Import what the executor needs, before anything is compared with what torch is like.
+    """Import the executor's package, before the baseline of torch is taken.
 
-    Returns whether there was something to import.
+    Returns whether a package was imported.
 
     Raises:
-        UnavailableError: it does not work with this torch.
+        UnavailableError: the package does not work with this torch.
     """
     if config.executor != "thunder":
         return False
@@ -65,7 +65,7 @@ def program(what: nn.Module, config: RunConfig) -> Program:
 def compile_each(blocks: Iterable[nn.Module], config: RunConfig) -> None:
     """Let torch's compiler make a program of each block, in place.
 
-    Between blocks ranks gather parameters, which no program of the whole model would contain.
+    Between blocks ranks gather parameters, and a program of the whole model could not.
     """
     for block in blocks:
         block.compile(**_how(config))
@@ -78,9 +78,9 @@ def _how(config: RunConfig) -> dict[str, Any]:
 
 
 def compilations(run: Program) -> dict[str, float]:
-    """Return ``{"compilations": n}`` where the executor counts for itself, nothing elsewhere.
+    """Return ``{"compilations": n}`` for an executor with a counter, else an empty dictionary.
 
-    torch's compiler is counted where all of a process's compilations are.
+    Compilations of torch's compiler are counted with all compilations of the process.
     """
     thunder = sys.modules.get("thunder")
     if thunder is None or not isinstance(run, getattr(thunder, "ThunderModule", ())):

@@ -1,4 +1,4 @@
-"""Modes forward and generate: one call, or one sample, is a step; nothing is trained."""
+"""Modes forward and generate: a step is one call or one sample, without training."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from llmb.reference.train_loop import Step, StepDone
 
 
 class Inference(ABC):
-    """What both modes have in common: the sampler, and the audit of what came out."""
+    """The common part of both modes: the sampler, and the audit of the outputs."""
 
     phase = "running"
     sampler_class: type = OutputWitness
@@ -57,12 +57,12 @@ class Inference(ABC):
         """Do a step's work on the tokens of ``seed``, in the same memory."""
 
     def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:  # noqa: B027
-        """Write nothing: there is no optimizer."""
+        """Write nothing: these modes have no optimizer."""
 
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
-        """Leave what honest and reference run need: logits, weights, audited steps, the probes."""
+        """Write the files for honest and reference run: logits, weights, audited steps, probes."""
         stage, last = self._stage, stream.last
         if last is None:
             return
@@ -103,7 +103,7 @@ class Inference(ABC):
         self._write_ledger(writer, last)
 
     def _write_ledger(self, writer: EvidenceWriter, last: Last) -> None:
-        """Leave what was read of the calls that are compared, in the order of their replay."""
+        """Write the samples of the compared calls, in the order of the replay."""
         if self.ledger is None or not len(rows := self.ledger.rows()):
             return
         kept = list(draws.calls_compared(last.seed, len(rows)))
@@ -120,13 +120,13 @@ class Forward(Inference):
     """One forward pass over a batch, as for inference."""
 
     def __init__(self, stage: Stage) -> None:
-        """Prepare the program that is called."""
+        """Prepare the program of the model."""
         super().__init__(stage)
         self._program = executors.program(stage.model, stage.config)
         self._batches = Batches(stage.config, stage.shape, stage.backend)
 
     def told(self) -> FencePayload:
-        """Return how many programs the executor has made, where it counts for itself."""
+        """Return the number of programs made by an executor with a counter of programs."""
         return FencePayload(executors.compilations(self._program), is_loss=False)
 
     def steps(self, stream: StepStream, show: Show) -> Iterator[StepDone]:
@@ -160,7 +160,7 @@ class Generation(Inference):
     """One sample: a prompt at once, then token after token."""
 
     def __init__(self, stage: Stage) -> None:
-        """Prepare the memory, and the program that makes one token."""
+        """Prepare the memory, and the program for one token."""
         super().__init__(stage)
         config = stage.config
         assert config.prompt_length is not None
@@ -170,7 +170,7 @@ class Generation(Inference):
         self._desk = make_desk(
             stage.shape, size, self._length, config.new_tokens, dtype, config.device
         )
-        if config.executor == "inductor":  # or no graph would be captured around the cache
+        if config.executor == "inductor":  # otherwise no graph would be captured around the cache
             for fixed in (*self._desk.cache.tensors(), self._desk.position):
                 torch._dynamo.mark_static_address(fixed)
         if config.generate_scope == "step":
@@ -184,7 +184,7 @@ class Generation(Inference):
         self._latest = self._begun_ns = self._prefill_ns = 0
 
     def told(self) -> FencePayload:
-        """Return the latest prefill's time, and how many programs the executor has made."""
+        """Return the time of the latest prefill, and the number of the executor's programs."""
         made = executors.compilations(self._compiled)
         return FencePayload(made, is_loss=False, prefill_ns=self._prefill_ns)
 
@@ -230,7 +230,7 @@ class Generation(Inference):
         return Output(self._desk.logits.transpose(0, 1), taken[0])
 
     def _prompt(self, seed: int) -> Tensor:
-        """Begin a step: return its prompt, on the device."""
+        """Begin a step: return the prompt, on the device."""
         self._latest = seed
         self._stage.backend.step_begin()
         self._begun_ns = clock.now_ns()
@@ -241,7 +241,7 @@ class Generation(Inference):
         return random_tokens(seed, size, self._length, vocab)
 
     def _prefilled(self) -> None:
-        """Wait for the first token: what it took is the prefill."""
+        """Wait for the first token: the time since the start of the step is the prefill time."""
         self._stage.backend.synchronize()
         self._prefill_ns = clock.now_ns() - self._begun_ns
 

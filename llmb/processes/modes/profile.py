@@ -1,4 +1,4 @@
-"""A trace of one more step, for whoever wants to see where time goes; never of a timed one."""
+"""A trace of one more step, for users who want to see the time of each operator; never timed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = 40
 def profile(step: Callable[[], None], backend: Backend, folder: Path) -> None:
     """Do ``step`` under torch's profiler; leave a Chrome trace and a table of operators.
 
-    The step is done once before, so that nothing is compiled in the trace.
+    The step is done once before, to keep compilation out of the trace.
     """
     step()
     backend.synchronize()

@@ -1,4 +1,4 @@
-"""What every mode works with: the model as the plugin left it, and what it runs on."""
+"""The common objects of every mode: the model as the plugin left the model, and the device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """The post-processed model, before any executor, and its surroundings."""
+    """The post-processed model, before any executor, with plugin, backend and config."""
 
     plugin: Plugin
     backend: Backend
@@ -36,12 +36,12 @@ class Stage:
     canonical: Canonical
     #: Elements of each canonical parameter, in the model's order.
     sizes: Mapping[str, int]
-    #: The other ranks, and what each has of the model; None if this is the only one.
+    #: The other ranks, and the part of the model on each rank; None for a single rank.
     ranks: Ranks | None = None
     layout: Layout | None = None
     #: Gradients of every step are compared (rule L1).
     every_step: bool = False
-    #: The one part that is looked at, where a single judgement is repeated.
+    #: The one part to look at, if a single judgement is repeated.
     only: OnePart | None = None
 
     @property
@@ -50,11 +50,11 @@ class Stage:
         return self.workload.shape
 
     def mean(self, loss: Tensor) -> Tensor:
-        """Return the loss of a step, of all ranks' parts of it; a collective call."""
+        """Return the mean loss of a step over all ranks; a collective call."""
         return loss if self.ranks is None else self.ranks.mean(loss)
 
     def total(self, shown: Tensor) -> Tensor:
-        """Return what all ranks show of spread parameters, added up; a collective call."""
+        """Return the sum over all ranks' shares of sharded parameters; a collective call."""
         spread = self.ranks is not None and self.layout is not None and self.layout.is_sharded
         return self.ranks.total(shown) if self.ranks is not None and spread else shown
 

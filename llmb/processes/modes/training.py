@@ -1,4 +1,4 @@
-"""Mode train: forward, backward and optimizer step, and what is looked at of them afterwards."""
+"""Mode train: forward, backward and optimizer step, and the samples for the audit afterwards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from llmb.reference.models import blocks_of
 from llmb.reference.optimizer import build_optimizer
 from llmb.reference.train_loop import Step, StepDone, train_loop
 
-#: The scale never grows: where it has shrunk, it tells how many steps were left out.
+#: The scale never grows: a smaller scale shows the number of skipped steps.
 _SCALE, _NEVER = 2.0**16, 2**31 - 1
 
 
@@ -48,7 +48,7 @@ class Training:
     ledger_class: type = GradientLedger
 
     def __init__(self, stage: Stage) -> None:
-        """Build the optimizer over the model of ``stage``, and the program that is called."""
+        """Build the optimizer over the model of ``stage``, and the program of the model."""
         self._stage, config = stage, stage.config
         constants, options = stage.workload.recipe.optimizer, stage.plugin.optimizer_options(config)
         if config.sac_freq is not None:
@@ -99,8 +99,8 @@ class Training:
         pipeline = layout.pipeline if layout else None
 
         def clipped() -> None:
-            # The optimizer begins with the gradients as numbers: a lazy device's program ends here.
-            # One compiled with the optimizer's would not round them, and O2 could not replay it.
+            # The optimizer begins with computed gradients: a lazy device's program ends here. A
+            # program with the optimizer inside would not round gradients: O2 could not replay.
             nonlocal shown
             if is_lazy(self._stage.backend):
                 if not shown:
@@ -143,29 +143,29 @@ class Training:
             yield done
 
     def _forward(self) -> AbstractContextManager[object]:
-        """Return the context of the next part's forward pass."""
+        """Return the context of the next micro-batch's forward pass."""
         layout, around = self._stage.layout, self._stage.autocast()
         return around if layout is None else layout.part(around)
 
     def told(self) -> FencePayload:
-        """Return how many programs the executor has made, where it counts for itself."""
+        """Return the number of programs made by an executor with a counter of programs."""
         return FencePayload(executors.compilations(self.program))
 
     def write(self, writer: EvidenceWriter, baseline: OptimizerBaseline, steps: int) -> None:
-        """Write down what became of the optimizer in ``steps`` steps."""
+        """Write down the state of the optimizer after ``steps`` steps."""
         skipped = self._skipped()
         seen = baseline.observe(self.optimizer, self._stage.model, steps - skipped)
         seen = seen.model_copy(update={"skipped": skipped})
         writer.write(evidence.OPTIMIZER, of_all(self._stage.ranks, seen))
 
     def _skipped(self) -> int:
-        """Return how many steps were left out because scaled gradients had overflowed."""
+        """Return the number of steps skipped because scaled gradients had overflowed."""
         if self._scaler is None:
             return 0
         return round(math.log2(_SCALE / self._scaler.get_scale()))
 
     def whole_step(self) -> None:
-        """Do the latest step again, its optimizer step with it."""
+        """Do the latest step again, including the optimizer step."""
         self._untimed_pass(self._batches.latest)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -173,8 +173,8 @@ class Training:
     def _untimed_pass(self, batches: Sequence[Batch]) -> Tensor:
         """Go forward and backward as a step does, from no gradients; return the loss.
 
-        Where the run scales its loss, the loss is scaled here, too: in float16 small gradients
-        would underflow, and an honest run's, which is scaled, would not.
+        If the run scales the loss, the loss is scaled here, too. In float16 small gradients would
+        underflow without scaling, and the gradients of the scaled honest run would not.
         """
         stage, scale = self._stage, 1.0 if self._scaler is None else self._scaler.get_scale()
         stage.model.zero_grad(set_to_none=True)
@@ -196,9 +196,9 @@ class Training:
     def be_audited(
         self, writer: EvidenceWriter, stream: StepStream, before: TamperBaseline | None
     ) -> None:
-        """Leave what honest and reference run need: weights, gradients, audited steps, the probes.
+        """Write the files for honest and reference run: weights, gradients, steps, probes.
 
-        The order matters: the last step's gradients first, and what destroys the weights last.
+        The order matters: first the last step's gradients, last the work that destroys the weights.
         """
         last, canonical, sampler = stream.last, self._stage.canonical, self.sampler
         if last is None or not self._batches.latest:
@@ -207,7 +207,7 @@ class Training:
         if self._stage.layout is not None:
             self._stage.layout.settle()
         sampler.read()
-        # Of dynamic shapes the last step's: the probes go into the same memory.
+        # With dynamic shapes, the length of the last step: the probes go into the same memory.
         length = self._batches.latest[-1].ids.shape[1]
         keeper, seen = self._keeper()
         examination = Examination(
@@ -215,7 +215,7 @@ class Training:
         )
         glances = self._last_step(last, examination)
         if keeper is not None and LIVE in keeper.part.passes:
-            # The gradients are those of the step itself; the step is made again to look inside.
+            # The gradients come from the step itself; a repeated step shows the values inside.
             with examination.watching(LIVE, self._stage.model):
                 self._untimed_pass(self._batches.latest)
         writer.phase("being audited: weights")
@@ -245,9 +245,9 @@ class Training:
         writer.write_bytes(audited.STEP_VALUES, save(steps))
 
     def _write_ledger(self, writer: EvidenceWriter) -> str | None:
-        """Leave what was read of every step, and where that lies in the canonical model.
+        """Write the samples of every step, and the indices in the canonical model.
 
-        Returns the stored parameter that holds the one part that is looked at, if there is one.
+        Returns the stored parameter that holds the part of a repeated judgement, if any.
         """
         ledger = self.ledger
         if ledger is None or not len(rows := ledger.rows()):
@@ -264,9 +264,9 @@ class Training:
         return holder
 
     def _holder(self, where: Mapping[str, Tensor]) -> str | None:
-        """Return the stored parameter some of whose elements are the one part's.
+        """Return the stored parameter with elements of the part of a repeated judgement.
 
-        ``where`` has the numbers of elements in the canonical model by stored parameter.
+        ``where`` maps stored parameters to indices of elements in the canonical model.
         """
         if self._stage.only is None:
             return None
@@ -279,7 +279,7 @@ class Training:
         return next((n for n, one in where.items() if ((one >= first) & (one < end)).any()), None)
 
     def _keeper(self) -> tuple[PartKeeper | None, audited.PartSeen | None]:
-        """Return what keeps the one part that is looked at, and where that part is; or nothing."""
+        """Return the keeper and the location of the part of a repeated judgement, or None."""
         stage = self._stage
         if stage.only is None:
             return None, None
@@ -289,7 +289,7 @@ class Training:
     def _write_part(
         self, writer: EvidenceWriter, keeper: PartKeeper, seen: audited.PartSeen
     ) -> None:
-        """Leave what was kept of the one part, and why there is less than was wanted."""
+        """Write the kept tensors of the part, and the reason for missing tensors."""
         if seen.why is None and not any(k.endswith(audited.OUTPUT) for k in keeper.tensors):
             why = f"nothing calls module {seen.module} where Python could see it: it is compiled, "
             why += "or another module computes with its weight"
@@ -297,14 +297,14 @@ class Training:
         writer.kept_part(keeper, seen)
 
     def _last_step(self, last: Last, examination: Examination) -> dict[str, Tensor]:
-        """Take the gradients that are there; of a model with dropout those of another pass."""
+        """Take the step's gradients; for a model with dropout, the gradients of another pass."""
         stage = self._stage
         glances = self.sampler.glance_again(last.step, "before")
         drawn = getattr(stage.shape, "dropout", 0.0) > 0
         if not drawn:
             examination.live(stage.mean(last.loss))
         glances |= self.sampler.glance_again(last.step, "after")
-        if drawn:  # as anybody can compute it: dropout stays off
+        if drawn:  # dropout stays off, so anybody can compute the same
             stage.model.eval()
             examination.live(stage.mean(self._untimed_pass(self._batches.latest)))
         return glances
@@ -341,7 +341,7 @@ class Training:
         writer.write(audited.PROBED, probed)
 
     def _measure_recipe(self, writer: EvidenceWriter, examination: Examination) -> None:
-        """Leave what each product keeps of its operands, and the types of the state."""
+        """Write the measured precision of each product, and the types of the state."""
         stage, canonical = self._stage, self._stage.canonical
         types = {
             "weights": _types_of(stage.model.parameters()),
@@ -377,11 +377,11 @@ def _types_of(tensors: Iterable[object]) -> tuple[str, ...]:
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``tensors`` as evidence has them: float32 on the host."""
+    """Return ``tensors`` in the form of evidence: float32 on the host."""
     return {name: tensor.to("cpu").float() for name, tensor in tensors.items()}
 
 
 def _narrowest(places: Tensor) -> Tensor:
-    """Return element numbers in four bytes where they fit: they are a third of the evidence."""
+    """Return indices as int32 if possible: indices are a third of the evidence."""
     largest = torch.iinfo(torch.int32).max
     return places.to(torch.int32) if places.numel() and places.max() <= largest else places
