@@ -90,7 +90,7 @@ def llmb_set_environment(config: RunConfig) -> None:
 def llmb_post_process_model(model: nn.Module, config: RunConfig) -> nn.Module | None:
     """Return the model to train: permitted point 2.
 
-    The harness has made ``model`` from the seed, cast ``model`` and moved ``model`` to the device.
+    The harness has made ``model`` from the seed, and has cast and moved it to the device.
     The returned model must keep the real-valued function of ``model``:
     ``model(ids, labels=labels)`` returns the loss.
     """

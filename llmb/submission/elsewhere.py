@@ -25,6 +25,7 @@ from llmb.records.bundle import ManifestFile, may_lie_elsewhere
 from llmb.records.members import read_file
 
 #: After one of these endings an address continues with 64 digits, else with ``/sha256-<digits>``.
+#: Example: ``https://host/evidence`` continues with ``/sha256-0123...``.
 _UP_TO_DIGITS = ("sha256:", "sha256-", "sha256/")
 #: For one file: seconds until the first byte, and the slowest connection in bytes per second.
 WAIT_S, SLOWEST = 30.0, 250_000

@@ -73,6 +73,8 @@ def precision_folder(precision: PrecisionFacts) -> str:
 def bundle_path(record: RunRecord) -> str:
     """Return the path of the bundle of ``record`` below the folder of its system.
 
+    Example: ``llama-1.4b_train_BF16/1x-cpu-0123abcd``.
+
     Raises:
         BundleRefusedError: a name in the record cannot be part of a path on every system.
     """

@@ -23,7 +23,7 @@ _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "sequence_l
 
 @dataclass(frozen=True)
 class Expected:
-    """The expected value of a metric."""
+    """The expected value of a metric. Example: ``tflops_per_device`` in TFLOP/s."""
 
     name: str
     value: float
